@@ -37,20 +37,9 @@ async fn client(address: std::net::SocketAddr, request: Vec<u8>, times: u32) -> 
 
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
 async fn measure(name: &str, path: &str, body: &str, clients: u32, times: u32, tokens: u32) {
-    let words = [
-        "--model",
-        MODEL,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--seed",
-        "7",
-    ];
+    let words = ["--model", MODEL, "--host", "127.0.0.1", "--port", "0", "--seed", "7"];
     let loaded = LoadedConfig::from_flags(CliMode::Vllm, &words).expect("flags that are right");
-    let server = SimulatorServer::start(loaded.config)
-        .await
-        .expect("a start");
+    let server = SimulatorServer::start(loaded.config).await.expect("a start");
     let address = server.address.expect("a TCP address");
     let length = body.len();
     let request = format!(
@@ -67,11 +56,7 @@ async fn measure(name: &str, path: &str, body: &str, clients: u32, times: u32, t
     let taken = start.elapsed().as_secs_f64();
     let all = f64::from(clients * times * tokens);
     assert!(bytes as f64 > 100.0 * all, "{name}: tokens are missing");
-    println!(
-        "{name:<28} {:>12.0} tokens/s {:>9.1} MB/s",
-        all / taken,
-        bytes as f64 / taken / 1e6
-    );
+    println!("{name:<28} {:>12.0} tokens/s {:>9.1} MB/s", all / taken, bytes as f64 / taken / 1e6);
     server.shutdown().await;
 }
 
@@ -87,14 +72,6 @@ fn main() {
         let (chats, texts) = ("/v1/chat/completions", "/v1/completions");
         measure("chat", chats, &chat, clients, times, 1000).await;
         measure("completion", texts, &text, clients, times, 1000).await;
-        measure(
-            "completion with logprobs",
-            texts,
-            &rich,
-            clients,
-            times.div_ceil(10),
-            1000,
-        )
-        .await;
+        measure("completion with logprobs", texts, &rich, clients, times.div_ceil(10), 1000).await;
     });
 }

@@ -50,9 +50,7 @@ impl ReloadingTlsAcceptor {
     /// # Errors
     /// [`ServerTlsError`] if the certificate or an authority cannot be used.
     pub fn new(tls: &TlsConfig, names: Vec<String>) -> Result<Self, ServerTlsError> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(load_server_config(
-            tls, names,
-        )?))))
+        Ok(Self(Arc::new(ArcSwap::from_pointee(load_server_config(tls, names)?))))
     }
 
     /// Returns a TLS acceptor with the current certificate.
@@ -111,9 +109,7 @@ fn load_server_config(tls: &TlsConfig, names: Vec<String>) -> Result<ServerConfi
                 ClientCerts::Optional => verifier.allow_unauthenticated(),
                 _ => verifier,
             };
-            let verifier = verifier
-                .build()
-                .map_err(|e| ServerTlsError::Verifier(e.to_string()))?;
+            let verifier = verifier.build().map_err(|e| ServerTlsError::Verifier(e.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
         _ => builder.with_no_client_auth(),
@@ -124,20 +120,11 @@ fn load_server_config(tls: &TlsConfig, names: Vec<String>) -> Result<ServerConfi
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
-    let failed = |why: String| ServerTlsError::File {
-        what: "certificates",
-        path: path.into(),
-        why,
-    };
+    let failed =
+        |why: String| ServerTlsError::File { what: "certificates", path: path.into(), why };
     let read = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
-    let chain: Vec<_> = read
-        .collect::<Result<_, _>>()
-        .map_err(|e| failed(e.to_string()))?;
-    if chain.is_empty() {
-        Err(failed("the file has no certificate".into()))
-    } else {
-        Ok(chain)
-    }
+    let chain: Vec<_> = read.collect::<Result<_, _>>().map_err(|e| failed(e.to_string()))?;
+    if chain.is_empty() { Err(failed("the file has no certificate".into())) } else { Ok(chain) }
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerTlsError> {

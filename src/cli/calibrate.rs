@@ -49,8 +49,7 @@ pub(super) fn calibrate_clap_command() -> Command {
         let arg = match name {
             "format" => {
                 let names = WorkloadFormat::NAMES.map(|(name, _)| name);
-                arg.value_parser(PossibleValuesParser::new(names))
-                    .hide_possible_values(true)
+                arg.value_parser(PossibleValuesParser::new(names)).hide_possible_values(true)
             }
             _ => arg,
         };
@@ -97,9 +96,7 @@ fn parse_calibrate_args(words: &[String]) -> Result<CalibrateArgs> {
         let count = |text: String| -> Result<usize> {
             let n: Option<usize> = text.parse().ok().filter(|n| *n > 0);
             Ok(n.ok_or_else(|| {
-                UsageError(format!(
-                    "{flag} is {text:?}, must be a whole number above 0"
-                ))
+                UsageError(format!("{flag} is {text:?}, must be a whole number above 0"))
             })?)
         };
         match flag {
@@ -149,11 +146,7 @@ pub(super) fn run_calibrate(
                 );
             }
             let fitted = calibrate::fit_recorded_runs(folder, &typed.options)?;
-            (
-                fitted,
-                with_measured_front_end(RooflineCoefficients::default(), &typed),
-                Vec::new(),
-            )
+            (fitted, with_measured_front_end(RooflineCoefficients::default(), &typed), Vec::new())
         }
         (None, false) => {
             let (loaded, rest) = load_single_engine(&typed.rest, CliMode::Vllm, env)?;
@@ -198,23 +191,14 @@ fn with_measured_front_end(
 /// Returns the explicitly set flags with which a fitted latency profile describes its deployment,
 /// as names and YAML values.
 fn deployment_description(loaded: &LoadedConfig) -> Vec<(String, String)> {
-    let own = [
-        "config",
-        "latency-coefficients",
-        "speedup-ratio",
-        "port",
-        "host",
-    ];
+    let own = ["config", "latency-coefficients", "speedup-ratio", "port", "host"];
     let typed = explicitly_set_flags(loaded)
         .filter(|(flag, values)| !values.is_empty() && !own.contains(&flag.name));
     let quoted = |text: &String| serde_json::Value::String(text.clone()).to_string();
     let pairs = typed.map(|(flag, values)| {
         let value = match values {
             [one] => quoted(one),
-            many => format!(
-                "[{}]",
-                many.iter().map(quoted).collect::<Vec<_>>().join(", ")
-            ),
+            many => format!("[{}]", many.iter().map(quoted).collect::<Vec<_>>().join(", ")),
         };
         (flag.name.to_owned(), value)
     });

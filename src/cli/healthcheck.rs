@@ -44,13 +44,10 @@ pub(super) fn run_healthcheck(
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    let url = args
-        .url
-        .or_else(|| server_url_of_container(env))
-        .unwrap_or_else(|| {
-            let port = env("VLLM_SIM_PORT").unwrap_or_else(|| "8000".to_owned());
-            format!("http://127.0.0.1:{port}")
-        });
+    let url = args.url.or_else(|| server_url_of_container(env)).unwrap_or_else(|| {
+        let port = env("VLLM_SIM_PORT").unwrap_or_else(|| "8000".to_owned());
+        format!("http://127.0.0.1:{port}")
+    });
     let Ok(timeout) = Duration::try_from_secs_f64(args.timeout) else {
         refuse!("--timeout: {} is not a number of seconds", args.timeout);
     };
@@ -60,9 +57,7 @@ pub(super) fn run_healthcheck(
     else {
         refuse!("{url:?} is not a URL such as http://127.0.0.1:8000");
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asked = runtime.block_on(async {
         tokio::time::timeout(timeout, request_health_status(&uri, endpoint)).await
     });
@@ -94,11 +89,7 @@ fn server_url_of_command_line(
     match vllm_sim_config::load_config(words, env).ok()? {
         ParsedCommand::Serve(loaded) => {
             let server = &loaded.config.server;
-            let scheme = if server.tls.is_some() {
-                "https"
-            } else {
-                "http"
-            };
+            let scheme = if server.tls.is_some() { "https" } else { "http" };
             Some(format!("{scheme}://127.0.0.1:{}", server.port))
         }
         _ => None,

@@ -25,9 +25,7 @@ pub(super) fn start_log(config: &Config) {
 }
 
 pub(super) fn start_plain_log() {
-    let _ = log_subscriber("warn,vllm_sim=info")
-        .with_target(false)
-        .try_init();
+    let _ = log_subscriber("warn,vllm_sim=info").with_target(false).try_init();
 }
 
 /// Returns whether the log is coloured: standard error is a terminal and `NO_COLOR` is unset

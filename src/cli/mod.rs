@@ -45,10 +45,7 @@ pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCod
         Ok(ParsedCommand::Tool { name, args }) => match tool::run_tool(name, &args, env) {
             Ok(text) if progress::is_stopped() => {
                 print_to_stdout(&text);
-                print_error(
-                    &"interrupted: the output is incomplete",
-                    signals::EXIT_INTERRUPTED,
-                )
+                print_error(&"interrupted: the output is incomplete", signals::EXIT_INTERRUPTED)
             }
             Ok(text) => print_to_stdout(&text),
             Err(error) => {
@@ -71,11 +68,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         || error.downcast_ref::<ConfigError>().is_some()
         || error.downcast_ref::<StartError>().is_some_and(is_config)
         || error.chain().any(is_missing_input_file);
-    if usage {
-        EXIT_USAGE_ERROR
-    } else {
-        EXIT_FAILURE
-    }
+    if usage { EXIT_USAGE_ERROR } else { EXIT_FAILURE }
 }
 
 fn is_missing_input_file(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -127,11 +120,7 @@ fn print_error(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
 /// Prints the usage of the command and the name of the missing argument.
 fn print_usage_error(error: &ConfigError) -> ExitCode {
     use std::io::Write;
-    let _ = writeln!(
-        std::io::stderr().lock(),
-        "{}\n",
-        vllm_sim_config::program_help()
-    );
+    let _ = writeln!(std::io::stderr().lock(), "{}\n", vllm_sim_config::program_help());
     print_error(error, EXIT_USAGE_ERROR)
 }
 
@@ -146,10 +135,7 @@ fn run_server_process(loaded: LoadedConfig) -> ExitCode {
     }
     log_start_of_server(&loaded);
     log_ignored(&loaded);
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return print_error(&error, EXIT_FAILURE),
     };
@@ -170,10 +156,7 @@ fn log_ignored(loaded: &LoadedConfig) {
     };
     if !with_effect.is_empty() {
         let flags = words(&with_effect);
-        tracing::warn!(
-            flags,
-            "flags accepted without the effect that they have in vLLM"
-        );
+        tracing::warn!(flags, "flags accepted without the effect that they have in vLLM");
     }
     if !rest.is_empty() {
         tracing::info!(flags = words(&rest), "flags accepted without effect");
@@ -182,9 +165,7 @@ fn log_ignored(loaded: &LoadedConfig) {
 
 async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     let ready_file = loaded.config.server.ready_file.clone();
-    let cleared = ready_file
-        .as_deref()
-        .map_or(Ok(()), ReadyFile::remove_stale);
+    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::remove_stale);
     if let Err(error) = cleared {
         return print_error(&error, EXIT_USAGE_ERROR);
     }
@@ -202,11 +183,7 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     let fleet = match started {
         Ok(fleet) => fleet,
         Err(error) => {
-            let code = if is_config(&error) {
-                EXIT_USAGE_ERROR
-            } else {
-                EXIT_FAILURE
-            };
+            let code = if is_config(&error) { EXIT_USAGE_ERROR } else { EXIT_FAILURE };
             return print_error(&error, code);
         }
     };

@@ -76,10 +76,7 @@ pub(super) fn manual_page(words: &[String]) -> Result<String> {
     }
     let mut page = Vec::new();
     let title = name.to_uppercase();
-    Man::new(command.display_name(name))
-        .title(title)
-        .section("1")
-        .render(&mut page)?;
+    Man::new(command.display_name(name)).title(title).section("1").render(&mut page)?;
     String::from_utf8(page).context("the manual page")
 }
 
@@ -155,10 +152,8 @@ pub(super) fn long_flag_names_of_tool(name: &'static str) -> Vec<String> {
 /// Returns the complete command line of vllm-sim: both modes of `serve`, and the tools.
 fn program_clap_command() -> Command {
     let models = PossibleValuesParser::new(latency::known_model_names());
-    let model = Arg::new("model_tag")
-        .value_name("MODEL")
-        .value_parser(models)
-        .hide_possible_values(true);
+    let model =
+        Arg::new("model_tag").value_name("MODEL").value_parser(models).hide_possible_values(true);
     let serve = |name: &'static str| {
         let flags = clap_command(CliMode::Vllm).name(name);
         flags.arg(model.clone())
@@ -210,16 +205,16 @@ fn tool_clap_command(name: &'static str) -> Command {
         "completions" => Command::new(name)
             .about("Print a script that completes the command line in a shell")
             .arg(Arg::new("shell").value_parser(value_parser!(Shell))),
-        "man" => Command::new(name)
-            .about("Print the manual page of the program or of a command")
-            .arg(
+        "man" => {
+            Command::new(name).about("Print the manual page of the program or of a command").arg(
                 Arg::new("command")
                     .num_args(0..)
                     .value_parser(PossibleValuesParser::new(
                         SERVER_COMMANDS.into_iter().chain(TOOL_COMMANDS),
                     ))
                     .hide_possible_values(true),
-            ),
+            )
+        }
         _ => Command::new(name),
     };
     command.name(name)
@@ -277,13 +272,7 @@ mod tests {
             assert!(page.contains("DESCRIPTION"), "{tool}");
         }
         let script = completion_script(&["bash".to_owned()]).unwrap();
-        for flag in [
-            "--hold-out",
-            "--request-rate",
-            "--grid",
-            "--upstream",
-            "--hf-repo",
-        ] {
+        for flag in ["--hold-out", "--request-rate", "--grid", "--upstream", "--hf-repo"] {
             assert!(script.contains(flag), "{flag}");
         }
         assert!(manual_page(&["nothing".to_owned()]).is_err());

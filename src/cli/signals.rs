@@ -41,11 +41,7 @@ impl TerminationSignals {
     }
 
     pub(super) async fn next_signal(&mut self) {
-        let Self {
-            both,
-            hangup,
-            input,
-        } = self;
+        let Self { both, hangup, input } = self;
         let signalled = async {
             match both {
                 Some((terminate, interrupt)) => tokio::select! {
@@ -103,9 +99,7 @@ pub(super) const EXIT_INTERRUPTED: u8 = 130;
 /// process.
 pub(super) fn stop_jobs_on_interrupt() {
     let listen = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let Ok(runtime) = runtime else {
             return;
         };
@@ -120,7 +114,5 @@ pub(super) fn stop_jobs_on_interrupt() {
         });
     };
     // Without this thread, SIGINT ends the process by default.
-    let _ = std::thread::Builder::new()
-        .name("interrupt".to_owned())
-        .spawn(listen);
+    let _ = std::thread::Builder::new().name("interrupt".to_owned()).spawn(listen);
 }

@@ -53,11 +53,7 @@ pub(super) fn run_tool(
         "calibrate" => super::calibrate::run_calibrate(words, env),
         "validate" => run_validate(words),
         // The same tool replays a workload on simulated engines or against real servers.
-        "bench"
-            if !words
-                .iter()
-                .any(|word| word.starts_with("--target") || asks(word)) =>
-        {
+        "bench" if !words.iter().any(|word| word.starts_with("--target") || asks(word)) => {
             refuse!(
                 "--target URL is needed: `bench` is `replay --target URL`, with its workload flags"
             )
@@ -104,10 +100,7 @@ pub(super) fn run_tool(
         "completions" => shell::completion_script(words),
         "healthcheck" => healthcheck::run_healthcheck(words, env),
         "man" => shell::manual_page(words),
-        _ => bail!(
-            "there is no tool `{name}`; known are {}",
-            TOOL_COMMANDS.join(", ")
-        ),
+        _ => bail!("there is no tool `{name}`; known are {}", TOOL_COMMANDS.join(", ")),
     }
 }
 
@@ -140,10 +133,8 @@ fn run_validate(words: &[String]) -> Result<String> {
     match command_line::parse_tool_args::<ValidateArgs>(words)? {
         Ok(args) => {
             let file = args.latency_coefficients.as_deref();
-            let coefficients = file.map_or(
-                Ok(RooflineCoefficients::default()),
-                server::read_coefficients,
-            )?;
+            let coefficients =
+                file.map_or(Ok(RooflineCoefficients::default()), server::read_coefficients)?;
             if let Some(folder) = &args.out {
                 let shown = folder.display();
                 std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
@@ -209,11 +200,9 @@ pub(super) fn unknown_flag_error(tool: &'static str, word: &str) -> UsageError {
 pub(super) fn explicitly_set_flags(
     loaded: &LoadedConfig,
 ) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
-    let typed = all_effective_flags()
-        .zip(&loaded.resolved_flags)
-        .filter(|(flag, value)| {
-            !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
-        });
+    let typed = all_effective_flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
+        !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
+    });
     typed.map(|(flag, value)| (flag, &value.values[..]))
 }
 
@@ -322,10 +311,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if let Some(word) = rest.first() {
         return Err(unknown_flag_error("explain", word).into());
     }
-    let model = loaded
-        .resolved_flags
-        .iter()
-        .find(|flag| flag.name == "model");
+    let model = loaded.resolved_flags.iter().find(|flag| flag.name == "model");
     let is_named = model.is_some_and(|model| model.source != ValueSource::Derived);
     if !is_named && loaded.config.model.hf_config.is_none() {
         let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
@@ -352,9 +338,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    Ok(explain::explain_engine(
-        name, &engine, setup, &sampling, &derived, caches,
-    ))
+    Ok(explain::explain_engine(name, &engine, setup, &sampling, &derived, caches))
 }
 
 /// Example commands below the help text of a tool.

@@ -67,9 +67,7 @@ pub(super) async fn accept_connections(
             AcceptedConnection::Unix(_) => None,
         };
         let (http, stopping) = (http.clone(), stopping.clone());
-        let tls = acceptor
-            .as_ref()
-            .map(ReloadingTlsAcceptor::current_acceptor);
+        let tls = acceptor.as_ref().map(ReloadingTlsAcceptor::current_acceptor);
         tokio::spawn(async move {
             match (connection, tls) {
                 (AcceptedConnection::Tcp(stream), None) => {
@@ -83,11 +81,7 @@ pub(super) async fn accept_connections(
                         return;
                     };
                     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                    let protocol = if h2 {
-                        HttpProtocol::Http2
-                    } else {
-                        HttpProtocol::Http1
-                    };
+                    let protocol = if h2 { HttpProtocol::Http2 } else { HttpProtocol::Http1 };
                     serve_connection(*stream, client, protocol, http, stopping, keep_alive).await;
                 }
                 (AcceptedConnection::Unix(stream), _) => {
@@ -164,11 +158,8 @@ async fn serve_connection<S>(
     let conn = Arc::new(ConnectionHandle::default());
     let opened = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
-    let context = RequestContext {
-        client,
-        connection: Some(conn.clone()),
-        ..RequestContext::default()
-    };
+    let context =
+        RequestContext { client, connection: Some(conn.clone()), ..RequestContext::default() };
     let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
     // Boxed: a future that a connection is moved into would reserve its size twice.
     let ended = match protocol {

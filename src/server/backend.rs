@@ -115,10 +115,8 @@ fn build_service(
     live: Vec<LiveEngine>,
     seed: u64,
 ) -> InferenceService {
-    let models = ServedModels::new(
-        &config.model.served_names,
-        config.api.skip_model_name_validation,
-    );
+    let models =
+        ServedModels::new(&config.model.served_names, config.api.skip_model_name_validation);
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
         if let Err(error) =

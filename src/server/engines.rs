@@ -77,10 +77,7 @@ pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerS
             queue: engine.queue.max_waiting_queue_length.map(|n| n as usize),
             delays: engine.timing.delays.clone(),
             seed,
-            max_loras: config
-                .lora
-                .enabled
-                .then_some(config.lora.max_loras as usize),
+            max_loras: config.lora.enabled.then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
             kv: setup::pool_kv_config(config),
             caches_whole_prompts: engine.prefix_cache.enable_kvcache,
@@ -122,11 +119,7 @@ fn sglang_config(config: &Config, shared: VllmConfig) -> SglangConfig {
 /// Pipeline stages run one after the other, on one GPU each. vLLM's kernels read the weights over
 /// the bus without overlap.
 fn host_weight_read_time(engine: &EngineConfig) -> Duration {
-    let link = engine
-        .gpu
-        .as_deref()
-        .and_then(find_gpu)
-        .map(HostLink::of_gpu);
+    let link = engine.gpu.as_deref().and_then(find_gpu).map(HostLink::of_gpu);
     let link = link.filter(|_| engine.timing.latency_source.uses_gpu());
     let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
     let Some((link, bytes)) = link.zip(bytes) else {
@@ -147,9 +140,7 @@ pub(super) fn batching_engine_config(
     let (latency, setup) = timing::build_latency_model(config)?;
     let encoder = engine.encoder.as_ref();
     let encoder = encoder.map(|chosen| self::encoder_limits_and_latency(chosen, setup.as_ref()));
-    let drafting = setup
-        .as_ref()
-        .map(|setup| timing::build_drafter_latency(config, setup));
+    let drafting = setup.as_ref().map(|setup| timing::build_drafter_latency(config, setup));
     let vllm = VllmConfig {
         drafting: drafting.transpose()?.flatten(),
         weights_from_host: host_weight_read_time(engine),
@@ -161,11 +152,10 @@ pub(super) fn batching_engine_config(
         // vLLM's count includes a null block that is never used.
         num_gpu_blocks: setup::kv_block_count(config).saturating_sub(1),
         block_size: engine.block_size,
-        layer_groups: engine.kv_cache.as_ref().and_then(|cache| {
-            cache
-                .plan
-                .layer_groups(engine.prefix_cache.retention_interval)
-        }),
+        layer_groups: engine
+            .kv_cache
+            .as_ref()
+            .and_then(|cache| cache.plan.layer_groups(engine.prefix_cache.retention_interval)),
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.queue.max_num_scheduled_tokens,
         max_model_len: config.model.max_model_len,
@@ -189,11 +179,7 @@ pub(super) fn batching_engine_config(
             drops_last_block: s.drops_last_block,
         }),
         loras: LoraConfig {
-            max_loras: if config.lora.enabled {
-                config.lora.max_loras
-            } else {
-                0
-            },
+            max_loras: if config.lora.enabled { config.lora.max_loras } else { 0 },
             max_cpu_loras: config.lora.max_cpu_loras,
             load_time: config.lora.load_time,
         },
@@ -226,10 +212,7 @@ fn encoder_limits_and_latency(
         budget: chosen.budget,
         cache_size: chosen.budget,
         chunked_input: chosen.chunked_input,
-        latency: latency
-            .transpose()
-            .map_err(engine_start_error)?
-            .map(Box::new),
+        latency: latency.transpose().map_err(engine_start_error)?.map(Box::new),
     }))
 }
 

@@ -16,13 +16,7 @@ const OPTIONAL_FEATURES: [OptionalFeature; 8] = [
         feature: "download",
         built: cfg!(feature = "download"),
         flags: "--dataset-url",
-        is_wanted: |config| {
-            config
-                .content
-                .dataset
-                .as_ref()
-                .is_some_and(|d| d.url.is_some())
-        },
+        is_wanted: |config| config.content.dataset.as_ref().is_some_and(|d| d.url.is_some()),
     },
     OptionalFeature {
         feature: "download",
@@ -71,10 +65,7 @@ const OPTIONAL_FEATURES: [OptionalFeature; 8] = [
 pub(super) fn check_required_features(config: &Config) -> Result<(), StartError> {
     let missing = |part: &&OptionalFeature| !part.built && (part.is_wanted)(config);
     match OPTIONAL_FEATURES.iter().find(missing) {
-        Some(part) => Err(StartError::MissingFeature {
-            flags: part.flags,
-            feature: part.feature,
-        }),
+        Some(part) => Err(StartError::MissingFeature { flags: part.flags, feature: part.feature }),
         None => Ok(()),
     }
 }
@@ -90,9 +81,7 @@ mod tests {
             let args = [&["--model", "m"], args].concat();
             let loaded =
                 LoadedConfig::from_flags(CliMode::Vllm, &args).expect("flags that are right");
-            let parts = OPTIONAL_FEATURES
-                .iter()
-                .filter(|part| (part.is_wanted)(&loaded.config));
+            let parts = OPTIONAL_FEATURES.iter().filter(|part| (part.is_wanted)(&loaded.config));
             parts.map(|part| part.flags).collect()
         };
         assert!(asks(&[]).is_empty());

@@ -29,10 +29,7 @@ impl ServerFleet {
     ///
     /// # Errors
     /// [`StartError`] of the first server that fails; the others are stopped.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the engines' clock may start here"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
     pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
         let texts = SharedAssets::open(&loaded.config).await?;
@@ -40,10 +37,7 @@ impl ServerFleet {
         let members = config_per_server(&loaded.config)?;
         // Ranks of a replica share one admin state; replicas are independent.
         let ranks = members.len() / loaded.config.engine.replicas.count.max(1) as usize;
-        let mut fleet = Self {
-            servers: Vec::new(),
-            supervisor: None,
-        };
+        let mut fleet = Self { servers: Vec::new(), supervisor: None };
         let mut in_step = None;
         for (index, config) in members.into_iter().enumerate() {
             let mut member = loaded.clone();
@@ -71,10 +65,7 @@ impl ServerFleet {
                 }
             }
         }
-        let apps = fleet
-            .servers
-            .iter()
-            .map(|server| Arc::downgrade(server.app_state()));
+        let apps = fleet.servers.iter().map(|server| Arc::downgrade(server.app_state()));
         let apps: Vec<_> = apps.collect();
         for server in &fleet.servers {
             server.app_state().set_dashboard_fleet(apps.clone());
@@ -87,11 +78,7 @@ impl ServerFleet {
             }
         }
         if let Some(port) = loaded.config.engine.parallel.supervisor_port {
-            let apps: Vec<_> = fleet
-                .servers
-                .iter()
-                .map(|s| s.app_state().clone())
-                .collect();
+            let apps: Vec<_> = fleet.servers.iter().map(|s| s.app_state().clone()).collect();
             let host = loaded.config.server.host.as_deref();
             match HealthSupervisor::start(host, port, &apps).await {
                 Ok(supervisor) => fleet.supervisor = Some(supervisor),
@@ -102,10 +89,7 @@ impl ServerFleet {
             }
         }
         // Scripts take these lines for the start of the whole deployment.
-        fleet
-            .servers
-            .iter()
-            .for_each(SimulatorServer::log_accepting_requests);
+        fleet.servers.iter().for_each(SimulatorServer::log_accepting_requests);
         Ok(fleet)
     }
 
@@ -269,11 +253,7 @@ mod tests {
         let pod = || "pod".to_owned();
         assert_eq!(
             shapes("vllm-sim --model m --port 9000 --data-parallel-size 3"),
-            [
-                (9000, (0, 1), pod()),
-                (9001, (1, 1), pod()),
-                (9002, (2, 1), pod())
-            ]
+            [(9000, (0, 1), pod()), (9001, (1, 1), pod()), (9002, (2, 1), pod())]
         );
         assert_eq!(
             shapes("vllm-sim serve m --port 9000 --data-parallel-size 3"),

@@ -54,10 +54,7 @@ impl HeadlessEngines {
     ///
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the engines' clock may start here"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
     pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = loaded.config.clone();
@@ -146,22 +143,14 @@ impl HeadlessEngines {
         let parts = BackendInputs {
             texts,
             paths: Vec::new(),
-            started: ranks
-                .as_ref()
-                .map_or_else(Instant::now, LiveRankGroup::epoch),
+            started: ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::epoch),
             port: config.server.port,
             observer: Some(Box::new(observer)),
             ranks,
-            reasoning_end: shared
-                .thoughts
-                .as_ref()
-                .map(|thoughts| thoughts.end_ids().to_vec()),
+            reasoning_end: shared.thoughts.as_ref().map(|thoughts| thoughts.end_ids().to_vec()),
         };
         let backend = EngineBackend::start(&config, parts)?;
-        backend
-            .service
-            .replies
-            .replace_rules(shared.replies.clone());
+        backend.service.replies.replace_rules(shared.replies.clone());
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::initial_control_settings(&config),
@@ -174,8 +163,7 @@ impl HeadlessEngines {
         if let Some((engines, every)) =
             stats_log::engines_to_log(&config, &backend.metrics, &backend.live)
         {
-            self.logging
-                .spawn(stats_log::log_stats_periodically(engines, every));
+            self.logging.spawn(stats_log::log_stats_periodically(engines, every));
         }
         let parts = EngineCoreParts {
             rank: config.engine.parallel.local_ranks.0,
@@ -186,11 +174,7 @@ impl HeadlessEngines {
             waves: shared.waves.clone(),
             thoughts: shared.thoughts.clone(),
         };
-        self.ranks.push(HeadlessRank {
-            backend,
-            core: None,
-            controls,
-        });
+        self.ranks.push(HeadlessRank { backend, core: None, controls });
         Ok((parts, steps))
     }
 
@@ -211,11 +195,8 @@ impl HeadlessEngines {
         use std::pin::pin;
         use std::task::Poll;
 
-        let mut failures: Vec<_> = self
-            .ranks
-            .iter_mut()
-            .map(|rank| Box::pin(rank.wait_for_failure()))
-            .collect();
+        let mut failures: Vec<_> =
+            self.ranks.iter_mut().map(|rank| Box::pin(rank.wait_for_failure())).collect();
         let mut first = pin!(std::future::poll_fn(move |cx| {
             let mut found = failures.iter_mut().map(|f| f.as_mut().poll(cx));
             found.find(Poll::is_ready).unwrap_or(Poll::Pending)
@@ -279,10 +260,7 @@ impl HeadlessEngines {
     /// [`StartError::MissingFeature`].
     #[expect(clippy::unused_async, reason = "as with the feature")]
     pub async fn start(_: LoadedConfig) -> Result<Self, StartError> {
-        Err(StartError::MissingFeature {
-            flags: "--headless",
-            feature: "zmq",
-        })
+        Err(StartError::MissingFeature { flags: "--headless", feature: "zmq" })
     }
 
     /// Never resolves: without the Cargo feature `zmq` there are no engines.
@@ -388,8 +366,6 @@ const HTTP_ONLY_FLAGS: &[&str] = &[
 #[cfg(feature = "zmq")]
 fn set_http_only_flags(loaded: &LoadedConfig) -> Vec<String> {
     let chosen = loaded.to_admin_json_explicit();
-    let given = HTTP_ONLY_FLAGS
-        .iter()
-        .filter(|flag| chosen.contains_key(**flag));
+    let given = HTTP_ONLY_FLAGS.iter().filter(|flag| chosen.contains_key(**flag));
     given.map(|flag| format!("--{flag}")).collect()
 }

@@ -161,11 +161,9 @@ fn system_fingerprint(config: &Config) -> Option<String> {
         SystemFingerprintForm::Hash => Some(config_hash(config)),
         SystemFingerprintForm::Full => {
             let mut text = format!("vllm-{}", config.model.vllm_version);
-            for (name, degree) in [
-                ("tp", parallel.tensor),
-                ("pp", parallel.pipeline),
-                ("dp", parallel.data),
-            ] {
+            for (name, degree) in
+                [("tp", parallel.tensor), ("pp", parallel.pipeline), ("dp", parallel.data)]
+            {
                 if degree > 1 {
                     text.push_str(&format!("-{name}{degree}"));
                 }

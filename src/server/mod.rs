@@ -131,13 +131,9 @@ impl SimulatorServer {
         (admin_state, ranks): (Arc<AdminState>, Option<LiveRankGroup>),
         texts: SharedAssets,
     ) -> Result<Self, StartError> {
-        let started = ranks
-            .as_ref()
-            .map_or_else(Instant::now, LiveRankGroup::epoch);
+        let started = ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::epoch);
         let config = Arc::new(config);
-        let tls = config.server.tls.as_ref();
-        let acceptor = tls.map(|tls| ReloadingTlsAcceptor::new(tls, certificate_names(&config)));
-        let acceptor = acceptor.transpose()?;
+        let acceptor = open_tls_acceptor(&config)?;
         let replies = replies::read_scripted_replies(&config)?;
         let peers = peers::dashboard_peers(&config)?;
         let sockets = ServerSockets::bind(&config).await?;
@@ -145,7 +141,7 @@ impl SimulatorServer {
         let grpc_address = sockets.grpc.as_ref().and_then(ServerSocket::tcp_address);
         let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::build_routes(&config);
-        let parts = BackendInputs {
+        let inputs = BackendInputs {
             reasoning_end: None,
             texts,
             paths: index.paths(),
@@ -154,7 +150,7 @@ impl SimulatorServer {
             observer: None,
             ranks,
         };
-        let backend = EngineBackend::start(&config, parts)?;
+        let backend = EngineBackend::start(&config, inputs)?;
         let service = backend.service.clone();
         service.replies.replace_rules(replies);
         startup_log::log_engine_start(&config);
@@ -175,10 +171,9 @@ impl SimulatorServer {
         let registry = prefill::start_mooncake_bootstrap(&config, &app).await?;
         match loaded {
             Some(loaded) => app.add_to_admin_state(loaded),
-            None => app
-                .service()
-                .faults
-                .set_initial_settings(setup::initial_live_settings(&config)),
+            None => {
+                app.service().faults.set_initial_settings(setup::initial_live_settings(&config))
+            }
         }
         let mut accepting = JoinSet::new();
         if let Some(registry) = registry {
@@ -251,6 +246,12 @@ impl SimulatorServer {
     }
 }
 
+/// Loads the server's certificates; `None` without TLS.
+fn open_tls_acceptor(config: &Config) -> Result<Option<ReloadingTlsAcceptor>, tls::ServerTlsError> {
+    let tls = config.server.tls.as_ref();
+    tls.map(|tls| ReloadingTlsAcceptor::new(tls, certificate_names(config))).transpose()
+}
+
 fn spawn_accepting(
     accepting: &mut JoinSet<()>,
     sockets: ServerSockets,
@@ -279,19 +280,10 @@ fn spawn_accepting(
 
 /// Returns the host names and IP addresses of the self-signed certificate.
 fn certificate_names(config: &Config) -> Vec<String> {
-    let mut names = vec![
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-        "::1".to_owned(),
-    ];
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let pod = &config.server.pod;
-    let given = [
-        config.server.host.clone(),
-        pod.ip.clone(),
-        pod.name.clone(),
-        hostname,
-    ];
+    let given = [config.server.host.clone(), pod.ip.clone(), pod.name.clone(), hostname];
     for name in given.into_iter().flatten() {
         let name = name.trim().to_owned();
         if !name.is_empty() && name != "0.0.0.0" && !names.contains(&name) {

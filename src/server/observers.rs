@@ -39,11 +39,7 @@ impl ServerObservers {
     /// [`StartError`] if the trace endpoint is invalid or a thread cannot be started.
     #[cfg_attr(
         not(any(feature = "otel", feature = "zmq")),
-        expect(
-            unused_variables,
-            clippy::unnecessary_wraps,
-            reason = "metrics alone need nothing"
-        )
+        expect(unused_variables, clippy::unnecessary_wraps, reason = "metrics alone need nothing")
     )]
     pub(super) fn open(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
         #[cfg(feature = "otel")]
@@ -78,10 +74,7 @@ impl ServerObservers {
     /// [`StartError`] if a KV event socket cannot be opened.
     #[cfg_attr(
         not(all(feature = "otel", feature = "zmq")),
-        expect(
-            unused_variables,
-            reason = "events need rank and port, spans the epoch"
-        )
+        expect(unused_variables, reason = "events need rank and port, spans the epoch")
     )]
     pub(super) fn for_engine(
         &self,
@@ -141,18 +134,8 @@ fn start_kv_event_publisher(
     let events = &config.kv_events;
     let vllm = events.encoding.format == KvEventFormat::Vllm;
     let topic = TopicFields {
-        pod_ip: config
-            .server
-            .pod
-            .ip
-            .clone()
-            .unwrap_or_else(|| "localhost".to_owned()),
-        host: config
-            .server
-            .pod
-            .name
-            .clone()
-            .unwrap_or_else(|| "localhost".to_owned()),
+        pod_ip: config.server.pod.ip.clone().unwrap_or_else(|| "localhost".to_owned()),
+        host: config.server.pod.name.clone().unwrap_or_else(|| "localhost".to_owned()),
         port,
         model: config.model.name.clone(),
         rank,
@@ -167,9 +150,7 @@ fn start_kv_event_publisher(
         buffer_steps: events.buffer_steps,
         hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
         max_queue_size: events.max_queue_size,
-        topic: topic
-            .render_topic(&events.topic)
-            .map_err(engine_start_error)?,
+        topic: topic.render_topic(&events.topic).map_err(engine_start_error)?,
         // llm-d's router requests replays from 0 on and treats a first batch with another number as
         // a loss.
         first_sequence: u64::from(!vllm && replay.is_none()),

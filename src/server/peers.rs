@@ -33,10 +33,7 @@ pub(super) fn dashboard_peers(config: &Config) -> Result<Vec<DashboardPeer>, Sta
             let client = client.clone();
             Box::pin(async move { client.request_summary().await }) as _
         };
-        Ok(DashboardPeer {
-            url: url.clone(),
-            ask: Box::new(ask),
-        })
+        Ok(DashboardPeer { url: url.clone(), ask: Box::new(ask) })
     });
     peers.collect()
 }
@@ -51,9 +48,7 @@ impl PeerClient {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("no scheme"))?;
         let (host, base) = rest.split_once('/').unwrap_or((rest, ""));
         let authority: Authority = host.parse().map_err(|_| wrong("has no host"))?;
-        let port = host
-            .rsplit_once(':')
-            .filter(|(_, port)| !port.ends_with(']'));
+        let port = host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
         if port.is_some_and(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(wrong("its port is not a number from 0 to 65535"));
         }
@@ -70,11 +65,7 @@ impl PeerClient {
         if path.parse::<PathAndQuery>().is_err() {
             return Err(wrong("its path is not valid"));
         }
-        Ok(Self {
-            host: host.to_owned(),
-            path,
-            client: PooledHttpClient::new(connector),
-        })
+        Ok(Self { host: host.to_owned(), path, client: PooledHttpClient::new(connector) })
     }
 
     async fn request_summary(&self) -> Result<Bytes, String> {

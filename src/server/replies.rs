@@ -12,10 +12,7 @@ pub(super) fn read_scripted_replies(
     let Some(path) = &config.faults.replies else {
         return Ok(None);
     };
-    let failed = |why: String| StartError::Replies {
-        path: path.display().to_string(),
-        why,
-    };
+    let failed = |why: String| StartError::Replies { path: path.display().to_string(), why };
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let rules = ReplyRules::from_yaml(&text).map_err(|error| failed(error.to_string()))?;
     Ok(Some(Arc::new(rules)))

@@ -59,10 +59,7 @@ pub(super) fn grpc_request_rules(config: &Config, service: &InferenceService) ->
             ..rules.limits
         },
         defaults: SamplingDefaults {
-            bounds: RequestBounds {
-                n: config.api.limits.n.into(),
-                ..RequestBounds::default()
-            },
+            bounds: RequestBounds { n: config.api.limits.n.into(), ..RequestBounds::default() },
             ..SamplingDefaults::default()
         },
         ..rules
@@ -79,13 +76,7 @@ pub(super) fn engine_core_request_rules(
     service: &InferenceService,
 ) -> RequestRules {
     let rules = tokens_api_request_rules(config, service);
-    RequestRules {
-        limits: ServerLimits {
-            reasoning_parser: true,
-            ..rules.limits
-        },
-        ..rules
-    }
+    RequestRules { limits: ServerLimits { reasoning_parser: true, ..rules.limits }, ..rules }
 }
 
 fn tokens_api_request_rules(config: &Config, service: &InferenceService) -> RequestRules {
@@ -119,10 +110,7 @@ fn max_logprobs(config: &Config) -> i64 {
 /// Returns the defaults of request fields: the model's generation config and its overrides.
 fn sampling_parameter_defaults(config: &Config, service: &InferenceService) -> SamplingDefaults {
     let model = &config.model;
-    let mut map = match (
-        &model.generation_config_file,
-        &**service.generator.tokenizer(),
-    ) {
+    let mut map = match (&model.generation_config_file, &**service.generator.tokenizer()) {
         (Some(file), _) => file.clone(),
         // A downloaded model: the name is no folder.
         (None, Tokenizer::Hf(hf)) if model.generation_config == "auto" => {

@@ -33,9 +33,7 @@ pub(super) fn read_fault_scenario(config: &Config) -> Result<Option<Scenario>, S
     };
     let text = std::fs::read_to_string(path).map_err(|error| scenario_error(config, error))?;
     let scenario = Scenario::from_yaml(&text);
-    scenario
-        .map(Some)
-        .map_err(|error| scenario_error(config, error))
+    scenario.map(Some).map_err(|error| scenario_error(config, error))
 }
 
 /// Starts the fault scenario on all data-parallel ranks of a deployment.

@@ -41,11 +41,7 @@ pub(super) fn tokenizer_location(
     }
     let path = Path::new(&source.name);
     if path.exists() {
-        let file = if path.is_dir() {
-            path.join("tokenizer.json")
-        } else {
-            path.to_owned()
-        };
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
         return if file.exists() {
             TokenizerLocation::Folder(path.to_owned())
         } else {
@@ -56,12 +52,7 @@ pub(super) fn tokenizer_location(
     hub.token = source.hf_token.clone().or(hub.token);
     hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
     let revision = source.revision.clone();
-    TokenizerLocation::Hub {
-        repo: source.name.clone(),
-        revision,
-        download: source.download,
-        hub,
-    }
+    TokenizerLocation::Hub { repo: source.name.clone(), revision, download: source.download, hub }
 }
 
 /// Returns whether a missing tokenizer is an error, because it was named or should be downloaded.
@@ -97,8 +88,7 @@ pub(super) fn has_prefix_cache(config: &Config) -> bool {
 pub(super) fn kv_block_count(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.memory.num_blocks);
-    told.or_else(|| timing::kv_blocks_that_fit(config))
-        .unwrap_or(DEFAULT_KV_BLOCKS)
+    told.or_else(|| timing::kv_blocks_that_fit(config)).unwrap_or(DEFAULT_KV_BLOCKS)
 }
 
 /// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
@@ -138,11 +128,7 @@ pub(super) fn block_hash_config(config: &Config) -> Option<BlockHashConfig> {
         || engine.prefix_cache.enable_kvcache
         || engine.kv_offload.is_some();
     (has_prefix_cache(config) && found).then(|| BlockHashConfig {
-        algo: if shown {
-            engine.prefix_cache.hash_algo
-        } else {
-            HashAlgo::Internal
-        },
+        algo: if shown { engine.prefix_cache.hash_algo } else { HashAlgo::Internal },
         seed: engine.prefix_cache.hash_seed.clone(),
         block_size: engine.block_size,
         lookahead: match &engine.speculative {
@@ -263,11 +249,7 @@ pub(super) fn metrics_cache_config(config: &Config) -> CacheConfig {
 /// LMCache.
 fn offload_info(config: &Config) -> Option<OffloadInfo> {
     // LMCache exports its own metrics.
-    let host = config
-        .engine
-        .kv_offload
-        .as_ref()
-        .filter(|host| !host.is_lmcache)?;
+    let host = config.engine.kv_offload.as_ref().filter(|host| !host.is_lmcache)?;
     Some(OffloadInfo {
         simple: host.tier.rules == OffloadConnector::Simple,
         workers: host.workers,
@@ -320,15 +302,8 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         .as_ref()
         .and_then(|value| serde_json::from_value::<FakeMetrics>(value.clone()).ok());
     Settings {
-        model_name: config
-            .model
-            .served_names
-            .first()
-            .cloned()
-            .unwrap_or_default(),
-        engines: (first..first + count)
-            .map(|rank| rank.to_string())
-            .collect(),
+        model_name: config.model.served_names.first().cloned().unwrap_or_default(),
+        engines: (first..first + count).map(|rank| rank.to_string()).collect(),
         max_model_len: config.model.max_model_len,
         lora: config.lora.enabled.then_some(config.lora.max_loras),
         compat: config.model.compat,

@@ -27,19 +27,13 @@ impl SharedAssets {
     pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
         let tokenizer = open_tokenizer(config)?;
         let Some(dataset) = config.content.dataset.clone() else {
-            return Ok(Self {
-                tokenizer,
-                recordings: None,
-            });
+            return Ok(Self { tokenizer, recordings: None });
         };
         let opened = match tokio::task::spawn_blocking(move || open_dataset(&dataset)).await {
             Ok(opened) => opened?,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
-        Ok(Self {
-            tokenizer,
-            recordings: opened,
-        })
+        Ok(Self { tokenizer, recordings: opened })
     }
 }
 
@@ -107,8 +101,5 @@ fn open_dataset(
             "--replay-timing: `vllm-sim record` did not write this dataset, so it has no times"
         );
     }
-    Ok(Some(Recordings {
-        dataset: Arc::new(dataset),
-        timing: config.replay_timing,
-    }))
+    Ok(Some(Recordings { dataset: Arc::new(dataset), timing: config.replay_timing }))
 }

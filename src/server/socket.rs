@@ -39,10 +39,7 @@ impl ServerSockets {
 impl ServerSocket {
     pub(super) async fn bind(config: &Config) -> Result<Self, StartError> {
         if let Some(path) = &config.server.uds {
-            let listen = |why| StartError::Listen {
-                address: path.display().to_string(),
-                why,
-            };
+            let listen = |why| StartError::Listen { address: path.display().to_string(), why };
             // Removes a socket of an earlier run, but no other file.
             if tokio::net::UnixStream::connect(path).await.is_err() {
                 use std::os::unix::fs::FileTypeExt;
@@ -58,13 +55,8 @@ impl ServerSocket {
 
     pub(super) async fn bind_tcp(config: &Config, port: u16) -> Result<Self, StartError> {
         let host = config.server.host.as_deref().unwrap_or("0.0.0.0");
-        let failed = |why| StartError::Listen {
-            address: format!("{host}:{port}"),
-            why,
-        };
-        let addresses = tokio::net::lookup_host((host, port))
-            .await
-            .map_err(failed)?;
+        let failed = |why| StartError::Listen { address: format!("{host}:{port}"), why };
+        let addresses = tokio::net::lookup_host((host, port)).await.map_err(failed)?;
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such host");
         for address in addresses {
             match listen_tcp(address) {
@@ -72,10 +64,7 @@ impl ServerSocket {
                 Err(error) => last = error,
             }
         }
-        Err(StartError::Listen {
-            address: format!("{host}:{port}"),
-            why: last,
-        })
+        Err(StartError::Listen { address: format!("{host}:{port}"), why: last })
     }
 
     pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
@@ -103,11 +92,7 @@ pub(super) enum AcceptedConnection {
 }
 
 fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()?
-    } else {
-        TcpSocket::new_v6()?
-    };
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(LISTEN_BACKLOG)

@@ -22,10 +22,8 @@ pub(super) fn log_engine_start(config: &Config) {
         tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
     }
     let (tokens, concurrency) = setup::metrics_cache_config(config).capacity();
-    let (tokens, context) = (
-        group_thousands(tokens),
-        group_thousands(config.model.max_model_len.into()),
-    );
+    let (tokens, context) =
+        (group_thousands(tokens), group_thousands(config.model.max_model_len.into()));
     tracing::info!(
         "GPU KV cache size: {tokens} tokens, Maximum concurrency for {context} tokens per request: \
          {concurrency:.2}x"
@@ -38,11 +36,7 @@ pub(super) fn log_server_ready(config: &Config, address: Option<SocketAddr>) {
     if config.model.cli_mode == CliMode::Llmd {
         return;
     }
-    let scheme = if config.server.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     match (address, &config.server.uds) {
         (Some(address), _) => tracing::info!("Starting vLLM server on {scheme}://{address}"),
         (None, Some(path)) => tracing::info!("Starting vLLM server on unix:{}", path.display()),

@@ -130,11 +130,7 @@ impl PreviousDraftCounts {
         let proposed = now.proposed.saturating_sub(before.proposed);
         let accepted = now.accepted.saturating_sub(before.accepted);
         let share = |n: u64, of: u64| n as f64 / of.max(1) as f64;
-        let earlier = before
-            .accepted_at
-            .iter()
-            .copied()
-            .chain(std::iter::repeat(0));
+        let earlier = before.accepted_at.iter().copied().chain(std::iter::repeat(0));
         let at = now.accepted_at.iter().zip(earlier);
         let at =
             at.map(|(now, before)| format!("{:.3}", share(now.saturating_sub(before), drafts)));
@@ -162,10 +158,8 @@ fn engine_stats_log_line(
     seconds: f64,
 ) -> (String, bool) {
     let rate = |now: u64, before: u64| (now.saturating_sub(before)) as f64 / seconds.max(1e-9);
-    let rates = (
-        rate(now.computed, last.totals.computed),
-        rate(now.generated, last.totals.generated),
-    );
+    let rates =
+        (rate(now.computed, last.totals.computed), rate(now.generated, last.totals.generated));
     let preempted = now.preemptions.saturating_sub(last.totals.preemptions);
     let busy = [rates.0, rates.1, last.rates.0, last.rates.1];
     let is_idle = busy.iter().all(|rate| *rate == 0.0);
@@ -221,8 +215,7 @@ mod tests {
         assert_eq!(last.speculation_log_line(totals(0, 0, 0, &[0, 0])), None);
         last.seconds = 10.0;
         assert_eq!(
-            last.speculation_log_line(totals(100, 200, 120, &[80, 40]))
-                .as_deref(),
+            last.speculation_log_line(totals(100, 200, 120, &[80, 40])).as_deref(),
             Some(
                 "SpecDecoding metrics: Mean acceptance length: 2.20, Accepted throughput: 12.00 \
                  tokens/s, Drafted throughput: 20.00 tokens/s, Accepted: 120 tokens, Drafted: 200 \
@@ -231,13 +224,8 @@ mod tests {
             )
         );
         last.seconds = 5.0;
-        let next = last
-            .speculation_log_line(totals(150, 300, 120, &[80, 40]))
-            .unwrap_or_default();
-        assert!(
-            next.contains("length: 1.00") && next.contains("rate: 0.000, 0.000"),
-            "{next}"
-        );
+        let next = last.speculation_log_line(totals(150, 300, 120, &[80, 40])).unwrap_or_default();
+        assert!(next.contains("length: 1.00") && next.contains("rate: 0.000, 0.000"), "{next}");
     }
 
     #[test]
@@ -247,10 +235,7 @@ mod tests {
         let totals = |bytes, time| Some(vec![("vllm:b_total", bytes), ("vllm:t", time)]);
         assert_eq!(last.kv_copy_log_line(totals(0.0, 0.0)), None);
         let text = last.kv_copy_log_line(totals(100.0, 0.5));
-        assert_eq!(
-            text.as_deref(),
-            Some("KV Transfer metrics: vllm:b=100, vllm:t=0.5")
-        );
+        assert_eq!(text.as_deref(), Some("KV Transfer metrics: vllm:b=100, vllm:t=0.5"));
         let text = last.kv_copy_log_line(totals(130.0, 0.5));
         assert_eq!(text.as_deref(), Some("KV Transfer metrics: vllm:b=30"));
     }
@@ -266,12 +251,7 @@ mod tests {
             total_blocks: 8,
             ..EngineStats::default()
         };
-        let totals = Totals {
-            computed: 100,
-            generated: 50,
-            prefix: (1, 4),
-            ..Totals::default()
-        };
+        let totals = Totals { computed: 100, generated: 50, prefix: (1, 4), ..Totals::default() };
         let mut last = PreviousStats::default();
         let (text, is_idle) = engine_stats_log_line(0, &stats, totals, &mut last, 10.0);
         assert_eq!(
@@ -281,10 +261,7 @@ mod tests {
              waiting to start, 2 in progress, 1 completed waiting, GPU KV cache usage: 12.5%, Prefix cache hit rate: 25.0%"
         );
         assert!(!is_idle);
-        assert!(
-            !engine_stats_log_line(0, &stats, totals, &mut last, 10.0).1,
-            "once more"
-        );
+        assert!(!engine_stats_log_line(0, &stats, totals, &mut last, 10.0).1, "once more");
         assert!(engine_stats_log_line(0, &stats, totals, &mut last, 10.0).1);
     }
 }

@@ -56,10 +56,7 @@ impl HealthSupervisor {
             .route("/readyz", get(look));
         let mut serving = JoinSet::new();
         serving.spawn(aux_server::serve_http1_routes(listener, routes));
-        Ok(Self {
-            address,
-            _serving: serving,
-        })
+        Ok(Self { address, _serving: serving })
     }
 }
 

@@ -30,10 +30,7 @@ pub(super) fn build_latency_model(
         }
         LatencySource::Polynomial => {
             let capacity = u64::from(setup::kv_block_count(config)) * u64::from(engine.block_size);
-            (
-                LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
-                None,
-            )
+            (LatencyModel::Polynomial(PolynomialStepTime::new(capacity)), None)
         }
         LatencySource::Profile(path) => {
             let grid = StepTimeGrid::open(path).map_err(engine_start_error)?;
@@ -62,10 +59,7 @@ pub(super) fn build_drafter_latency(
     let (Some(drafter), Some(drafts)) = (&engine.drafter, &engine.speculative) else {
         return Ok(None);
     };
-    let target = RooflineSetup {
-        tp: drafts.tensor.unwrap_or(setup.tp),
-        ..setup.clone()
-    };
+    let target = RooflineSetup { tp: drafts.tensor.unwrap_or(setup.tp), ..setup.clone() };
     let drafting = drafter.latency_model(&target).map_err(engine_start_error)?;
     Ok(Some(Box::new(drafting)))
 }
@@ -76,9 +70,7 @@ fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let installed = || {
         let paths = environments.iter().filter_map(std::env::var_os);
-        paths
-            .map(PathBuf::from)
-            .find_map(|path| find_installed_tables(&path))
+        paths.map(PathBuf::from).find_map(|path| find_installed_tables(&path))
     };
     named.map(Path::to_owned).or_else(installed).ok_or_else(|| {
         engine_start_error(
@@ -131,10 +123,8 @@ fn warn_of_unused_coefficients(given: &RooflineCoefficients) {
         ]
     };
     let moved = of(given).into_iter().zip(of(&usual));
-    let names: Vec<_> = moved
-        .filter(|(own, usual)| own != usual)
-        .map(|((name, _), _)| name)
-        .collect();
+    let names: Vec<_> =
+        moved.filter(|(own, usual)| own != usual).map(|((name, _), _)| name).collect();
     if !names.is_empty() {
         let names = names.join(", ");
         tracing::warn!("--latency-coefficients: no effect with kernel tables: {names}");
@@ -220,10 +210,7 @@ pub(super) fn default_sampling(config: &Config) -> DefaultSampling {
         } else if let Some(known) = sampling_defaults(folder) {
             defaults.insert("top_p".to_owned(), known.top_p.into());
             defaults.insert("top_k".to_owned(), known.top_k.into());
-            defaults.insert(
-                "repetition_penalty".to_owned(),
-                known.repetition_penalty.into(),
-            );
+            defaults.insert("repetition_penalty".to_owned(), known.repetition_penalty.into());
             source = "the generation_config.json of this family".to_owned();
         } else {
             source = "no generation_config.json is known of it".to_owned();
@@ -236,12 +223,8 @@ pub(super) fn default_sampling(config: &Config) -> DefaultSampling {
     let number = |name: &str| defaults.get(name).and_then(serde_json::Value::as_f64);
     let greedy = number("temperature") == Some(0.0);
     let cuts = [
-        number("top_p")
-            .filter(|p| *p < 1.0)
-            .map(|p| format!("top-p {p}")),
-        number("top_k")
-            .filter(|k| *k > 0.0)
-            .map(|k| format!("top-k {k}")),
+        number("top_p").filter(|p| *p < 1.0).map(|p| format!("top-p {p}")),
+        number("top_k").filter(|k| *k > 0.0).map(|k| format!("top-k {k}")),
     ];
     let cuts: Vec<String> = cuts.into_iter().flatten().collect();
     let cut = match (&cuts[..], greedy) {
@@ -284,10 +267,7 @@ fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
     let typed = typed.and_then(Quantization::from_flag);
     let silent = found.quantization == Quantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
-    Ok(ModelShape {
-        quantization,
-        ..found
-    })
+    Ok(ModelShape { quantization, ..found })
 }
 
 /// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
@@ -322,9 +302,8 @@ pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
 /// `None` if the model's shape is unknown.
 pub(super) fn kv_regions_and_bytes_per_token(config: &Config) -> Option<(u32, f64)> {
     let engine = &config.engine;
-    let shape = configured_model_shape(config)
-        .ok()?
-        .largest_pipeline_stage(engine.parallel.pipeline);
+    let shape =
+        configured_model_shape(config).ok()?.largest_pipeline_stage(engine.parallel.pipeline);
     let width = kv_bytes_per_value(&engine.memory.kv_cache_dtype, shape.head_dim)?;
     let bytes = shape.kv_bytes_per_token(engine.parallel.tensor, 1) as f64 * width;
     let regions = if shape.mla.is_some() { 1 } else { 2 };
@@ -362,11 +341,8 @@ pub(super) fn kv_blocks_that_fit(config: &Config) -> Option<u32> {
     if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }
-    let memory = gpu_memory_layout(
-        config,
-        &configured_model_shape(config).ok()?,
-        named_gpu(config).ok()?,
-    );
+    let memory =
+        gpu_memory_layout(config, &configured_model_shape(config).ok()?, named_gpu(config).ok()?);
     let fit = match engine.memory.kv_cache_memory_bytes {
         // The cast saturates. vLLM reports the same number, of which the first block is never used.
         Some(bytes) => (bytes as f64 / memory.block_bytes) as u32,

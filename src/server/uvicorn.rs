@@ -27,10 +27,7 @@ pub(super) struct UvicornErrorStream<S> {
 
 impl<S> UvicornErrorStream<S> {
     pub(super) fn new(inner: S) -> Self {
-        Self {
-            inner,
-            instead: None,
-        }
+        Self { inner, instead: None }
     }
 }
 

@@ -22,17 +22,12 @@ const ADAPTERS: &[&str] = &[
 async fn adapters(sim: &Sim) -> Option<(String, String)> {
     let page = sim.get("/metrics").await.text();
     let series = page.lines().filter_map(|line| {
-        let (labels, value) = line
-            .strip_prefix("vllm:lora_requests_info{")?
-            .split_once("} ")?;
+        let (labels, value) = line.strip_prefix("vllm:lora_requests_info{")?.split_once("} ")?;
         let label = |name: &str| {
             let at = labels.split_once(&format!("{name}=\""))?.1;
             Some(at.split_once('"')?.0.to_owned())
         };
-        let lists = (
-            label("running_lora_adapters")?,
-            label("waiting_lora_adapters")?,
-        );
+        let lists = (label("running_lora_adapters")?, label("waiting_lora_adapters")?);
         Some((value.parse::<f64>().ok()?, lists))
     });
     let newest = series.max_by(|a, b| a.0.total_cmp(&b.0));
@@ -47,8 +42,7 @@ async fn shows(sim: &Sim, running: &str, waiting: &str) -> bool {
 async fn ask(sim: &Sim, model: &str) -> Wire<tokio::net::TcpStream> {
     let mut wire = sim.connect().await;
     let body = json!({"model": model, "prompt": "Hi", "max_tokens": 9}).to_string();
-    wire.send(&post("/v1/completions", &[], body.as_bytes()))
-        .await;
+    wire.send(&post("/v1/completions", &[], body.as_bytes())).await;
     wire
 }
 
@@ -80,29 +74,17 @@ async fn an_adapter_disappears_with_its_last_request() {
 #[tokio::test]
 async fn control_characters_in_adapter_name_are_escaped() {
     let sim = Sim::llmd(&["--max-loras", "4"]).await;
-    let names = [
-        "esc\u{1b}[2J",
-        "nul\0",
-        "cr\rvllm:up 1",
-        "two\nlines 1",
-        "quote\"} 1",
-    ];
+    let names = ["esc\u{1b}[2J", "nul\0", "cr\rvllm:up 1", "two\nlines 1", "quote\"} 1"];
     for name in names {
         let load = json!({"lora_name": name, "lora_path": "p"});
         assert_eq!(sim.post("/v1/load_lora_adapter", &load).await.status, 200);
         let body = json!({"model": name, "prompt": "Hi", "max_tokens": 1});
-        assert_eq!(
-            sim.post("/v1/completions", &body).await.status,
-            200,
-            "{name:?}"
-        );
+        assert_eq!(sim.post("/v1/completions", &body).await.status, 200, "{name:?}");
     }
     let page = sim.get("/metrics").await.text();
     let wrong = page.chars().find(|c| c.is_control() && *c != '\n');
     assert_eq!(wrong, None);
-    let series = page
-        .lines()
-        .filter(|line| line.contains("running_lora_adapters"));
+    let series = page.lines().filter(|line| line.contains("running_lora_adapters"));
     let shown = series.inspect(|line| assert!(line.starts_with("vllm:lora_requests_info{")));
     assert!(shown.count() > names.len());
 }
@@ -125,21 +107,13 @@ async fn llmd_lists_an_adapter_where_it_is() {
     };
     assert!(listed("a", "b").await);
     let page = sim.get("/metrics").await.text();
-    assert!(
-        !page.contains("waiting_lora_adapters=\"a\""),
-        "a started at once"
-    );
+    assert!(!page.contains("waiting_lora_adapters=\"a\""), "a started at once");
     drop(waiting);
     assert!(sim.shows("vllm:num_requests_waiting", 0.0).await);
     drop(running);
     assert!(sim.is_idle().await);
     // The context is looked at when its turn comes.
-    assert!(
-        !sim.get("/metrics")
-            .await
-            .text()
-            .contains("adapters=\"always\"")
-    );
+    assert!(!sim.get("/metrics").await.text().contains("adapters=\"always\""));
     let body = json!({"model": "always", "prompt": vec!["Hi"; 3000].join(" ")});
     let refused = sim.post("/v1/completions", &body).await;
     assert_eq!(refused.status, 400, "{}", refused.text());

@@ -59,10 +59,7 @@ pub(crate) async fn transcribe(
 async fn refused(sim: &Sim, fields: &[(&str, &str)], file: &[u8]) -> (u16, String) {
     let answer = transcribe(sim, TRANSCRIBE, fields, file).await;
     let error = answer.json()["error"].clone();
-    (
-        answer.status,
-        error["message"].as_str().unwrap_or_default().to_owned(),
-    )
+    (answer.status, error["message"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Fields, file, status, and how the message begins.
@@ -78,8 +75,7 @@ fn events(answer: &Answer) -> Vec<Value> {
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
     let data = text.split("\n\n").filter_map(|e| e.strip_prefix("data: "));
     let data = data.filter(|data| *data != "[DONE]");
-    data.map(|data| serde_json::from_str(data).unwrap())
-        .collect()
+    data.map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
 #[tokio::test]
@@ -108,13 +104,8 @@ async fn transcript_length_follows_audio_duration() {
 #[tokio::test]
 async fn verbose_transcription_has_timestamps() {
     let sim = listener().await;
-    let fields = [
-        ("response_format", "verbose_json"),
-        ("timestamp_granularities[]", "segment"),
-    ];
-    let body = transcribe(&sim, TRANSCRIBE, &fields, &wav(40.0))
-        .await
-        .json();
+    let fields = [("response_format", "verbose_json"), ("timestamp_granularities[]", "segment")];
+    let body = transcribe(&sim, TRANSCRIBE, &fields, &wav(40.0)).await.json();
     assert_eq!(body["duration"], 40.0);
     assert_eq!(body["language"], "en");
     assert_eq!(body["words"], Value::Null);
@@ -133,10 +124,7 @@ async fn verbose_transcription_has_timestamps() {
     let second: Vec<_> = segments.iter().filter(|s| s["seek"] == 29).collect();
     assert_eq!(second[0]["id"], 0, "{body}");
     assert_eq!(second[0]["start"], 29.0);
-    let texts: Vec<_> = segments
-        .iter()
-        .map(|s| s["text"].as_str().unwrap())
-        .collect();
+    let texts: Vec<_> = segments.iter().map(|s| s["text"].as_str().unwrap()).collect();
     assert_eq!(body["text"], texts.join(" "));
 }
 
@@ -150,24 +138,17 @@ async fn streams_have_the_same_text_and_may_end_with_usage() {
         ("stream_continuous_usage_stats", "true"),
     ];
     let answer = transcribe(&sim, TRANSCRIBE, &fields, &wav(35.0)).await;
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/event-stream; charset=utf-8")
-    );
+    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
     let events = events(&answer);
     let (last, parts) = events.split_last().unwrap();
-    let text: String = parts
-        .iter()
-        .map(|e| e["choices"][0]["delta"]["content"].as_str().unwrap())
-        .collect();
+    let text: String =
+        parts.iter().map(|e| e["choices"][0]["delta"]["content"].as_str().unwrap()).collect();
     assert_eq!(whole["text"], text);
     let first = &parts[0];
     assert_eq!(first["id"], "transcribe-42");
     assert_eq!(first["object"], "transcription.chunk");
     assert_eq!(first["choices"][0].as_object().unwrap().len(), 1, "{first}");
-    let ends = parts
-        .iter()
-        .filter(|e| e["choices"][0]["finish_reason"] == "stop");
+    let ends = parts.iter().filter(|e| e["choices"][0]["finish_reason"] == "stop");
     assert_eq!(ends.count(), 2, "one per clip");
     assert_eq!(last["choices"], json!([]));
     let usage = &last["usage"];
@@ -194,12 +175,7 @@ async fn invalid_audio_is_rejected() {
             400,
             "Audio exceeds maximum allowed duration of 600s (metadata reports 601.0s).",
         ),
-        (
-            &[("model", "x")],
-            &fine,
-            404,
-            "The model `x` does not exist.",
-        ),
+        (&[("model", "x")], &fine, 404, "The model `x` does not exist."),
         (
             &[("response_format", "srt")],
             &fine,
@@ -243,13 +219,7 @@ async fn invalid_audio_is_rejected() {
         ),
         "{message}"
     );
-    let small = Sim::serve(&[
-        "--task",
-        "transcription",
-        "--max-audio-clip-filesize-mb",
-        "1",
-    ])
-    .await;
+    let small = Sim::serve(&["--task", "transcription", "--max-audio-clip-filesize-mb", "1"]).await;
     let (status, message) = refused(&small, &[], &wav(40.0)).await;
     assert_eq!(status, 400);
     assert_eq!(
@@ -277,30 +247,19 @@ async fn forms_are_parsed_as_in_starlette() {
     let no_boundary = send(&sim, TRANSCRIBE, "multipart/form-data", b"abc").await;
     assert_eq!(
         (no_boundary.status, no_boundary.text()),
-        (
-            400,
-            "{\"detail\":\"Missing boundary in multipart.\"}".to_owned()
-        )
+        (400, "{\"detail\":\"Missing boundary in multipart.\"}".to_owned())
     );
     let garbage = send(&sim, TRANSCRIBE, multipart, b"abc").await;
     assert_eq!(garbage.status, 400, "{}", garbage.text());
-    let encoded = send(
-        &sim,
-        TRANSCRIBE,
-        "application/x-www-form-urlencoded",
-        b"file=a&model=b",
-    )
-    .await;
+    let encoded =
+        send(&sim, TRANSCRIBE, "application/x-www-form-urlencoded", b"file=a&model=b").await;
     assert_eq!(encoded.status, 422);
 }
 
 #[tokio::test]
 async fn model_capability_selects_audio_routes() {
     let text = Sim::serve(&[]).await;
-    assert_eq!(
-        transcribe(&text, TRANSCRIBE, &[], &wav(1.0)).await.status,
-        404
-    );
+    assert_eq!(transcribe(&text, TRANSCRIBE, &[], &wav(1.0)).await.status, 404);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
     let serve = async |architecture: &str| {
@@ -310,21 +269,10 @@ async fn model_capability_selects_audio_routes() {
     };
     let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2});
     let whisper = serve("WhisperForConditionalGeneration").await;
-    assert_eq!(
-        transcribe(&whisper, TRANSCRIBE, &[], &wav(1.0))
-            .await
-            .status,
-        200
-    );
-    assert_eq!(
-        whisper.post("/v1/chat/completions", &chat).await.status,
-        404
-    );
+    assert_eq!(transcribe(&whisper, TRANSCRIBE, &[], &wav(1.0)).await.status, 200);
+    assert_eq!(whisper.post("/v1/chat/completions", &chat).await.status, 404);
     let voxtral = serve("VoxtralForConditionalGeneration").await;
-    assert_eq!(
-        voxtral.post("/v1/chat/completions", &chat).await.status,
-        200
-    );
+    assert_eq!(voxtral.post("/v1/chat/completions", &chat).await.status, 200);
     let heard = transcribe(&voxtral, TRANSCRIBE, &[], &wav(1.0)).await;
     assert_eq!(heard.status, 200, "{}", heard.text());
     let (status, message) =
@@ -332,8 +280,6 @@ async fn model_capability_selects_audio_routes() {
     assert_eq!(status, 400, "{message}");
     // llm-d's simulator has every route, and takes anything for a sound.
     let llmd = Sim::llmd(&[]).await;
-    let guessed = transcribe(&llmd, TRANSCRIBE, &[], &[b'a'; 16_000])
-        .await
-        .json();
+    let guessed = transcribe(&llmd, TRANSCRIBE, &[], &[b'a'; 16_000]).await.json();
     assert_eq!(guessed["usage"]["seconds"], 2, "{guessed}");
 }

@@ -14,9 +14,7 @@ type Bound = (&'static str, Value, &'static str);
 
 fn completion(fields: Value) -> Value {
     let mut body = json!({"prompt": "Hi", "max_tokens": 1});
-    body.as_object_mut()
-        .unwrap()
-        .extend(fields.as_object().unwrap().clone());
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     body
 }
 
@@ -50,43 +48,19 @@ async fn generation_parameters_are_bounded() {
     let too_large = "The response would take more than 256 MiB.";
     let too_long = "maximum context length is 2048 tokens";
     let bounds: &[Bound] = &[
-        (
-            COMPLETION,
-            completion(json!({"n": 16_385})),
-            "n must be at most 16384",
-        ),
-        (
-            COMPLETION,
-            completion(json!({"prompt": words(1025)})),
-            "1024",
-        ),
+        (COMPLETION, completion(json!({"n": 16_385})), "n must be at most 16384"),
+        (COMPLETION, completion(json!({"prompt": words(1025)})), "1024"),
         (
             COMPLETION,
             completion(json!({"prompt": words(5), "n": 16_384})),
             "81920 sequences (prompts times n); at most 65536 are allowed",
         ),
-        (
-            COMPLETION,
-            completion(json!({"stop": words(5)})),
-            "at most 4 items",
-        ),
-        (
-            COMPLETION,
-            completion(json!({"bad_words": words(129)})),
-            "The max number is 128",
-        ),
+        (COMPLETION, completion(json!({"stop": words(5)})), "at most 4 items"),
+        (COMPLETION, completion(json!({"bad_words": words(129)})), "The max number is 128"),
         (COMPLETION, completion(json!({"logprobs": 21})), "20"),
         (COMPLETION, completion(json!({"prompt_logprobs": 21})), "20"),
-        (
-            COMPLETION,
-            completion(json!({"logprobs": 1, "logprob_token_ids": vec![7; 129]})),
-            "128",
-        ),
-        (
-            COMPLETION,
-            with(json!({"n": 1000, "logprobs": 20})),
-            too_large,
-        ),
+        (COMPLETION, completion(json!({"logprobs": 1, "logprob_token_ids": vec![7; 129]})), "128"),
+        (COMPLETION, with(json!({"n": 1000, "logprobs": 20})), too_large),
         (
             COMPLETION,
             completion(
@@ -100,11 +74,7 @@ async fn generation_parameters_are_bounded() {
             too_large,
         ),
         (COMPLETION, json!({"prompt": vec![7; 200_000]}), too_long),
-        (
-            CHAT,
-            said(vec![json!({"type": "text", "text": "x "}); 5000].into()),
-            too_long,
-        ),
+        (CHAT, said(vec![json!({"type": "text", "text": "x "}); 5000].into()), too_long),
         (CHAT, tools, too_long),
         (
             "/v1/chat/completions/batch",
@@ -135,11 +105,7 @@ async fn pooling_parameters_are_bounded() {
     let bounds: &[Bound] = &[
         ("/v1/embeddings", json!({"input": inputs(65_537)}), many),
         ("/v1/embeddings", json!({"input": inputs(2049)}), large),
-        (
-            "/v1/embeddings",
-            json!({"input": inputs(2049), "encoding_format": "base64"}),
-            large,
-        ),
+        ("/v1/embeddings", json!({"input": inputs(2049), "encoding_format": "base64"}), large),
         (
             "/v1/embeddings",
             json!({"input": "Hi", "dimensions": 1_000_000}),
@@ -149,11 +115,7 @@ async fn pooling_parameters_are_bounded() {
         ("/v2/embed", texts(65_537), many),
         ("/v2/embed", texts(2049), large),
         ("/rerank", documents, many),
-        (
-            "/score",
-            json!({"text_1": "red", "text_2": inputs(65_537)}),
-            many,
-        ),
+        ("/score", json!({"text_1": "red", "text_2": inputs(65_537)}), many),
     ];
     all_refuse(&sim, bounds).await;
     // What may be asked for comes, in frames.
@@ -179,9 +141,7 @@ async fn llmd_embeddings_have_bounds() {
 async fn json_values_and_errors_have_bounds() {
     let sim = Sim::serve(&[]).await;
     let body = format!("{{\"prompt\":[{}1]}}", "1,".repeat((4 << 20) + 1));
-    let answer = sim
-        .ask(super::sim::post(COMPLETION, &[], body.as_bytes()))
-        .await;
+    let answer = sim.ask(super::sim::post(COMPLETION, &[], body.as_bytes())).await;
     let words = "the request body holds more than 4194304 JSON values";
     assert_eq!(answer.status, 413);
     assert_eq!(answer.json()["error"]["message"], words);
@@ -190,21 +150,14 @@ async fn json_values_and_errors_have_bounds() {
     let answer = sim.post(CHAT, &body).await;
     assert_eq!(answer.status, 400);
     let text = answer.text();
-    assert!(
-        text.contains("at least 10000 validation errors:"),
-        "{text:.200}"
-    );
+    assert!(text.contains("at least 10000 validation errors:"), "{text:.200}");
     assert!(text.contains("...and at least 9990 more errors"), "{text}");
 
     let key = "k".repeat(100_000);
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "logit_bias": {key: "x"}});
     let answer = sim.post(CHAT, &body).await;
     assert_eq!(answer.status, 400);
-    assert!(
-        answer.text().len() < 20_000,
-        "{} bytes",
-        answer.text().len()
-    );
+    assert!(answer.text().len() < 20_000, "{} bytes", answer.text().len());
 }
 
 /// Every token of every choice is held against these lists; their length counts once.
@@ -248,22 +201,10 @@ async fn request_chat_template_cost_is_bounded() {
     let endless = |body: &str| format!("{long}{{% for i in range(99999) %}}{body}{{% endfor %}}");
     let cases = [
         ("x".repeat(2 << 20), "the chat template is too large"),
-        (
-            format!("{{{{ a{} }}}}", ".a".repeat(9999)),
-            "operators in one expression",
-        ),
-        (
-            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
-            "recursion",
-        ),
-        (
-            "{{ '%99999999d'|format(1) }}".to_owned(),
-            "width of 99999999",
-        ),
-        (
-            endless("{% for j in range(99999) %}{% endfor %}"),
-            "ran out of fuel",
-        ),
+        (format!("{{{{ a{} }}}}", ".a".repeat(9999)), "operators in one expression"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(), "recursion"),
+        ("{{ '%99999999d'|format(1) }}".to_owned(), "width of 99999999"),
+        (endless("{% for j in range(99999) %}{% endfor %}"), "ran out of fuel"),
         (endless("{{ s }}"), "does too much"),
         (endless("{% if s|wordcount %}{% endif %}"), "does too much"),
         (endless("{% if s[::-1] == s %}{% endif %}"), "does too much"),
@@ -271,11 +212,7 @@ async fn request_chat_template_cost_is_bounded() {
     ];
     let bounds = cases.map(|(template, words)| {
         let messages = json!([{"role": "user", "content": "Hi"}]);
-        (
-            CHAT,
-            json!({"messages": messages, "chat_template": template}),
-            words,
-        )
+        (CHAT, json!({"messages": messages, "chat_template": template}), words)
     });
     all_refuse(&sim, &bounds).await;
 }
@@ -285,13 +222,7 @@ async fn request_chat_template_cost_is_bounded() {
 async fn prompts_times_n_are_bounded() {
     let events =
         r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:*"}"#;
-    let flags = [
-        "--model",
-        "demo",
-        "--force-dummy-tokenizer",
-        "--max-model-len",
-        "32768",
-    ];
+    let flags = ["--model", "demo", "--force-dummy-tokenizer", "--max-model-len", "32768"];
     let flags = [&flags[..], &["--kv-events-config", events]].concat();
     let sim = Sim::start(CliMode::Vllm, &flags).await;
     let body = json!({"prompt": vec![7; 30_000], "n": 16_384, "max_tokens": 1, "stream": true});
@@ -303,11 +234,7 @@ async fn prompts_times_n_are_bounded() {
 #[tokio::test]
 async fn log_probability_counts_do_not_overflow() {
     let flags = ["--model", "demo", "--max-logprobs", "-1"];
-    let flags = [
-        &flags[..],
-        &["--force-dummy-tokenizer", "--enable-scale-out"],
-    ]
-    .concat();
+    let flags = [&flags[..], &["--force-dummy-tokenizer", "--enable-scale-out"]].concat();
     let sim = Sim::start(CliMode::Vllm, &flags).await;
     let numbers = [
         "10000000",
@@ -322,20 +249,14 @@ async fn log_probability_counts_do_not_overflow() {
     let said = r#""messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4"#;
     for number in numbers {
         let bodies = [
-            (
-                COMPLETION,
-                format!(r#"{{"prompt": "a b", "max_tokens": 4, "logprobs": {number}}}"#),
-            ),
+            (COMPLETION, format!(r#"{{"prompt": "a b", "max_tokens": 4, "logprobs": {number}}}"#)),
             (
                 COMPLETION,
                 format!(
                     r#"{{"prompt": "a b", "max_tokens": 4, "echo": true, "logprobs": {number}}}"#
                 ),
             ),
-            (
-                CHAT,
-                format!(r#"{{{said}, "logprobs": true, "top_logprobs": {number}}}"#),
-            ),
+            (CHAT, format!(r#"{{{said}, "logprobs": true, "top_logprobs": {number}}}"#)),
             (CHAT, format!(r#"{{{said}, "prompt_logprobs": {number}}}"#)),
             (
                 "/inference/v1/generate",

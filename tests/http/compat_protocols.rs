@@ -38,10 +38,7 @@ fn events(text: &str) -> Vec<(&str, Value)> {
 fn digits(text: &Value, prefix: &str) -> String {
     let text = text.as_str().expect("an id");
     let number = text.strip_prefix(prefix).expect(prefix);
-    assert!(
-        number.len() == 10 && number.bytes().all(|b| b.is_ascii_digit()),
-        "{text}"
-    );
+    assert!(number.len() == 10 && number.bytes().all(|b| b.is_ascii_digit()), "{text}");
     number.to_owned()
 }
 
@@ -130,12 +127,7 @@ async fn a_message_has_llmds_ids_and_usage() {
     assert_eq!(status, 200);
     let events = events(&text);
     let names: Vec<&str> = events.iter().map(|(name, _)| *name).collect();
-    let head = [
-        "message_start",
-        "content_block_start",
-        "ping",
-        "content_block_delta",
-    ];
+    let head = ["message_start", "content_block_start", "ping", "content_block_delta"];
     assert_eq!(names[..4], head);
     let (_, delta) = &events[events.len() - 2];
     let tokens = &message["usage"]["output_tokens"];
@@ -165,16 +157,8 @@ async fn llmd_messages_api_error_messages() {
     let sim = start(&[]).await;
     let said = json!([{"role": "user", "content": "hi"}]);
     for (body, status, words) in [
-        (
-            json!({"model": "m", "messages": said}),
-            400,
-            "max_tokens is required",
-        ),
-        (
-            json!({"model": "m", "messages": [], "max_tokens": 1}),
-            400,
-            "messages must not be empty",
-        ),
+        (json!({"model": "m", "messages": said}), 400, "max_tokens is required"),
+        (json!({"model": "m", "messages": [], "max_tokens": 1}), 400, "messages must not be empty"),
         (
             json!({"model": "m", "max_tokens": 1,
                 "messages": [{"role": "user", "content": [{"type": "image"}]}]}),
@@ -186,11 +170,7 @@ async fn llmd_messages_api_error_messages() {
             400,
             "tool_choice of type 'tool' requires a non-empty 'name'",
         ),
-        (
-            json!({"model": "x", "max_tokens": 1, "messages": said}),
-            404,
-            "does not exist",
-        ),
+        (json!({"model": "x", "max_tokens": 1, "messages": said}), 404, "does not exist"),
     ] {
         let (given, text) = post(&sim, "/v1/messages", body).await;
         assert_eq!(given, status, "{text}");

@@ -29,9 +29,7 @@ async fn choice(sim: &Sim, path: &str, body: &Value) -> Value {
 }
 
 fn calls(choice: &Value) -> usize {
-    choice["message"]["tool_calls"]
-        .as_array()
-        .map_or(0, Vec::len)
+    choice["message"]["tool_calls"].as_array().map_or(0, Vec::len)
 }
 
 #[tokio::test]
@@ -144,9 +142,7 @@ async fn a_stop_string_ends_the_reasoning() {
         assert_eq!(cut["stop_reason"], stop);
         body["stream"] = true.into();
         let deltas = sim.post(CHAT, &body).await.deltas();
-        let thoughts = deltas
-            .iter()
-            .map(|d| &d["choices"][0]["delta"]["reasoning"]);
+        let thoughts = deltas.iter().map(|d| &d["choices"][0]["delta"]["reasoning"]);
         let streamed: String = thoughts.filter_map(Value::as_str).collect();
         assert_eq!(streamed, kept);
     }
@@ -177,10 +173,7 @@ async fn included_stop_token_has_its_text() {
     assert_eq!(choice(&sim, COMPLETION, &body).await["text"], "Hello");
     body["include_stop_str_in_output"] = true.into();
     let with = choice(&sim, COMPLETION, &body).await;
-    let piece = sim
-        .post("/detokenize", &json!({"tokens": [there]}))
-        .await
-        .json();
+    let piece = sim.post("/detokenize", &json!({"tokens": [there]})).await.json();
     let piece = piece["prompt"].as_str().unwrap();
     assert_eq!(with["text"], format!("Hello{piece}"));
     assert_eq!(with["stop_reason"], *there);
@@ -199,10 +192,9 @@ async fn a_cut_prompt_keeps_its_special_tokens() {
     let text = "one two three four five six";
     let all = sim.post("/tokenize", &json!({"prompt": text})).await.json();
     let all = all["tokens"].as_array().unwrap().clone();
-    for (side, kept) in [
-        ("left", [&all[..1], &all[all.len() - 3..]].concat()),
-        ("right", all[..4].to_vec()),
-    ] {
+    for (side, kept) in
+        [("left", [&all[..1], &all[all.len() - 3..]].concat()), ("right", all[..4].to_vec())]
+    {
         let body = json!({
             "prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 4, "truncation_side": side,
             "return_token_ids": true,
@@ -262,10 +254,7 @@ async fn templates_of_requests_are_bounded() {
     for (template, reason) in [
         (deep.as_str(), "operators in one expression"),
         (doubling, "the chat template does too much"),
-        (
-            "{{ '%999999999d'|format(1) }}",
-            "formats to a width of 999999999",
-        ),
+        ("{{ '%999999999d'|format(1) }}", "formats to a width of 999999999"),
     ] {
         let body = ask(&json!({"chat_template": template, "max_tokens": 1}));
         let answer = sim.post(CHAT, &body).await;
@@ -299,10 +288,7 @@ async fn a_reply_satisfies_a_schema_that_only_the_prompt_contains() {
     };
     for sim in [Sim::serve(&[]).await, Sim::llmd(&[]).await] {
         for more in [&object, &free] {
-            assert!(
-                keeps(&choice(&sim, CHAT, &described(&words, more)).await),
-                "{more}"
-            );
+            assert!(keeps(&choice(&sim, CHAT, &described(&words, more)).await), "{more}");
         }
         // No value keeps to it: the answer is what it would be without.
         let none = words.replace("\"age\": {", "\"age\": {\"maximum\": 1, \"minimum\": 2,");
@@ -311,15 +297,9 @@ async fn a_reply_satisfies_a_schema_that_only_the_prompt_contains() {
             serde_json::from_str(said["message"]["content"].as_str().unwrap()).unwrap();
         assert!(said["title"].is_string(), "{said}");
         let said = choice(&sim, CHAT, &described(&none, &free)).await;
-        assert!(
-            !said["message"]["content"].as_str().unwrap().contains('{'),
-            "{said}"
-        );
+        assert!(!said["message"]["content"].as_str().unwrap().contains('{'), "{said}");
     }
     let peer = Sim::llmd(&["--compat", "llm-d"]).await;
     let said = choice(&peer, CHAT, &described(&words, &free)).await;
-    assert!(
-        !said["message"]["content"].as_str().unwrap().contains('{'),
-        "{said}"
-    );
+    assert!(!said["message"]["content"].as_str().unwrap().contains('{'), "{said}");
 }

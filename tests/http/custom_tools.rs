@@ -40,17 +40,11 @@ async fn the_text_of_a_custom_tool_is_streamed_in_deltas() {
         .collect();
     let of = |kind: &str| -> Vec<&Value> { events.iter().filter(|e| e["type"] == kind).collect() };
     let deltas = of("response.custom_tool_call_input.delta");
-    let text: String = deltas
-        .iter()
-        .map(|e| e["delta"].as_str().unwrap())
-        .collect();
+    let text: String = deltas.iter().map(|e| e["delta"].as_str().unwrap()).collect();
     let done = of("response.custom_tool_call_input.done")[0];
     assert_eq!(done["input"], text, "{data}");
     let item = &of("response.output_item.done")[0]["item"];
-    assert_eq!(
-        (&item["input"], &item["id"]),
-        (&done["input"], &done["item_id"])
-    );
+    assert_eq!((&item["input"], &item["id"]), (&done["input"], &done["item_id"]));
     assert_eq!(of("response.output_item.added")[0]["item"]["input"], "");
     assert!(of("response.function_call_arguments.delta").is_empty());
     let whole = &of("response.completed")[0]["response"]["output"][0];

@@ -50,9 +50,7 @@ async fn phases(sim: &Sim) -> Vec<(String, u64)> {
 
 fn some(phases: &[(&str, u64)]) -> Vec<(String, u64)> {
     let phases = phases.iter();
-    phases
-        .map(|(name, count)| ((*name).to_owned(), *count))
-        .collect()
+    phases.map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
 #[tokio::test]
@@ -79,21 +77,13 @@ async fn request_with_output_is_in_decode_phase() {
     assert_eq!(phases(&sim).await, some(&[("decode", 1)]));
     let live = sim.get("/dashboard/requests").await.json();
     let request = &live["requests"][0];
-    assert_eq!(
-        (&request["output_tokens"], &request["max_tokens"]),
-        (&json!(1), &json!(5))
-    );
+    assert_eq!((&request["output_tokens"], &request["max_tokens"]), (&json!(1), &json!(5)));
 }
 
 #[tokio::test]
 async fn remote_prefill_request_waits_for_transfer() {
     let transfer = json!({"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}).to_string();
-    let flags = [
-        "--kv-transfer-config",
-        &transfer,
-        "--kv-cache-transfer-latency",
-        "10m",
-    ];
+    let flags = ["--kv-transfer-config", &transfer, "--kv-cache-transfer-latency", "10m"];
     let sim = Sim::serve(&[SLOW, &flags].concat()).await;
     let body = json!({"prompt": "One two three", "max_tokens": 5, "kv_transfer_params": {
         "do_remote_prefill": true, "remote_block_ids": [[1]], "remote_engine_id": "p",
@@ -186,19 +176,11 @@ async fn replicas_and_peers_share_one_page() {
     let port = |index: usize| json!(servers[index].address.unwrap().port());
     let seen: Vec<_> = rows.iter().map(|row| (&row["port"], &row["url"])).collect();
     let url = |rest: &str| json!(format!("http://{rest}"));
-    let (whole, nothing) = (
-        url(&address.to_string()),
-        url(&format!("{address}/nothing")),
-    );
+    let (whole, nothing) = (url(&address.to_string()), url(&format!("{address}/nothing")));
     let (first, own, none) = (port(0), port(1), Value::Null);
     let gone = url("127.0.0.1:1");
-    let expected = [
-        (&own, &none),
-        (&first, &none),
-        (&none, &whole),
-        (&none, &nothing),
-        (&none, &gone),
-    ];
+    let expected =
+        [(&own, &none), (&first, &none), (&none, &whole), (&none, &nothing), (&none, &gone)];
     assert_eq!(seen, expected);
     let models: Vec<_> = rows[..3].iter().map(|row| &row["state"]["model"]).collect();
     assert_eq!(models, ["tiny-llama"; 3]);
@@ -206,10 +188,7 @@ async fn replicas_and_peers_share_one_page() {
     let errors: Vec<_> = rows[3..].iter().map(|row| row["error"].as_str()).collect();
     let missing = "it returned 404 Not Found for /nothing/dashboard/summary";
     assert_eq!(errors[0], Some(missing));
-    assert!(
-        errors[1].is_some_and(|error| error.starts_with("cannot connect")),
-        "{errors:?}"
-    );
+    assert!(errors[1].is_some_and(|error| error.starts_with("cannot connect")), "{errors:?}");
     assert!(rows[3..].iter().all(|row| row["state"].is_null()));
     fleet.shutdown().await;
 }
@@ -217,12 +196,7 @@ async fn replicas_and_peers_share_one_page() {
 #[tokio::test]
 async fn a_single_server_requests_no_peers() {
     let sim = Sim::serve(&[]).await;
-    assert!(
-        sim.get("/dashboard")
-            .await
-            .text()
-            .contains("data-replicas=\"false\"")
-    );
+    assert!(sim.get("/dashboard").await.text().contains("data-replicas=\"false\""));
     let rows = sim.get("/dashboard/replicas").await.json();
     assert_eq!(rows["replicas"].as_array().map(Vec::len), Some(1));
 }
@@ -235,28 +209,14 @@ fn a_peer_is_the_url_of_a_server() {
             .map(|loaded| loaded.config.server.dashboard.peers)
     };
     let urls = read("http://a:1/,https://b/c").map_err(|error| error.to_string());
-    assert_eq!(
-        urls,
-        Ok(vec!["http://a:1".to_owned(), "https://b/c".to_owned()])
-    );
-    for wrong in [
-        "10.0.0.2:8000",
-        "ftp://a",
-        "http://",
-        "http://u:p@a",
-        "http://a?b",
-    ] {
+    assert_eq!(urls, Ok(vec!["http://a:1".to_owned(), "https://b/c".to_owned()]));
+    for wrong in ["10.0.0.2:8000", "ftp://a", "http://", "http://u:p@a", "http://a?b"] {
         let error = read(wrong).unwrap_err().to_string();
         let expected = format!("dashboard-peers: {wrong:?} must be a URL such as http://");
         assert!(error.contains(&expected), "{error}");
     }
-    let many = read(&vec!["http://a"; 65].join(","))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        many.contains("dashboard-peers names 65 servers, at most 64 are allowed"),
-        "{many}"
-    );
+    let many = read(&vec!["http://a"; 65].join(",")).unwrap_err().to_string();
+    assert!(many.contains("dashboard-peers names 65 servers, at most 64 are allowed"), "{many}");
 }
 
 /// What `/dashboard/drills` lists, without times, which never run back.
@@ -270,10 +230,7 @@ async fn drills(sim: &Sim, key: &str) -> Vec<Value> {
         time.and_then(|time| time.as_f64()).unwrap()
     });
     let times: Vec<f64> = times.collect();
-    assert!(
-        times.is_sorted() && times.iter().all(|time| *time <= now),
-        "{times:?}"
-    );
+    assert!(times.is_sorted() && times.iter().all(|time| *time <= now), "{times:?}");
     std::mem::take(events)
 }
 
@@ -282,25 +239,14 @@ async fn drills_are_listed_and_values_need_admin_key() {
     let sim = Sim::llmd(&["--mode", "echo", "--admin-api-key", "secret"]).await;
     let key = "authorization: Bearer secret";
     let change = json!({"latency-factor": 2});
-    assert_eq!(
-        sim.post_with("/admin/config", &[key], &change).await.status,
-        200
-    );
+    assert_eq!(sim.post_with("/admin/config", &[key], &change).await.status, 200);
     let scenario = json!({"name": "flap", "phases": [
         {"name": "storm", "requests": 1, "set": {"failure-injection-rate": 100}},
         {"name": "calm", "requests": 1},
     ]});
-    assert_eq!(
-        sim.post_with("/admin/scenario", &[key], &scenario)
-            .await
-            .status,
-        200
-    );
+    assert_eq!(sim.post_with("/admin/scenario", &[key], &scenario).await.status, 200);
     let summary = sim.get("/dashboard/summary").await.json();
-    assert_eq!(
-        summary["scenario"],
-        json!({"name": "flap", "phase": "storm"})
-    );
+    assert_eq!(summary["scenario"], json!({"name": "flap", "phase": "storm"}));
     let names = json!({"latency-factor": null, "failure-injection-rate": null});
     assert_eq!(summary["in_force"], names);
     let body = json!({"prompt": "Hi", "max_tokens": 1});
@@ -314,8 +260,5 @@ async fn drills_are_listed_and_values_need_admin_key() {
     let end = json!({"event": "end", "scenario": "flap"});
     let expected = |value: Value| [settings(value), phase("storm"), phase("calm"), end.clone()];
     assert_eq!(drills(&sim, "").await, expected(Value::Null));
-    assert_eq!(
-        drills(&sim, &format!("{key}\r\n")).await,
-        expected(json!(2))
-    );
+    assert_eq!(drills(&sim, &format!("{key}\r\n")).await, expected(json!(2)));
 }

@@ -70,10 +70,7 @@ async fn derender_restores_generated_completion() {
         lists.map(|list| &choice["logprobs"][list])
     );
     assert_eq!(answer["usage"]["total_tokens"], 44);
-    assert_eq!(
-        (&answer["id"], &answer["model"]),
-        (&json!("r1"), &json!("tiny-llama"))
-    );
+    assert_eq!((&answer["id"], &answer["model"]), (&json!("r1"), &json!("tiny-llama")));
     // The same, a token at a time.
     let (mut state, mut text, mut offsets) = (Value::Null, String::new(), Vec::new());
     for (at, id) in ids.iter().enumerate() {
@@ -136,13 +133,7 @@ async fn parsers_find_reasoning_and_calls_in_tokens() {
         for (text, key) in said.iter_mut().zip(["reasoning", "content"]) {
             text.push_str(delta[key].as_str().unwrap_or_default());
         }
-        calls.extend(
-            delta["tool_calls"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .cloned(),
-        );
+        calls.extend(delta["tool_calls"].as_array().into_iter().flatten().cloned());
         roles += usize::from(delta["role"] == "assistant");
         finish = choice["finish_reason"].clone();
         state = answer["stream_state"].clone();
@@ -174,11 +165,7 @@ async fn invalid_input_of_derender_is_rejected() {
             json!({"generate_response": reply(json!([5]))}),
             "chat_request is required when a tool or reasoning parser",
         ),
-        (
-            CHAT,
-            chat(reply(json!([]))),
-            "choice 0 has empty or null token_ids",
-        ),
+        (CHAT, chat(reply(json!([]))), "choice 0 has empty or null token_ids"),
         (
             CHAT,
             chat(reply(json!(vec![5; 40_000]))),
@@ -195,16 +182,8 @@ async fn invalid_input_of_derender_is_rejected() {
             "prompt_token_ids is required when a tool or reasoning parser is configured.",
         ),
         (CHAT, odd, "1 validation error:"),
-        (
-            COMPLETION,
-            json!({"generate_responses": []}),
-            "generate_responses must not be empty",
-        ),
-        (
-            COMPLETION,
-            stops,
-            "stop strings are not supported by streaming derender",
-        ),
+        (COMPLETION, json!({"generate_responses": []}), "generate_responses must not be empty"),
+        (COMPLETION, stops, "stop strings are not supported by streaming derender"),
         (
             COMPLETION,
             stream(two),
@@ -228,41 +207,26 @@ async fn derender_stops_at_stop_tokens_and_strings() {
     };
     let asked = |more: Value| {
         let mut request = json!({"messages": [{"role": "user", "content": "hi"}]});
-        request
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         request
     };
     let text = async |body: Value| {
         let choice = sim.post(CHAT, &body).await.json()["choices"][0].clone();
-        (
-            choice["message"]["content"].clone(),
-            choice["stop_reason"].clone(),
-        )
+        (choice["message"]["content"].clone(), choice["stop_reason"].clone())
     };
     let last = *ids.last().unwrap();
     let whole = text(ended(Value::Null, asked(json!({})))).await.0;
     assert_eq!(whole.as_str().unwrap().trim(), "one two three four");
     let (cut, reason) = text(ended("three".into(), asked(json!({})))).await;
-    assert_eq!(
-        (cut.as_str().unwrap().trim(), reason),
-        ("one two", json!("three"))
-    );
+    assert_eq!((cut.as_str().unwrap().trim(), reason), ("one two", json!("three")));
     let keep = asked(json!({"stop": ["two"], "include_stop_str_in_output": true}));
     let (kept, reason) = text(ended(Value::Null, keep)).await;
-    assert_eq!(
-        (kept.as_str().unwrap().trim(), reason),
-        ("one two", json!("two"))
-    );
+    assert_eq!((kept.as_str().unwrap().trim(), reason), ("one two", json!("two")));
     let named = asked(json!({"stop_token_ids": [last]}));
     let (shorter, reason) = text(ended(Value::Null, named)).await;
     assert_eq!(reason, last);
     let (shorter, whole) = (shorter.as_str().unwrap(), whole.as_str().unwrap());
-    assert!(
-        whole.starts_with(shorter) && shorter.len() < whole.len(),
-        "{shorter}"
-    );
+    assert!(whole.starts_with(shorter) && shorter.len() < whole.len(), "{shorter}");
 }
 
 /// 0.33 says which weights sampled a choice.
@@ -279,15 +243,9 @@ async fn vllm_0_32_omits_weight_versions() {
             (COMPLETION, chunk),
         ] {
             let answer = sim.post(path, &body).await.json();
-            let choices = answer
-                .get("choices")
-                .or_else(|| answer["chunk"].get("choices"));
+            let choices = answer.get("choices").or_else(|| answer["chunk"].get("choices"));
             let choice = &choices.unwrap_or_else(|| panic!("{answer}"))[0];
-            assert_eq!(
-                choice.get("weight_versions").is_some(),
-                shown,
-                "{path} {answer}"
-            );
+            assert_eq!(choice.get("weight_versions").is_some(), shown, "{path} {answer}");
         }
     }
 }

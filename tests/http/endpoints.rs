@@ -28,11 +28,7 @@ async fn endpoints_page_lists_all_routes() {
         // The others redirect to these.
         if !path.ends_with('/') {
             let methods = methods(&sim, &path).await;
-            served.extend(
-                methods
-                    .iter()
-                    .map(|method| format!("{method} {}", plain(&path))),
-            );
+            served.extend(methods.iter().map(|method| format!("{method} {}", plain(&path))));
         }
     }
     let page = include_str!("../../docs/endpoints.md");
@@ -79,10 +75,7 @@ async fn the_dashboard_has_exact_percentiles() {
     assert!(sim.is_idle().await);
     let after = sim.get("/dashboard/latencies").await.json();
     let tokens = after["itl"]["count"].as_u64().map(|gaps| gaps + 1);
-    assert_eq!(
-        (after["ttft"]["count"].as_u64(), tokens),
-        (Some(1), Some(5))
-    );
+    assert_eq!((after["ttft"]["count"].as_u64(), tokens), (Some(1), Some(5)));
     for percentile in ["p50", "p95", "p99"] {
         let seconds = after["ttft"][percentile].as_f64().unwrap();
         assert!((0.349..0.46).contains(&seconds), "{after}");

@@ -20,9 +20,7 @@ const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
 fn config(flags: &[&str]) -> Config {
     let mut all = vec!["--model", LLAMA, "--port", "0", "--host", "127.0.0.1"];
     all.extend(flags);
-    LoadedConfig::from_flags(CliMode::Vllm, &all)
-        .unwrap()
-        .config
+    LoadedConfig::from_flags(CliMode::Vllm, &all).unwrap().config
 }
 
 fn engine(flags: &[&str]) -> VllmConfig {
@@ -45,20 +43,11 @@ async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
     let sim = Sim::start(CliMode::Vllm, &["--model", LLAMA, "--gpu", "H100"]).await;
     let page = sim.get("/metrics").await.text();
     sim.server.shutdown().await;
-    let info = page
-        .lines()
-        .find(|l| l.starts_with("vllm:cache_config_info{"));
+    let info = page.lines().find(|l| l.starts_with("vllm:cache_config_info{"));
     // 8 billion weights of two bytes leave a little more than half of 80 GB.
-    assert!(
-        (20_000..40_000).contains(&engine.num_gpu_blocks),
-        "{}",
-        engine.num_gpu_blocks
-    );
+    assert!((20_000..40_000).contains(&engine.num_gpu_blocks), "{}", engine.num_gpu_blocks);
     let blocks = format!("num_gpu_blocks=\"{}\"", engine.num_gpu_blocks + 1);
-    assert!(
-        info.unwrap().contains(&blocks),
-        "{blocks} is not in {info:?}"
-    );
+    assert!(info.unwrap().contains(&blocks), "{blocks} is not in {info:?}");
 }
 
 /// Time of one completion of four tokens, and its token count.
@@ -72,10 +61,7 @@ async fn complete(flags: &[&str]) -> (Duration, u64) {
     let answer = sim.post("/v1/completions", &body).await.json();
     let taken = start.elapsed();
     sim.server.shutdown().await;
-    (
-        taken,
-        answer["usage"]["completion_tokens"].as_u64().unwrap(),
-    )
+    (taken, answer["usage"]["completion_tokens"].as_u64().unwrap())
 }
 
 #[tokio::test]
@@ -86,9 +72,7 @@ async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() 
     let (taken, tokens) = complete(&["--disaggregation-mode", "decode"]).await;
     assert!(taken < first && tokens == 4, "{taken:?}, {tokens} tokens");
     let flags = ["--is-decode-worker", "--disaggregation-mode", "prefill"];
-    let error = LoadedConfig::from_flags(CliMode::Vllm, &flags)
-        .unwrap_err()
-        .to_string();
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap_err().to_string();
     assert!(error.contains("cannot be used together"), "{error}");
 }
 
@@ -108,19 +92,12 @@ fn bytes_for_the_cache_are_blocks() {
 fn max_num_scheduled_tokens_keeps_memory_plan() {
     let found = |flags: &[&str]| {
         let engine = engine(&[&["--gpu", "H100"], flags].concat());
-        let given = (
-            engine.max_num_batched_tokens,
-            engine.prefill.reserve_full_prompt,
-        );
+        let given = (engine.max_num_batched_tokens, engine.prefill.reserve_full_prompt);
         (given, engine.num_gpu_blocks)
     };
     let (usual, blocks) = found(&[]);
     assert_eq!(usual, (8192, true));
-    let few = [
-        "--max-num-scheduled-tokens",
-        "2k",
-        "--no-scheduler-reserve-full-isl",
-    ];
+    let few = ["--max-num-scheduled-tokens", "2k", "--no-scheduler-reserve-full-isl"];
     assert_eq!(found(&few), ((2000, false), blocks));
     let many = ["--max-num-scheduled-tokens", "16384"];
     assert_eq!(found(&many), ((8192, true), blocks));
@@ -134,9 +111,7 @@ fn layer_groups_share_one_block_pool() {
         let loaded = LoadedConfig::from_flags(CliMode::Vllm, &all).unwrap();
         let cache = loaded.config.engine.kv_cache.clone().unwrap();
         let engine = batching_engine_config(&loaded.config).unwrap().0;
-        let groups = engine
-            .layer_groups
-            .map(|groups| (groups.sparse, groups.full));
+        let groups = engine.layer_groups.map(|groups| (groups.sparse, groups.full));
         (cache.blocks, cache.tokens, engine.num_gpu_blocks, groups)
     };
     let long = ["--max-model-len", "131072"];
@@ -155,9 +130,7 @@ fn block_size_fits_mamba_state() {
         let model = ["--model", "Qwen/Qwen3-Next-80B-A3B-Instruct", "--gpu", gpu];
         let bytes = ["--kv-cache-memory-bytes", "20G"];
         let all = [&model[..], &bytes, more].concat();
-        let config = LoadedConfig::from_flags(CliMode::Vllm, &all)
-            .unwrap()
-            .config;
+        let config = LoadedConfig::from_flags(CliMode::Vllm, &all).unwrap().config;
         let plan = config.engine.kv_cache.clone().unwrap().plan;
         let groups = (plan.sparse_groups, plan.full_groups);
         (config.engine.block_size, groups)
@@ -204,10 +177,7 @@ fn coefficients_come_from_a_file() {
     writeln!(file, "step_us2: 1").unwrap();
     let config = config(&["--gpu", "H100", "--latency-coefficients", path]);
     let error = batching_engine_config(&config).unwrap_err().to_string();
-    assert!(
-        error.contains(path) && error.contains("step_us2"),
-        "{error}"
-    );
+    assert!(error.contains(path) && error.contains("step_us2"), "{error}");
 }
 
 #[test]
@@ -221,9 +191,7 @@ fn top_p_in_generation_config_lengthens_steps() {
     // A name on the hub brings what its family's generation_config.json says.
     assert_eq!(step(&[]), laid_over(r#"{"top_p": 0.9}"#));
     assert!(
-        default_sampling(&config(&[]))
-            .because
-            .starts_with("top-p 0.9: the generation_config.json")
+        default_sampling(&config(&[])).because.starts_with("top-p 0.9: the generation_config.json")
     );
 
     let folder = tempfile::tempdir().unwrap();
@@ -248,13 +216,9 @@ fn advance_to(engine: &mut VllmScheduler, at: SimTime, out: &mut Outbox) {
 /// Arrivals at `rate` per second for `seconds`, then none: how long the queue was when they
 /// ended, how many finished, and when the last did.
 fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
-    let mut engine = VllmScheduler::new(engine(&[
-        "--gpu",
-        "H100",
-        "--num-gpu-blocks-override",
-        "4000",
-    ]))
-    .unwrap();
+    let mut engine =
+        VllmScheduler::new(engine(&["--gpu", "H100", "--num-gpu-blocks-override", "4000"]))
+            .unwrap();
     let (mut out, mut finished, mut last) = (Outbox::new(), 0, SimTime::ZERO);
     let mut count = |out: &mut Outbox| {
         for (at, event) in out.drain(..) {
@@ -278,10 +242,7 @@ fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
     count(&mut out);
     let stats = engine.stats();
     assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
-    assert_eq!(
-        engine.block_pool().free_blocks(),
-        engine.block_pool().usable_blocks()
-    );
+    assert_eq!(engine.block_pool().free_blocks(), engine.block_pool().usable_blocks());
     assert_eq!(engine.next_wakeup(), None);
     (waiting, finished, last)
 }

@@ -18,9 +18,7 @@ const OFFER_MS: i32 = 20;
 /// The prompt called `name`, that long.
 fn prompt(name: char, tokens: u32) -> Vec<u32> {
     let first = 100 + name as u32;
-    std::iter::once(first)
-        .chain((1..tokens).map(|token| 1000 + token))
-        .collect()
+    std::iter::once(first).chain((1..tokens).map(|token| 1000 + token)).collect()
 }
 
 /// A server with 49 blocks of 32 tokens, and one who listens.
@@ -51,12 +49,7 @@ impl Wired {
             "--dev-mode",
         ];
         let sim = Sim::serve(&[&common[..], flags].concat()).await;
-        let mut wired = Self {
-            sim,
-            heard,
-            next: 0,
-            names: HashMap::new(),
-        };
+        let mut wired = Self { sim, heard, next: 0, names: HashMap::new() };
         wired.attach().await;
         wired
     }
@@ -118,18 +111,12 @@ impl Wired {
     }
 
     fn show(&mut self, event: &Value) -> String {
-        let hashes = event["block_hashes"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let hashes = event["block_hashes"].as_array().cloned().unwrap_or_default();
         let hashes: Vec<u64> = hashes.iter().map(|hash| hash.as_u64().unwrap()).collect();
         match event["type"].as_str().unwrap() {
             "AllBlocksCleared" => "cleared".to_owned(),
             "BlockStored" if event["medium"] == "CPU" => {
-                assert_eq!(
-                    (&event["token_ids"], &event["block_size"]),
-                    (&json!([]), &json!(0))
-                );
+                assert_eq!((&event["token_ids"], &event["block_size"]), (&json!([]), &json!(0)));
                 assert!(event.get("extra_keys").is_none());
                 format!("host+{}", self.names[&hashes[0]])
             }
@@ -141,9 +128,8 @@ impl Wired {
                 let tokens = event["token_ids"].as_array().unwrap();
                 assert_eq!(tokens.len(), BLOCK * hashes.len());
                 let mut shown = "+".to_owned();
-                let mut before = event["parent_block_hash"]
-                    .as_u64()
-                    .map(|parent| self.names[&parent].clone());
+                let mut before =
+                    event["parent_block_hash"].as_u64().map(|parent| self.names[&parent].clone());
                 for (index, hash) in hashes.into_iter().enumerate() {
                     let name = match &before {
                         Some(parent) => {
@@ -307,19 +293,11 @@ async fn host_blocks_are_announced_after_copy() {
     wired.complete(&prompt('A', 100), 1).await;
     let stored = "vllm:kv_offload_store_bytes_total";
     assert!(wired.sim.shows(stored, 96_000.0).await);
-    assert_eq!(
-        wired.heard().await,
-        ["+A0 A1 A2", "host+A0 | host+A1 | host+A2"]
-    );
+    assert_eq!(wired.heard().await, ["+A0 A1 A2", "host+A0 | host+A1 | host+A2"]);
     // The cache of the GPU was emptied: its blocks come from the host.
     wired.complete(&prompt('A', 100), 1).await;
     assert_eq!(wired.heard().await, ["+A0 A1 A2"]);
-    assert!(
-        wired
-            .sim
-            .shows("vllm:kv_offload_load_bytes_total", 96_000.0)
-            .await
-    );
+    assert!(wired.sim.shows("vllm:kv_offload_load_bytes_total", 96_000.0).await);
 }
 
 /// A setting of a running server, or of a scenario's phase.

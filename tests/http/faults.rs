@@ -31,11 +31,7 @@ impl Rest {
 pub(crate) async fn spoiled(sim: &Sim, path: &str, fault: &str, body: &Value) -> Rest {
     let mut stream = TcpStream::connect(sim.address()).await.unwrap();
     let header = format!("X-Sim-Fault: {fault}");
-    let request = post(
-        path,
-        &[&header, "connection: close"],
-        body.to_string().as_bytes(),
-    );
+    let request = post(path, &[&header, "connection: close"], body.to_string().as_bytes());
     let begin = Instant::now();
     stream.write_all(&request).await.unwrap();
     let (mut bytes, mut reset) = (Vec::new(), false);
@@ -52,11 +48,7 @@ pub(crate) async fn spoiled(sim: &Sim, path: &str, fault: &str, body: &Value) ->
             }
         }
     }
-    Rest {
-        text: String::from_utf8(bytes).unwrap(),
-        reset,
-        time: begin.elapsed(),
-    }
+    Rest { text: String::from_utf8(bytes).unwrap(), reset, time: begin.elapsed() }
 }
 
 /// Each streaming route, what each token of it looks like and what its last event holds.
@@ -103,12 +95,7 @@ async fn a_stream_is_cut_after_the_given_number_of_tokens() {
         assert!(whole.is_whole() && tokens >= 10, "{path}: {}", whole.text);
         for n in [0, 1, 5] {
             let cut = spoiled(&sim, path, &format!("cut_after={n}"), &body).await;
-            assert_eq!(
-                (cut.count(token), cut.count(last)),
-                (n, 0),
-                "{path}: {}",
-                cut.text
-            );
+            assert_eq!((cut.count(token), cut.count(last)), (n, 0), "{path}: {}", cut.text);
             assert!(!cut.is_whole() && !cut.reset, "{path}");
             let reset = spoiled(&sim, path, &format!("reset_after={n}"), &body).await;
             assert_eq!((reset.count(token), reset.reset), (n, true), "{path}");
@@ -150,18 +137,11 @@ async fn stream_stall_lasts_given_time() {
     let sim = echo().await;
     let least = Duration::from_millis(120);
     for (path, body, ..) in streams() {
-        for fault in [
-            "stall=120ms",
-            "stall=0:120ms",
-            "stall=3:60ms;stall=5:60ms",
-            "slow_first_byte=120ms",
-        ] {
+        for fault in
+            ["stall=120ms", "stall=0:120ms", "stall=3:60ms;stall=5:60ms", "slow_first_byte=120ms"]
+        {
             let rest = spoiled(&sim, path, fault, &body).await;
-            assert!(
-                rest.is_whole() && rest.time >= least,
-                "{path} {fault}: {:?}",
-                rest.time
-            );
+            assert!(rest.is_whole() && rest.time >= least, "{path} {fault}: {:?}", rest.time);
         }
     }
 }
@@ -181,11 +161,7 @@ async fn unary_replies_have_faults_too() {
         let cut = spoiled(&sim, path, "cut_after", &body).await;
         let reset = spoiled(&sim, path, "reset_after", &body).await;
         assert!(length(&cut).0 > 0 && !cut.reset, "{path}: {}", cut.text);
-        assert!(
-            length(&reset).0 > 0 && reset.reset,
-            "{path}: {}",
-            reset.text
-        );
+        assert!(length(&reset).0 > 0 && reset.reset, "{path}: {}", reset.text);
         let garbled = spoiled(&sim, path, "malformed_after", &body).await;
         assert_eq!(length(&garbled), (0, false), "{path}");
         let long = spoiled(&sim, path, "wrong_content_length=30", &body).await;
@@ -193,11 +169,7 @@ async fn unary_replies_have_faults_too() {
         let short = spoiled(&sim, path, "wrong_content_length=-30", &body).await;
         assert_eq!(length(&short), (0, false), "{path}");
         let refused = spoiled(&sim, path, "rate_limit;cut_after", &body).await;
-        assert!(
-            refused.text.starts_with("HTTP/1.1 429 "),
-            "{path}: {}",
-            refused.text
-        );
+        assert!(refused.text.starts_with("HTTP/1.1 429 "), "{path}: {}", refused.text);
     }
 }
 
@@ -205,9 +177,7 @@ async fn unary_replies_have_faults_too() {
 async fn invalid_fault_header_lists_allowed_values() {
     let sim = echo().await;
     for (path, body, ..) in streams() {
-        let answer = sim
-            .post_with(path, &["x-sim-fault: explode=now"], &body)
-            .await;
+        let answer = sim.post_with(path, &["x-sim-fault: explode=now"], &body).await;
         assert_eq!(answer.status, 400, "{path}");
         let text = answer.text();
         for word in ["explode=now", "cut_after=TOKENS", "rate_limit"] {

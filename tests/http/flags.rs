@@ -60,16 +60,10 @@ async fn several_api_servers_write_one_page() {
     assert!(one.contains("_created") && one.contains("python_info"));
     let sim = Sim::serve(&["--api-server-count", "2"]).await;
     let page = sim.get("/metrics").await.text();
-    assert!(
-        !page.contains("_created") && !page.contains("python_info"),
-        "{page}"
-    );
+    assert!(!page.contains("_created") && !page.contains("python_info"), "{page}");
     let ranks = ["--data-parallel-size", "2", "--api-server-count", "1"];
     let page = Sim::serve(&ranks).await.get("/metrics").await.text();
-    assert!(
-        page.contains("_created") && page.contains("engine=\"1\""),
-        "{page}"
-    );
+    assert!(page.contains("_created") && page.contains("engine=\"1\""), "{page}");
 }
 
 #[tokio::test]
@@ -96,11 +90,7 @@ async fn blocks_are_tracked_from_allocation_to_eviction() {
     }
     let count = sim.metric(evicted).await;
     assert!(count >= 4.0, "{count}");
-    assert_eq!(
-        sim.metric("vllm:kv_block_idle_before_evict_seconds_count")
-            .await,
-        count
-    );
+    assert_eq!(sim.metric("vllm:kv_block_idle_before_evict_seconds_count").await, count);
     // The first prompt was found twice: one gap for each of its blocks but the last.
     let gaps = sim.metric("vllm:kv_block_reuse_gap_seconds_count").await;
     assert!((3.0..=4.0).contains(&gaps), "{gaps}");
@@ -151,11 +141,7 @@ async fn an_adapter_of_too_high_a_rank_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let write = |adapter: Value| {
-        std::fs::write(
-            folder.path().join("adapter_config.json"),
-            adapter.to_string(),
-        )
-        .unwrap();
+        std::fs::write(folder.path().join("adapter_config.json"), adapter.to_string()).unwrap();
     };
     write(json!({"r": 8, "rank_pattern": {"q_proj": 64}}));
     let flags = ["--enable-lora", "--allow-runtime-lora-updating"];
@@ -178,13 +164,8 @@ async fn an_adapter_of_too_high_a_rank_is_refused() {
     assert_eq!(wide.post("/v1/load_lora_adapter", &load).await.status, 200);
     let module = format!("a={path}");
     let line = ["--model", MODEL, "--enable-lora", "--lora-modules", &module];
-    let error = LoadedConfig::from_flags(CliMode::Vllm, &line)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("LoRA rank 64 is greater than max_lora_rank 16."),
-        "{error}"
-    );
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &line).unwrap_err().to_string();
+    assert!(error.contains("LoRA rank 64 is greater than max_lora_rank 16."), "{error}");
 }
 
 #[tokio::test]
@@ -225,9 +206,7 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
     fleet.shutdown().await;
     assert!(tokio::net::TcpStream::connect(at).await.is_err());
     let overlaps = [&line[..], &["--port", &port]].concat();
-    let error = LoadedConfig::from_flags(CliMode::Vllm, &overlaps)
-        .unwrap_err()
-        .to_string();
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &overlaps).unwrap_err().to_string();
     assert!(error.contains("overlaps with child rank ports"), "{error}");
 }
 
@@ -300,9 +279,6 @@ fn headless_server_opens_no_port() {
     let port = free_port();
     let flags = ["--headless", "--data-parallel-size", "2"];
     let (_running, lines) = spawn(&[&["--port", &port.to_string()], &flags[..]].concat());
-    next(
-        &lines,
-        &["Launching 2 data parallel engine(s) in headless mode"],
-    );
+    next(&lines, &["Launching 2 data parallel engine(s) in headless mode"]);
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }

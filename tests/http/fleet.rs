@@ -96,11 +96,7 @@ async fn every_port_of_llmd_names_the_engines_of_all_ranks() {
     let (first, second) = (first.await.json(), second.await.json());
     assert_eq!(first, second);
     let engines = [&first["0"]["engine_id"], &first["1"]["engine_id"]];
-    assert!(
-        engines
-            .iter()
-            .all(|id| id.as_str().is_some_and(|id| id.len() == 36))
-    );
+    assert!(engines.iter().all(|id| id.as_str().is_some_and(|id| id.len() == 36)));
     assert_ne!(engines[0], engines[1]);
     fleet.shutdown().await;
 }
@@ -138,10 +134,7 @@ async fn replicas_have_own_transfer_engine_id() {
         seen.push((engine, params["remote_port"].as_u64().unwrap()));
     }
     let first = u64::from(port);
-    assert_eq!(
-        seen,
-        [("e".to_owned(), first), ("e-1".to_owned(), first + 1)]
-    );
+    assert_eq!(seen, [("e".to_owned(), first), ("e-1".to_owned(), first + 1)]);
     fleet_of.shutdown().await;
 
     let mooncake = config("MooncakeConnector");
@@ -204,10 +197,7 @@ async fn scenario_runs_part_of_given_replica() {
     let refused = play("").await;
     assert_eq!(refused.status, 400);
     let text = refused.text();
-    assert!(
-        text.contains("there is no replica 2: 1 replicas have the numbers from 0"),
-        "{text}"
-    );
+    assert!(text.contains("there is no replica 2: 1 replicas have the numbers from 0"), "{text}");
     assert_eq!(play("?replica=x").await.status, 400);
     for (query, expected) in [("?replica=1", 503), ("?replica=0", 200)] {
         assert_eq!(play(query).await.status, 200);
@@ -216,11 +206,7 @@ async fn scenario_runs_part_of_given_replica() {
     // The page is stale until the scenario ends.
     complete(server).await;
     assert_eq!(counted(server).await.1, 0.0);
-    ask(
-        server,
-        "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n",
-    )
-    .await;
+    ask(server, "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n").await;
     assert_eq!(counted(server).await.1, 2.0);
     fleet.shutdown().await;
 }

@@ -36,10 +36,7 @@ pub(crate) fn check(name: &str, request: &str, answer: &Answer) {
     if golden == shown {
         return;
     }
-    let differs = golden
-        .lines()
-        .zip(shown.lines())
-        .position(|(old, new)| old != new);
+    let differs = golden.lines().zip(shown.lines()).position(|(old, new)| old != new);
     let line = differs.unwrap_or(golden.lines().count().min(shown.lines().count()));
     panic!(
         "{name}.txt differs in line {}:\n  golden: {}\n  answer: {}\n(BLESS=1 rewrites it)",
@@ -123,10 +120,7 @@ fn mask(text: &str) -> String {
             mask(r#""signature":"[0-9a-f]{32}""#, "\"signature\":\"UUID\""),
             mask(r#""created_at":\d{10}\b"#, "\"created_at\":NOW"),
             mask(r#""created":\d{10}\b"#, "\"created\":NOW"),
-            mask(
-                r"(?m)^date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$",
-                "date: DATE",
-            ),
+            mask(r"(?m)^date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$", "date: DATE"),
             mask(r"(?m)^x-request-id: [0-9a-f]{32}$", "x-request-id: UUID"),
             mask(r#""age_seconds":[0-9.]+"#, "\"age_seconds\":AGE"),
             mask(r"vllm-0\.33\.0-[0-9a-f]{8}", "vllm-0.33.0-HASH"),
@@ -137,13 +131,9 @@ fn mask(text: &str) -> String {
     // took how long an age is.
     let length = Regex::new(r"(?m)^content-length: \d+$").unwrap();
     let text = if text.contains(super::sim::MODEL) || text.contains("\"age_seconds\"") {
-        length
-            .replace(text, "content-length: LENGTH")
-            .replace(super::sim::MODEL, "MODEL")
+        length.replace(text, "content-length: LENGTH").replace(super::sim::MODEL, "MODEL")
     } else {
         text.to_owned()
     };
-    MASKS.iter().fold(text, |text, (pattern, name)| {
-        pattern.replace_all(&text, *name).into_owned()
-    })
+    MASKS.iter().fold(text, |text, (pattern, name)| pattern.replace_all(&text, *name).into_owned())
 }

@@ -49,9 +49,7 @@ async fn labelled(sim: &Sim, name: &str, label: &str) -> f64 {
     let page = sim.get("/metrics").await.text();
     let lines = page.lines();
     let lines = lines.filter(|line| line.starts_with(name) && line.contains(label));
-    lines
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum()
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 #[tokio::test]
@@ -79,10 +77,7 @@ async fn conversation_is_reloaded_from_host_cache() {
     assert!(on_host > 0);
     assert_eq!(on_gpu + on_host, reused);
     assert_eq!(metric("prefix_cache_queries").await, prompts);
-    assert_eq!(
-        metric("external_prefix_cache_queries").await,
-        prompts - on_gpu
-    );
+    assert_eq!(metric("external_prefix_cache_queries").await, prompts - on_gpu);
     assert_eq!(metric("prompt_tokens").await, prompts);
     assert_eq!(metric("prompt_tokens_cached").await, reused);
     assert_eq!(metric("prompt_tokens_by_source").await, prompts);
@@ -103,10 +98,9 @@ async fn conversation_is_reloaded_from_host_cache() {
 async fn a_reset_clears_the_host_cache_only_on_request() {
     let sim = small_gpu(&["--kv-offloading-size", "1"]).await;
     let prompt: Vec<u64> = (10..110).collect();
-    for (path, cached) in [
-        ("/reset_prefix_cache", 96),
-        ("/reset_prefix_cache?reset_external=true", 0),
-    ] {
+    for (path, cached) in
+        [("/reset_prefix_cache", 96), ("/reset_prefix_cache?reset_external=true", 0)]
+    {
         complete(&sim, &prompt, 1).await;
         assert!(sim.is_idle().await);
         let reset = sim.post(path, &json!({})).await;
@@ -135,11 +129,6 @@ async fn simple_offload_stores_decoded_blocks() {
     let blocks = sim.metric("vllm:simple_kv_offload_load_blocks_total").await;
     let hits = sim.metric("vllm:external_prefix_cache_hits_total").await;
     assert_eq!(blocks as u64 * BLOCK, hits as u64);
-    assert!(
-        sim.get("/metrics")
-            .await
-            .text()
-            .contains("capacity_blocks=\"100\"")
-    );
+    assert!(sim.get("/metrics").await.text().contains("capacity_blocks=\"100\""));
     sim.server.shutdown().await;
 }

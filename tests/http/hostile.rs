@@ -14,9 +14,7 @@ const COMPLETION: &str = "/v1/completions";
 /// The server still works, and nothing is left behind.
 async fn assert_server_is_healthy(sim: &Sim) {
     assert!(sim.is_idle().await, "a slot is stuck");
-    let answer = sim
-        .post(COMPLETION, &json!({"prompt": "Hi", "max_tokens": 1}))
-        .await;
+    let answer = sim.post(COMPLETION, &json!({"prompt": "Hi", "max_tokens": 1})).await;
     assert_eq!(answer.status, 200);
     assert!(sim.is_idle().await);
 }
@@ -38,12 +36,7 @@ async fn malformed_json_bodies_are_rejected() {
         b"\x1f\x8b\x08\x00".to_vec(),
         deep("[", "]").into_bytes(),
         deep("{\"a\":", "").into_bytes(),
-        format!(
-            "{{\"prompt\":{}1{}}}",
-            "[".repeat(10_000),
-            "]".repeat(10_000)
-        )
-        .into_bytes(),
+        format!("{{\"prompt\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000)).into_bytes(),
     ];
     for path in [CHAT, COMPLETION, "/tokenize", "/detokenize"] {
         for body in cases {
@@ -77,10 +70,8 @@ fn odd_values() -> Vec<Value> {
         "4294967296",
         &big,
     ];
-    let mut values: Vec<Value> = numbers
-        .iter()
-        .filter_map(|number| serde_json::from_str(number).ok())
-        .collect();
+    let mut values: Vec<Value> =
+        numbers.iter().filter_map(|number| serde_json::from_str(number).ok()).collect();
     values.extend([
         json!(null),
         json!(true),
@@ -155,10 +146,7 @@ async fn odd_field_values_do_not_crash() {
     for field in FIELDS {
         for value in odd_values() {
             for (path, mut body) in [
-                (
-                    CHAT,
-                    json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),
-                ),
+                (CHAT, json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3})),
                 (COMPLETION, json!({"prompt": "Hi", "max_tokens": 3})),
             ] {
                 body[field] = value.clone();
@@ -167,12 +155,7 @@ async fn odd_field_values_do_not_crash() {
                 let answer = wire.answer().await;
                 let shown: String = text.chars().take(200).collect();
                 let expected = matches!(answer.status, 200 | 400 | 404);
-                assert!(
-                    expected,
-                    "{path} {shown}: {} {}",
-                    answer.status,
-                    answer.text()
-                );
+                assert!(expected, "{path} {shown}: {} {}", answer.status, answer.text());
                 assert!(answer.text().len() < 1 << 20, "{path} {shown}");
             }
         }
@@ -183,16 +166,7 @@ async fn odd_field_values_do_not_crash() {
 #[tokio::test]
 async fn extreme_json_numbers() {
     let sim = Sim::serve(&[]).await;
-    for number in [
-        "1e999",
-        "-1e999",
-        "NaN",
-        "Infinity",
-        "00",
-        "1.",
-        "0x1",
-        &"9".repeat(10_000),
-    ] {
+    for number in ["1e999", "-1e999", "NaN", "Infinity", "00", "1.", "0x1", &"9".repeat(10_000)] {
         for field in ["max_tokens", "temperature", "seed", "n", "priority"] {
             let body = format!("{{\"prompt\":\"Hi\",\"{field}\":{number}}}");
             let answer = sim.ask(post(COMPLETION, &[], body.as_bytes())).await;
@@ -248,26 +222,16 @@ async fn excessive_sizes_are_rejected() {
     let many: Vec<Value> = (0..10_000)
         .map(|i| json!({"role": if i % 2 == 0 { "user" } else { "assistant" }, "content": "Hi"}))
         .collect();
-    let keys: Value = (0..50_000)
-        .map(|i| (format!("k{i}"), json!(i)))
-        .collect::<serde_json::Map<_, _>>()
-        .into();
+    let keys: Value =
+        (0..50_000).map(|i| (format!("k{i}"), json!(i))).collect::<serde_json::Map<_, _>>().into();
     for (path, body, status) in [
         (COMPLETION, json!({"prompt": megabyte}), 400),
-        (
-            CHAT,
-            json!({"messages": [{"role": "user", "content": megabyte}]}),
-            400,
-        ),
+        (CHAT, json!({"messages": [{"role": "user", "content": megabyte}]}), 400),
         (CHAT, json!({"messages": many}), 400),
         (COMPLETION, json!({"prompt": vec!["Hi"; 1025]}), 400),
         (COMPLETION, json!({"prompt": vec![7; 200_000]}), 400),
         (COMPLETION, json!({"prompt": "Hi", "n": 16_385}), 400),
-        (
-            COMPLETION,
-            json!({"prompt": "Hi", "max_tokens": 1, "metadata": keys}),
-            200,
-        ),
+        (COMPLETION, json!({"prompt": "Hi", "max_tokens": 1, "metadata": keys}), 200),
         (
             COMPLETION,
             json!({"prompt": "Hi", "max_tokens": 1, "stop": vec!["x".repeat(100_000)]}),
@@ -278,12 +242,7 @@ async fn excessive_sizes_are_rejected() {
     ] {
         let answer = sim.post(path, &body).await;
         let shown: String = body.to_string().chars().take(60).collect();
-        assert_eq!(
-            answer.status,
-            status,
-            "{path} {shown}: {:.300}",
-            answer.text()
-        );
+        assert_eq!(answer.status, status, "{path} {shown}: {:.300}", answer.text());
     }
     assert_server_is_healthy(&sim).await;
 }
@@ -346,8 +305,7 @@ async fn slow_clients_delay_no_other() {
     for _ in 0..8 {
         let mut wire = Wire::new(TcpStream::connect(sim.address()).await.unwrap());
         let body = json!({"prompt": "Hi", "max_tokens": 2000, "ignore_eos": true, "stream": true, "logprobs": 5});
-        wire.send(&post(COMPLETION, &[], body.to_string().as_bytes()))
-            .await;
+        wire.send(&post(COMPLETION, &[], body.to_string().as_bytes())).await;
         deaf.push(wire);
     }
     // The engine does not wait for readers.
@@ -396,34 +354,20 @@ async fn untokenizable_text_is_rejected() {
     tokenizer["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
         "pattern": {"Regex": "(a+)+$|(a|aa)+$|(.*)*x"}});
     std::fs::write(&file, tokenizer.to_string()).expect("is written");
-    let flags = [
-        "--model",
-        folder.path().to_str().expect("UTF-8"),
-        "--served-model-name",
-        "tiny-llama",
-    ];
+    let flags =
+        ["--model", folder.path().to_str().expect("UTF-8"), "--served-model-name", "tiny-llama"];
     let sim = Sim::start(CliMode::Vllm, &flags).await;
     let letters = format!("{}b", "a".repeat(100));
     let chat = json!({"messages": [{"role": "user", "content": letters}], "max_tokens": 2});
     for (path, body) in [
         ("/tokenize", json!({"prompt": letters})),
-        (
-            "/v1/completions",
-            json!({"prompt": letters, "max_tokens": 2}),
-        ),
-        (
-            "/v1/completions",
-            json!({"prompt": letters.repeat(200), "max_tokens": 2}),
-        ),
+        ("/v1/completions", json!({"prompt": letters, "max_tokens": 2})),
+        ("/v1/completions", json!({"prompt": letters.repeat(200), "max_tokens": 2})),
         ("/v1/chat/completions", chat),
     ] {
         let answer = sim.post(path, &body).await;
         assert_eq!(answer.status, 400, "{path}: {}", answer.text());
-        assert!(
-            answer.text().contains("tokenizer.json"),
-            "{path}: {}",
-            answer.text()
-        );
+        assert!(answer.text().contains("tokenizer.json"), "{path}: {}", answer.text());
     }
     let answer = sim.post("/tokenize", &json!({"prompt": "b c"})).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -446,10 +390,8 @@ async fn token_ids_beyond_a_tokenizer_are_refused() {
     let answer = sim.post("/generative_scoring", &scoring).await;
     let told = "Token id 4294967296 is out of vocabulary";
     assert!(answer.text().contains(told), "{}", answer.text());
-    for flags in [
-        &["--runner", "pooling"][..],
-        &["--runner", "pooling", "--force-dummy-tokenizer"],
-    ] {
+    for flags in [&["--runner", "pooling"][..], &["--runner", "pooling", "--force-dummy-tokenizer"]]
+    {
         let sim = Sim::serve(flags).await;
         for path in ["/v1/embeddings", "/pooling"] {
             let answer = sim.post(path, &json!({"input": [large, 5]})).await;

@@ -84,10 +84,9 @@ async fn sliding_window_turn_hits_prompt_not_answer() {
 #[tokio::test]
 async fn dense_and_flat_caches_hit_previous_answer() {
     let folder = gemma_like();
-    for flags in [
-        &["--prefix-cache-retention-interval", "16"][..],
-        &["--disable-hybrid-kv-cache-manager"],
-    ] {
+    for flags in
+        [&["--prefix-cache-retention-interval", "16"][..], &["--disable-hybrid-kv-cache-manager"]]
+    {
         let sim = start(&folder, flags).await;
         let (hits, lengths) = converse(&sim).await;
         // The last token of an answer of 40 is never computed.
@@ -174,12 +173,7 @@ async fn converse_among_others(sim: &Sim) -> (Vec<u64>, Vec<u64>, f64) {
 async fn windowed_model_turns_reload_from_host() {
     let folder = gemma_like();
     let pace = ["--prefill-time-per-token", "60us"];
-    let host = [
-        "--kv-offloading-size",
-        "10",
-        "--kv-offloading-bandwidth",
-        "0.03",
-    ];
+    let host = ["--kv-offloading-size", "10", "--kv-offloading-bandwidth", "0.03"];
     let all = [("4000", &[][..]), (SMALL, &host[..]), (SMALL, &[][..])];
     let mut waits = Vec::new();
     for (blocks, more) in all {
@@ -192,24 +186,16 @@ async fn windowed_model_turns_reload_from_host() {
         };
         assert_eq!(hits, expected, "{blocks} {more:?}");
         let metric = async |name: &str| sim.metric(&format!("vllm:{name}_total")).await as u64;
-        let (on_gpu, on_host) = (
-            metric("prefix_cache_hits").await,
-            metric("external_prefix_cache_hits").await,
-        );
+        let (on_gpu, on_host) =
+            (metric("prefix_cache_hits").await, metric("external_prefix_cache_hits").await);
         assert_eq!(on_gpu + on_host, hits.iter().sum::<u64>());
         assert_eq!(on_host > 0, !more.is_empty());
-        assert_eq!(
-            metric("prompt_tokens").await,
-            lengths.iter().sum::<u64>() + 30_000
-        );
+        assert_eq!(metric("prompt_tokens").await, lengths.iter().sum::<u64>() + 30_000);
         if !more.is_empty() {
             // Two layers of a group keep 8 KiB of a block, and windows load four blocks each.
             let loaded = metric("kv_offload_load_bytes").await;
             assert_eq!(loaded % 8192, 0);
-            assert!(
-                loaded >= on_host * 512 && loaded < on_host * 3072,
-                "{loaded} of {on_host}"
-            );
+            assert!(loaded >= on_host * 512 && loaded < on_host * 3072, "{loaded} of {on_host}");
         }
         waits.push(waited);
         sim.server.shutdown().await;

@@ -16,12 +16,7 @@ fn endless(stream: bool) -> Vec<u8> {
     post(COMPLETION, &[], body.to_string().as_bytes())
 }
 
-const SLOW: &[&str] = &[
-    "--time-to-first-token",
-    "10ms",
-    "--inter-token-latency",
-    "500ms",
-];
+const SLOW: &[&str] = &["--time-to-first-token", "10ms", "--inter-token-latency", "500ms"];
 
 #[tokio::test]
 async fn a_disconnected_client_frees_its_slot() {
@@ -162,10 +157,7 @@ async fn a_full_queue_of_llmd_returns_429() {
     let answer = sim.ask(endless(false)).await;
     assert_eq!(answer.status, 429);
     let error = &answer.json()["error"];
-    assert_eq!(
-        error["message"],
-        "Failed to enqueue request, waiting requests queue is full"
-    );
+    assert_eq!(error["message"], "Failed to enqueue request, waiting requests queue is full");
     assert_eq!(error["code"], 429);
     drop((running, waiting));
     assert!(sim.is_idle().await);
@@ -258,14 +250,7 @@ async fn shutdown_waits_for_http2_calls() {
 /// llm-d's server keeps its connections until the last request has ended.
 #[tokio::test]
 async fn a_server_of_llmd_refuses_on_the_connections_it_has() {
-    let flags = [
-        "--compat",
-        "llm-d",
-        "--inter-token-latency",
-        "20ms",
-        "--shutdown-timeout",
-        "30",
-    ];
+    let flags = ["--compat", "llm-d", "--inter-token-latency", "20ms", "--shutdown-timeout", "30"];
     let sim = Sim::llmd(&flags).await;
     let mut running = sim.connect().await;
     running.send(&twenty_tokens(false)).await;
@@ -277,12 +262,7 @@ async fn a_server_of_llmd_refuses_on_the_connections_it_has() {
         idle.answer().await.status == 503
     });
     assert!(stops.await, "it is still healthy");
-    idle.send(&post(
-        COMPLETION,
-        &[],
-        b"{\"model\":\"tiny-llama\",\"prompt\":\"Hi\"}",
-    ))
-    .await;
+    idle.send(&post(COMPLETION, &[], b"{\"model\":\"tiny-llama\",\"prompt\":\"Hi\"}")).await;
     assert_eq!(idle.answer().await.status, 503);
     assert_eq!(running.answer().await.status, 200);
     stop.await.unwrap();

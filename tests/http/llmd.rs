@@ -10,13 +10,7 @@ const TEXT: &str = "/v1/completions";
 const MODEL: &str = "tiny-llama";
 
 async fn llmd(flags: &[&str]) -> Sim {
-    let compat = [
-        "--compat",
-        "llm-d",
-        "--force-dummy-tokenizer",
-        "--max-model-len",
-        "64",
-    ];
+    let compat = ["--compat", "llm-d", "--force-dummy-tokenizer", "--max-model-len", "64"];
     Sim::llmd(&[&compat[..], flags].concat()).await
 }
 
@@ -26,17 +20,13 @@ fn chat(more: Value) -> Value {
         "model": MODEL,
         "messages": [{"role": "user", "content": "This is a test."}],
     });
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
 fn text(more: Value) -> Value {
     let mut body = json!({"model": MODEL});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
@@ -54,27 +44,12 @@ async fn error_responses_match_llmd() {
     let both = json!({"prompt": "a", "messages": []});
     let embed = |input: Value| json!({"model": MODEL, "input": input});
     for (path, body, status, words) in [
-        (
-            CHAT,
-            json!({"messages": []}),
-            404,
-            "The model `` does not exist.",
-        ),
-        (
-            CHAT,
-            json!({"model": "x"}),
-            404,
-            "The model `x` does not exist.",
-        ),
+        (CHAT, json!({"messages": []}), 404, "The model `` does not exist."),
+        (CHAT, json!({"model": "x"}), 404, "The model `x` does not exist."),
         (CHAT, chat(json!({"n": 0})), 400, "n must be at least 1"),
         (CHAT, chat(json!({"max_tokens": 0})), 400, positive),
         (CHAT, chat(json!({"max_tokens": -1})), 400, positive),
-        (
-            CHAT,
-            chat(json!({"max_completion_tokens": 0, "max_tokens": 5})),
-            400,
-            positive,
-        ),
+        (CHAT, chat(json!({"max_completion_tokens": 0, "max_tokens": 5})), 400, positive),
         (CHAT, chat(json!({"ignore_eos": true})), 400, eos),
         (CHAT, chat(json!({"max_tokens": 100})), 400, long),
         (TEXT, text(json!({})), 400, none),
@@ -87,42 +62,19 @@ async fn error_responses_match_llmd() {
             400,
             "prompt must not contain an empty token-id array",
         ),
-        (
-            TEXT,
-            text(json!({"prompt": "a", "max_tokens": 0})),
-            400,
-            positive,
-        ),
+        (TEXT, text(json!({"prompt": "a", "max_tokens": 0})), 400, positive),
         ("/v1/responses", responses, 400, positive),
         ("/v1/messages", message, 400, positive),
-        (
-            "/tokenize",
-            both,
-            400,
-            "both prompt and messages fields in tokenize request",
-        ),
-        (
-            "/v1/embeddings",
-            embed(json!("")),
-            400,
-            "input cannot be an empty string",
-        ),
+        ("/tokenize", both, 400, "both prompt and messages fields in tokenize request"),
+        ("/v1/embeddings", embed(json!("")), 400, "input cannot be an empty string"),
         ("/v1/embeddings", embed(json!(["a", 1])), 400, required),
         ("/v1/embeddings", json!({"model": MODEL}), 400, required),
     ] {
         let answer = sim.post(path, &body).await;
-        let kind = if status == 404 {
-            "NotFoundError"
-        } else {
-            "BadRequestError"
-        };
+        let kind = if status == 404 { "NotFoundError" } else { "BadRequestError" };
         let error =
             json!({"error": {"message": words, "type": kind, "param": null, "code": status}});
-        assert_eq!(
-            (answer.status, answer.json()),
-            (status, error),
-            "{path} {body}"
-        );
+        assert_eq!((answer.status, answer.json()), (status, error), "{path} {body}");
     }
 }
 
@@ -145,10 +97,7 @@ async fn malformed_body_error_matches_llmd() {
     let answer = sim.ask(broken).await;
     assert_eq!(answer.status, 400);
     let message = answer.json()["error"]["message"].to_string();
-    assert!(
-        message.contains("Failed to read and parse request body, "),
-        "{message}"
-    );
+    assert!(message.contains("Failed to read and parse request body, "), "{message}");
 }
 
 /// An injected error comes before the model and the numbers are looked at.
@@ -164,35 +113,21 @@ async fn a_simulated_error_precedes_validation() {
 async fn requests_that_llmd_accepts_are_accepted() {
     let sim = llmd(&["--mode", "echo"]).await;
     // One alternative where nobody says how many.
-    let answer = sim
-        .post(CHAT, &chat(json!({"logprobs": true, "max_tokens": 2})))
-        .await;
+    let answer = sim.post(CHAT, &chat(json!({"logprobs": true, "max_tokens": 2}))).await;
     let token = &answer.json()["choices"][0]["logprobs"]["content"][0];
-    assert_eq!(
-        token["top_logprobs"].as_array().map(Vec::len),
-        Some(1),
-        "{token}"
-    );
+    assert_eq!(token["top_logprobs"].as_array().map(Vec::len), Some(1), "{token}");
     // A completion has no limit of sixteen.
     let prompt = "a b c d e f g h i j k l m n o p q r s t";
-    let answer = sim
-        .post(TEXT, &text(json!({"prompt": prompt})))
-        .await
-        .json();
+    let answer = sim.post(TEXT, &text(json!({"prompt": prompt}))).await.json();
     assert_eq!(answer["usage"]["completion_tokens"], 20, "{answer}");
     // No model, for those that llm-d does not ask.
-    assert_eq!(
-        sim.post("/tokenize", &json!({"prompt": "a"})).await.status,
-        200
-    );
+    assert_eq!(sim.post("/tokenize", &json!({"prompt": "a"})).await.status, 200);
     // Without a cache a threshold says nothing; the header always does.
     let body = chat(json!({"cache_hit_threshold": 0.9, "max_tokens": 3}));
     let finish = |answer: Value| answer["choices"][0]["finish_reason"].clone();
     assert_eq!(finish(sim.post(CHAT, &body).await.json()), "length");
     let header = ["X-Cache-Threshold-Finish-Reason: 1"];
-    let forced = sim
-        .post_with(CHAT, &header, &chat(json!({"max_tokens": 3})))
-        .await;
+    let forced = sim.post_with(CHAT, &header, &chat(json!({"max_tokens": 3}))).await;
     assert_eq!(finish(forced.json()), "cache_threshold");
     let metrics = sim.get("/metrics").await.text();
     let named = "finish_reason=\"cache_threshold\"";
@@ -204,19 +139,11 @@ async fn requests_that_llmd_accepts_are_accepted() {
 /// A cache of four blocks holds a prompt of four, all of which counts as cached the second time.
 #[tokio::test]
 async fn the_cache_counts_as_llmd_counts() {
-    let cache = [
-        "--enable-kvcache",
-        "--kv-cache-size",
-        "4",
-        "--block-size",
-        "8",
-    ];
+    let cache = ["--enable-kvcache", "--kv-cache-size", "4", "--block-size", "8"];
     let sim = llmd(&cache).await;
     let ids: Vec<u32> = (100..132).collect();
-    let ask = async |ids: &[u32]| {
-        sim.post(TEXT, &text(json!({"prompt": ids, "max_tokens": 2})))
-            .await
-    };
+    let ask =
+        async |ids: &[u32]| sim.post(TEXT, &text(json!({"prompt": ids, "max_tokens": 2}))).await;
     let cached = |answer: Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
     assert_eq!(cached(ask(&ids).await.json()), 0);
     assert_eq!(cached(ask(&ids).await.json()), 32);

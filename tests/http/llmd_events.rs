@@ -33,11 +33,7 @@ impl Replayed {
             &endpoint,
         ];
         let sim = Sim::llmd(&[&common[..], flags].concat()).await;
-        Self {
-            sim,
-            endpoint,
-            _folder: folder,
-        }
+        Self { sim, endpoint, _folder: folder }
     }
 
     /// Number and events of every batch from 0 on.
@@ -46,9 +42,7 @@ impl Replayed {
         socket.set_rcvtimeo(PATIENCE_MS).unwrap();
         socket.set_linger(0).unwrap();
         socket.connect(&self.endpoint).unwrap();
-        socket
-            .send_multipart([&b""[..], &0u64.to_be_bytes()], 0)
-            .unwrap();
+        socket.send_multipart([&b""[..], &0u64.to_be_bytes()], 0).unwrap();
         let mut batches = Vec::new();
         loop {
             let frames = socket.recv_multipart(0).unwrap();
@@ -74,10 +68,7 @@ impl Replayed {
         assert!(came.await, "{batches:?}");
         let numbers: Vec<u64> = batches.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, (0..many as u64).collect::<Vec<_>>());
-        batches
-            .into_iter()
-            .map(|(_, events)| events[0].clone())
-            .collect()
+        batches.into_iter().map(|(_, events)| events[0].clone()).collect()
     }
 
     async fn complete(&self, ids: &[u32], more: Value) {
@@ -104,11 +95,7 @@ async fn with_a_replay_endpoint_the_first_batch_is_number_0() {
     let events = sim.events(2).await;
     for (event, first) in events.iter().zip([100, 500]) {
         assert_eq!(event[0], "BlockStored");
-        assert_eq!(
-            event[3],
-            json!(ids(first, 2 * BLOCK)),
-            "only full blocks of prompts"
-        );
+        assert_eq!(event[3], json!(ids(first, 2 * BLOCK)), "only full blocks of prompts");
         assert_eq!(event[8], Value::Null);
     }
 }
@@ -130,10 +117,7 @@ async fn cache_salt_and_adapter_separate_block_hashes() {
     let salt = json!([["pepper"], null]);
     assert_eq!(keys, [Value::Null, salt.clone(), Value::Null, salt]);
     let names: Vec<_> = events.iter().map(|event| event[7].clone()).collect();
-    assert_eq!(
-        names,
-        [json!(null), json!(null), json!("sql"), json!("sql")]
-    );
+    assert_eq!(names, [json!(null), json!(null), json!("sql"), json!("sql")]);
     let mut hashes: Vec<_> = events.iter().map(|event| event[1].to_string()).collect();
     hashes.sort_unstable();
     hashes.dedup();
@@ -144,21 +128,13 @@ async fn cache_salt_and_adapter_separate_block_hashes() {
 /// identifiers in `extra_keys`.
 #[tokio::test]
 async fn blocks_of_an_image_name_it_as_render_does() {
-    let form = [
-        "--use-vllm-map-event-format",
-        "--mm-tokens-per-item",
-        "{\"image\": 20}",
-    ];
+    let form = ["--use-vllm-map-event-format", "--mm-tokens-per-item", "{\"image\": 20}"];
     let sim = Replayed::start(&form).await;
     let parts = json!([{"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": IMAGE}}]);
     let body = json!({"model": "tiny-llama", "max_tokens": 4,
         "messages": [{"role": "user", "content": parts}]});
-    let rendered = sim
-        .sim
-        .post("/v1/chat/completions/render", &body)
-        .await
-        .json();
+    let rendered = sim.sim.post("/v1/chat/completions/render", &body).await.json();
     let features = &rendered["features"];
     let hash = features["mm_hashes"]["image"][0].clone();
     let place = &features["mm_placeholders"]["image"][0];

@@ -106,11 +106,7 @@ async fn top_logprobs_are_capped_at_100() {
 #[tokio::test]
 async fn unknown_tool_choice_is_treated_as_auto() {
     let sim = start(&[]).await;
-    for choice in [
-        json!("sometimes"),
-        json!({"type": "allowed_tools"}),
-        json!(5),
-    ] {
+    for choice in [json!("sometimes"), json!({"type": "allowed_tools"}), json!(5)] {
         post(&sim, CHAT, &chat(tools(choice))).await;
     }
 }
@@ -130,10 +126,7 @@ async fn forced_tool_call_finishes_with_tool_calls() {
         assert!(arguments["country"].is_string(), "{arguments}");
         body["stream"] = true.into();
         let events = sim.post(CHAT, &body).await.text();
-        assert!(
-            events.contains("\"finish_reason\":\"tool_calls\""),
-            "{events}"
-        );
+        assert!(events.contains("\"finish_reason\":\"tool_calls\""), "{events}");
     }
 }
 
@@ -164,25 +157,15 @@ async fn an_echo_keeps_the_ids_of_its_prompt() {
     let body = json!({"model": "m", "prompt": ids, "return_token_ids": true});
     let answer = post(&sim, TEXT, &body).await;
     let choice = &answer["choices"][0];
-    assert_eq!(
-        (&choice["token_ids"], &choice["text"]),
-        (&ids, &json!("501,70000,3"))
-    );
+    assert_eq!((&choice["token_ids"], &choice["text"]), (&ids, &json!("501,70000,3")));
     assert_eq!(answer["usage"]["completion_tokens"], 3);
 }
 
 /// What is generated takes no room in the cache and is not found there.
 #[tokio::test]
 async fn only_blocks_of_prompts_are_cached() {
-    let cache = [
-        "--mode",
-        "echo",
-        "--enable-kvcache",
-        "--kv-cache-size",
-        "64",
-        "--block-size",
-        "8",
-    ];
+    let cache =
+        ["--mode", "echo", "--enable-kvcache", "--kv-cache-size", "64", "--block-size", "8"];
     let sim = start(&cache).await;
     let ids: Vec<u32> = (100..109).collect();
     let cached = async |ids: &[u32]| {
@@ -203,14 +186,8 @@ async fn an_echo_of_a_message_has_its_images_and_calls() {
         {"type": "image_url", "image_url": {"url": "http://x/y.png"}}]);
     let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
     for (message, said) in [
-        (
-            json!({"role": "user", "content": parts}),
-            "see\nimage: http://x/y.png",
-        ),
-        (
-            json!({"role": "assistant", "content": "so ", "tool_calls": [call]}),
-            "so [f({})]",
-        ),
+        (json!({"role": "user", "content": parts}), "see\nimage: http://x/y.png"),
+        (json!({"role": "assistant", "content": "so ", "tool_calls": [call]}), "so [f({})]"),
     ] {
         let mut body = chat(json!({"messages": [message]}));
         body["max_tokens"] = 100.into();
@@ -251,11 +228,7 @@ async fn body_is_json_for_any_content_type() {
 #[tokio::test]
 async fn request_headers_are_parsed_leniently() {
     let sim = start(&["--data-parallel-size", "1"]).await;
-    for header in [
-        "x-data-parallel-rank: 7",
-        "x-data-parallel-rank: -1",
-        "X-Return-Error: ",
-    ] {
+    for header in ["x-data-parallel-rank: 7", "x-data-parallel-rank: -1", "X-Return-Error: "] {
         let answer = sim.post_with(CHAT, &[header], &chat(json!({}))).await;
         assert_eq!(answer.status, 200, "{header}: {}", answer.text());
     }
@@ -277,12 +250,8 @@ async fn request_paths_are_parsed_leniently() {
 async fn bucket_bounds_are_formatted_like_go() {
     let bounds = async |sim: Sim| {
         let page = sim.get("/metrics").await.text();
-        let lines = page
-            .lines()
-            .filter(|line| line.starts_with("vllm:e2e_request_latency"));
-        let lines: Vec<_> = lines
-            .filter_map(|line| line.split("le=\"").nth(1))
-            .collect();
+        let lines = page.lines().filter(|line| line.starts_with("vllm:e2e_request_latency"));
+        let lines: Vec<_> = lines.filter_map(|line| line.split("le=\"").nth(1)).collect();
         let bounds = lines.iter().filter_map(|rest| rest.split('"').next());
         bounds.map(str::to_owned).collect::<Vec<_>>()
     };
@@ -351,12 +320,7 @@ async fn requests_move_fake_totals_and_a_later_histogram_replaces_them() {
     let moved = [500.0 + prompt, 7.0, 3.0, 11.0, 7.0];
     assert_eq!(counts().await, moved);
     // What an operator changes besides leaves them alone.
-    post(
-        &sim,
-        "/admin/config",
-        &json!({"inter-token-latency": "1ms"}),
-    )
-    .await;
+    post(&sim, "/admin/config", &json!({"inter-token-latency": "1ms"})).await;
     assert_eq!(counts().await, moved);
     let update = json!({"request-prompt-tokens": [1, 1]});
     assert_eq!(sim.post("/fake_metrics", &update).await.status, 204);

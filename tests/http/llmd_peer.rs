@@ -57,15 +57,9 @@ async fn top_logprobs_are_keyed_by_token_text() {
     body["top_logprobs"] = 2.into();
     let answer = taken(&sim, CHAT, &body).await;
     let second = &answer["choices"][0]["logprobs"]["content"][1];
-    assert_eq!(
-        (&second["token"], &second["logprob"]),
-        (&json!("two"), &json!(-1.1))
-    );
+    assert_eq!((&second["token"], &second["logprob"]), (&json!("two"), &json!(-1.1)));
     let other = &second["top_logprobs"][1];
-    assert_eq!(
-        (&other["token"], &other["logprob"]),
-        (&json!("two_1"), &json!(-1.6))
-    );
+    assert_eq!((&other["token"], &other["logprob"]), (&json!("two_1"), &json!(-1.6)));
     let body = json!({"model": "m", "prompt": "one two", "logprobs": 2});
     let answer = taken(&sim, TEXT, &body).await;
     let tops = &answer["choices"][0]["logprobs"]["top_logprobs"];
@@ -75,13 +69,7 @@ async fn top_logprobs_are_keyed_by_token_text() {
 /// The time of an image passes before it comes and the answer ends, so the answer is counted.
 #[tokio::test]
 async fn an_image_ends_a_stream_after_its_time() {
-    let flags = [
-        "--omni",
-        "--image-emission-rate",
-        "100",
-        "--time-to-generate-image",
-        "20ms",
-    ];
+    let flags = ["--omni", "--image-emission-rate", "100", "--time-to-generate-image", "20ms"];
     let sim = echo(&flags).await;
     let mut body = said(&"one two".into());
     body["stream"] = true.into();
@@ -96,10 +84,7 @@ async fn an_image_ends_a_stream_after_its_time() {
         .collect();
     assert_eq!(kinds, ["text", "text", "image_url"], "{events}");
     let last = &frames.last().expect("an end")["choices"][0];
-    assert_eq!(
-        (&last["delta"], &last["finish_reason"]),
-        (&json!({}), &json!("stop"))
-    );
+    assert_eq!((&last["delta"], &last["finish_reason"]), (&json!({}), &json!("stop")));
     assert!(sim.shows("vllm:request_success_total", 1.0).await);
 }
 
@@ -137,11 +122,7 @@ async fn requests_in_tokens_are_read_and_refused_as_llmd_does() {
             400,
             "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set",
         ),
-        (
-            json!({"token_ids": []}),
-            404,
-            "The model `` does not exist.",
-        ),
+        (json!({"token_ids": []}), 404, "The model `` does not exist."),
     ] {
         let found = refused(&sim, GENERATE, &bad).await;
         assert_eq!(found, (status, words.to_owned()), "{bad}");
@@ -153,23 +134,13 @@ async fn unknown_model_is_404_before_other_checks() {
     let sim = start(&[]).await;
     for path in [CHAT, TEXT, MESSAGES] {
         let found = refused(&sim, path, &json!({})).await;
-        assert_eq!(
-            found,
-            (404, "The model `` does not exist.".to_owned()),
-            "{path}"
-        );
+        assert_eq!(found, (404, "The model `` does not exist.".to_owned()), "{path}");
         let (status, words) = refused(&sim, path, &json!([])).await;
         assert_eq!(status, 400);
-        assert!(
-            words.starts_with("Failed to read and parse request body, "),
-            "{words}"
-        );
+        assert!(words.starts_with("Failed to read and parse request body, "), "{words}");
     }
     for (path, words) in [
-        (
-            "/v1/completions/render",
-            "prompt array must contain at least one prompt",
-        ),
+        ("/v1/completions/render", "prompt array must contain at least one prompt"),
         ("/tokenize", "Failed to read and parse request body, "),
     ] {
         let (status, found) = refused(&sim, path, &json!({"model": "m", "prompt": []})).await;
@@ -185,18 +156,9 @@ async fn responses_api_accepts_any_content_part() {
     for (more, says) in [
         (part(json!({"type": "output_text", "text": "a b"})), "a b"),
         (part(json!({"text": "a b"})), "a b"),
-        (
-            part(json!({"type": "input_audio", "data": "UklGRg==", "format": "wav"})),
-            "audio: wav",
-        ),
-        (
-            json!({"input": "x", "truncation": "some", "service_tier": "gold"}),
-            "x",
-        ),
-        (
-            json!({"input": "x", "include": ["all"], "background": true}),
-            "x",
-        ),
+        (part(json!({"type": "input_audio", "data": "UklGRg==", "format": "wav"})), "audio: wav"),
+        (json!({"input": "x", "truncation": "some", "service_tier": "gold"}), "x"),
+        (json!({"input": "x", "include": ["all"], "background": true}), "x"),
         (json!({"input": "x", "previous_response_id": "resp_1"}), "x"),
     ] {
         let mut body = more;
@@ -208,10 +170,7 @@ async fn responses_api_accepts_any_content_part() {
     let mut body = image;
     body["model"] = "m".into();
     let answer = taken(&sim, RESPONSES, &body).await;
-    assert_eq!(
-        answer["output"][0]["content"][0]["text"],
-        format!("image: {PICTURE}")
-    );
+    assert_eq!(answer["output"][0]["content"][0]["text"], format!("image: {PICTURE}"));
     assert_eq!(answer["usage"]["input_tokens"], 17);
 }
 
@@ -238,13 +197,7 @@ async fn messages_of_unknown_role_are_accepted() {
 /// llm-d stores a prompt before it finds that too little of it was there.
 #[tokio::test]
 async fn a_prompt_that_was_refused_for_the_cache_is_cached() {
-    let flags = [
-        "--enable-kvcache",
-        "--block-size",
-        "8",
-        "--global-cache-hit-threshold",
-        "0.5",
-    ];
+    let flags = ["--enable-kvcache", "--block-size", "8", "--global-cache-hit-threshold", "0.5"];
     let sim = echo(&flags).await;
     let body = said(&"a b c d e f g h".into());
     let mut reasons = Vec::new();
@@ -266,21 +219,12 @@ async fn multimodal_hashes_and_placeholders_match_llmd() {
     let hashes = json!({"mm_hashes": {"image": ["h1"]}});
     let body = json!({"model": "m", "token_ids": [1, 2], "sampling_params": {"max_tokens": 1}, "features": hashes});
     let answer = taken(&sim, GENERATE, &body).await;
-    assert_eq!(
-        answer["ec_transfer_params"]["h1"]["peer_port"], 1234,
-        "{answer}"
-    );
+    assert_eq!(answer["ec_transfer_params"]["h1"]["peer_port"], 1234, "{answer}");
 }
 
 #[tokio::test]
 async fn adapters_are_listed_with_the_context_of_their_model() {
-    let sim = start(&[
-        "--lora-modules",
-        "{\"name\":\"a\"}",
-        "--max-model-len",
-        "77",
-    ])
-    .await;
+    let sim = start(&["--lora-modules", "{\"name\":\"a\"}", "--max-model-len", "77"]).await;
     let listed = sim.get("/v1/models").await.json();
     let cards = listed["data"].as_array().expect("a list").iter();
     let lengths: Vec<_> = cards.map(|card| card["max_model_len"].clone()).collect();
@@ -296,8 +240,5 @@ async fn a_tool_may_be_named_as_in_the_responses_api() {
     body["tools"] = json!([{"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}}]);
     body["tool_choice"] = json!({"type": "function", "name": "f"});
     let answer = taken(&sim, CHAT, &body).await;
-    assert_eq!(
-        answer["choices"][0]["finish_reason"], "tool_calls",
-        "{answer}"
-    );
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
 }

@@ -48,11 +48,7 @@ fn streams() -> [(&'static str, Value, &'static str); 5] {
             json!({"messages": said, "max_tokens": 2, "stream": true}),
             "data: {\"error\":{\"message\":\"Internal server error\",\"type\":\"InternalServerError\",\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n",
         ),
-        (
-            "/v1/completions",
-            json!({"prompt": text, "max_tokens": 2, "stream": true}),
-            spaced,
-        ),
+        ("/v1/completions", json!({"prompt": text, "max_tokens": 2, "stream": true}), spaced),
         (
             "/inference/v1/generate",
             json!({"token_ids": (10..110).collect::<Vec<u32>>(), "stream": true,
@@ -108,11 +104,7 @@ async fn kv_load_failure_recomputes_blocks() {
     let path = "/v1/completions";
     let whole = keep(&sim, path, &body).await;
     // Of six blocks so many come before the first that does not.
-    for (fault, cached) in [
-        ("kv_load_failure=50", 48),
-        ("kv_load_failure", 0),
-        ("stall=1ms", 96),
-    ] {
+    for (fault, cached) in [("kv_load_failure=50", 48), ("kv_load_failure", 0), ("stall=1ms", 96)] {
         let header = format!("x-sim-fault: {fault}");
         let answer = sim.post_with(path, &[&header], &body).await.json();
         assert_eq!(answer["choices"][0]["text"], whole["choices"][0]["text"]);
@@ -172,13 +164,7 @@ async fn prefilled(prefill: &Sim, body: &Value) -> Value {
 async fn failed_kv_fetch_fails_or_recomputes() {
     let port = free_port().to_string();
     let producer = r#"{"kv_connector":"NixlConnector","kv_role":"kv_producer"}"#;
-    let flags = [
-        "--kv-transfer-config",
-        producer,
-        "--kv-side-channel-port",
-        &port,
-        "--dev-mode",
-    ];
+    let flags = ["--kv-transfer-config", producer, "--kv-side-channel-port", &port, "--dev-mode"];
     let prefill = Sim::serve(&flags).await;
     let prompt: Vec<u32> = (10..60).collect();
     let mut body = json!({"prompt": prompt, "max_tokens": 3, "ignore_eos": true});
@@ -191,11 +177,7 @@ async fn failed_kv_fetch_fails_or_recomputes() {
         let header = ["x-sim-fault: kv_load_failure"];
         let answer = decode.post_with("/v1/completions", &header, &body).await;
         assert_eq!(answer.status, status, "{policy}: {}", answer.text());
-        assert!(
-            decode
-                .shows("vllm:nixl_num_failed_transfers_total", 1.0)
-                .await
-        );
+        assert!(decode.shows("vllm:nixl_num_failed_transfers_total", 1.0).await);
         assert!(decode.shows("vllm:nixl_xfer_time_seconds_count", 0.0).await);
         assert!(decode.shows("vllm_sim_faults_total", 1.0).await);
         // Nobody says that it has read: the lease has to run out.

@@ -29,10 +29,7 @@ impl Log {
     pub(crate) fn new() -> Self {
         let (sender, lines) = unbounded_channel();
         let writer = move || Lines(sender.clone());
-        let log = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(writer)
-            .finish();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
         let _guard = tracing::subscriber::set_default(log);
         Self { lines, _guard }
     }

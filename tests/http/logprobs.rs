@@ -28,15 +28,9 @@ async fn vocabulary_probabilities_sum_to_one() {
         "top_logprobs": -1,
     });
     let answer = post(&sim, CHAT, &body).await;
-    for position in answer["choices"][0]["logprobs"]["content"]
-        .as_array()
-        .unwrap()
-    {
+    for position in answer["choices"][0]["logprobs"]["content"].as_array().unwrap() {
         let top = position["top_logprobs"].as_array().unwrap();
-        let sum: f64 = top
-            .iter()
-            .map(|e| e["logprob"].as_f64().unwrap().exp())
-            .sum();
+        let sum: f64 = top.iter().map(|e| e["logprob"].as_f64().unwrap().exp()).sum();
         assert!((sum - 1.0).abs() < 1e-3, "{sum}");
     }
 }
@@ -133,10 +127,5 @@ async fn similar_texts_have_close_embeddings() {
     let cosine =
         |a: usize, b: usize| -> f64 { vector(a).iter().zip(vector(b)).map(|(a, b)| a * b).sum() };
     assert!((cosine(0, 0) - 1.0).abs() < 1e-5);
-    assert!(
-        cosine(0, 1) > 0.5 && cosine(0, 2) < 0.4,
-        "{} {}",
-        cosine(0, 1),
-        cosine(0, 2)
-    );
+    assert!(cosine(0, 1) > 0.5 && cosine(0, 2) < 0.4, "{} {}", cosine(0, 1), cosine(0, 2));
 }

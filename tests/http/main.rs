@@ -42,10 +42,7 @@
 //! - `transfer`: disaggregated prefill and cache thresholds
 //! - `upstream`: where several routes of vLLM agree with each other
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod adapters;
 mod audio;

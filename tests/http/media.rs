@@ -26,32 +26,23 @@ async fn usage(sim: &Sim, body: &Value) -> Value {
 
 #[tokio::test]
 async fn media_token_counts_follow_model_rules() {
-    let sim = Sim::serve(&[
-        "--mm-tokens-per-item",
-        "{\"audio\": 30}",
-        "--enable-prompt-tokens-details",
-    ])
-    .await;
+    let sim =
+        Sim::serve(&["--mm-tokens-per-item", "{\"audio\": 30}", "--enable-prompt-tokens-details"])
+            .await;
     let text = usage(&sim, &chat(&[])).await["prompt_tokens"].clone();
     let audio = json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}});
     let seen = usage(&sim, &chat(&[image(PNG), audio])).await;
     let more = seen["prompt_tokens"].as_u64().unwrap() - text.as_u64().unwrap();
-    assert!(
-        (50..=52).contains(&more),
-        "text may split at the marks: {more}"
-    );
+    assert!((50..=52).contains(&more), "text may split at the marks: {more}");
     let details = &seen["prompt_tokens_details"]["multimodal_tokens"];
     assert_eq!(*details, json!({"image": 20, "audio": 30}));
 }
 
 #[tokio::test]
 async fn the_cache_distinguishes_images() {
-    let sim = Sim::serve(&[
-        "--mm-tokens-per-item",
-        "{\"image\": 64}",
-        "--enable-prompt-tokens-details",
-    ])
-    .await;
+    let sim =
+        Sim::serve(&["--mm-tokens-per-item", "{\"image\": 64}", "--enable-prompt-tokens-details"])
+            .await;
     let cached = async |url: &str| {
         let usage = usage(&sim, &chat(&[image(url)])).await;
         usage["prompt_tokens_details"]["cached_tokens"].as_u64()
@@ -60,10 +51,7 @@ async fn the_cache_distinguishes_images() {
     let again = cached("http://a/1.png").await.unwrap();
     assert!(again >= 64, "{again}");
     let other = cached("http://a/2.png").await.unwrap();
-    assert!(
-        other < again - 48,
-        "only the text before it is shared: {other}"
-    );
+    assert!(other < again - 48, "only the text before it is shared: {other}");
     assert_eq!(sim.metric("vllm:mm_cache_queries_total").await, 3.0);
     assert_eq!(sim.metric("vllm:mm_cache_hits_total").await, 1.0);
 }
@@ -115,33 +103,19 @@ async fn media_beyond_limits_is_rejected() {
         message.as_str().unwrap_or_default().to_owned()
     };
     let two = refused(&[image("http://a/1"), image("http://a/2")]).await;
-    assert!(
-        two.starts_with("At most 1 image(s) may be provided in one prompt."),
-        "{two}"
-    );
+    assert!(two.starts_with("At most 1 image(s) may be provided in one prompt."), "{two}");
     let file = refused(&[image("file:///etc/passwd")]).await;
     assert!(file.starts_with("Cannot load local files"), "{file}");
     let odd = refused(&[image("ftp://a/b")]).await;
-    assert!(
-        odd.starts_with("The URL must be either a HTTP, data or file URL."),
-        "{odd}"
-    );
+    assert!(odd.starts_with("The URL must be either a HTTP, data or file URL."), "{odd}");
     let plain = Sim::serve(&[]).await;
     let answer = plain.post(CHAT, &chat(&[image("http://a/1")])).await;
-    assert!(
-        answer.text().contains("is not a multimodal model"),
-        "{}",
-        answer.text()
-    );
+    assert!(answer.text().contains("is not a multimodal model"), "{}", answer.text());
 }
 
 #[tokio::test]
 async fn rendered_prompt_has_media_placeholders() {
-    let flags = [
-        "--mm-tokens-per-item",
-        "{\"image\": 7}",
-        "--enable-scale-out",
-    ];
+    let flags = ["--mm-tokens-per-item", "{\"image\": 7}", "--enable-scale-out"];
     let sim = Sim::serve(&flags).await;
     let body = chat(&[image("http://a/1")]);
     let rendered = sim.post("/v1/chat/completions/render", &body).await.json();
@@ -149,19 +123,13 @@ async fn rendered_prompt_has_media_placeholders() {
     assert_eq!(place["length"], 7, "{rendered}");
     let start = place["offset"].as_u64().unwrap() as usize;
     let ids = rendered["token_ids"].as_array().unwrap();
-    assert!(
-        ids[start..start + 7].iter().all(|id| *id == ids[start]),
-        "{rendered}"
-    );
+    assert!(ids[start..start + 7].iter().all(|id| *id == ids[start]), "{rendered}");
     let mut generate = rendered.clone();
     generate["return_token_ids"] = true.into();
     generate["sampling_params"]["max_tokens"] = 3.into();
     let answer = sim.post("/inference/v1/generate", &generate).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(
-        answer.json()["mm_placeholders"],
-        rendered["features"]["mm_placeholders"]
-    );
+    assert_eq!(answer.json()["mm_placeholders"], rendered["features"]["mm_placeholders"]);
 }
 
 #[tokio::test]
@@ -186,16 +154,9 @@ async fn an_omni_server_sends_a_picture_when_asked() {
     let image = events.find("\"modality\":\"image\"").expect("an image");
     let finish = events.find("\"finish_reason\":\"").expect("an end");
     let (before, after) = events.split_at(image);
-    assert!(
-        image < finish && before.contains("{\"type\":\"text\""),
-        "{events}"
-    );
+    assert!(image < finish && before.contains("{\"type\":\"text\""), "{events}");
     let (said, nothing) = ("{\"type\":\"text\"", "{\"type\":\"text\",\"text\":\"\"}");
-    assert_eq!(
-        after.matches(said).count(),
-        after.matches(nothing).count(),
-        "no text follows"
-    );
+    assert_eq!(after.matches(said).count(), after.matches(nothing).count(), "no text follows");
 }
 
 #[tokio::test]

@@ -57,11 +57,7 @@ async fn optional_routes_are_disabled_by_default() {
         "/abort_requests",
     ] {
         let (status, body) = post(&sim, path, json!({})).await;
-        assert_eq!(
-            (status, body.as_str()),
-            (404, r#"{"detail":"Not Found"}"#),
-            "{path}"
-        );
+        assert_eq!((status, body.as_str()), (404, r#"{"detail":"Not Found"}"#), "{path}");
     }
     let (status, _) = post(&sim, "/inference/v1/generate", json!({})).await;
     assert_eq!(status, 403);
@@ -71,16 +67,10 @@ async fn optional_routes_are_disabled_by_default() {
 #[tokio::test]
 async fn paused_server_rejects_then_resumes() {
     let sim = vllm(&["--dev-mode"]).await;
-    assert_eq!(
-        poke(&sim, "/pause").await,
-        (OK, r#"{"status":"paused"}"#.into())
-    );
+    assert_eq!(poke(&sim, "/pause").await, (OK, r#"{"status":"paused"}"#.into()));
     let (status, body) = post(&sim, "/v1/completions", completion(2)).await;
     assert_eq!(status, 503);
-    assert!(
-        body.contains("Generation is paused. Please retry after it resumes."),
-        "{body}"
-    );
+    assert!(body.contains("Generation is paused. Please retry after it resumes."), "{body}");
     assert_eq!(get(&sim, "/health").await.0, OK);
     poke(&sim, "/resume").await;
     assert_eq!(get(&sim, "/is_paused").await.1, r#"{"is_paused":false}"#);
@@ -107,10 +97,7 @@ async fn sleeping_server_queues_until_wake_up() {
         poke(&sim, "/wake_up").await.1
     };
     let ((status, _), woken) = tokio::join!(asked, woken);
-    assert_eq!(
-        (status, woken.as_str()),
-        (OK, r#"{"status":"awake","tags":null}"#)
-    );
+    assert_eq!((status, woken.as_str()), (OK, r#"{"status":"awake","tags":null}"#));
     sim.server.shutdown().await;
 }
 
@@ -160,12 +147,7 @@ async fn aborted_requests_end_with_what_they_have() {
 #[tokio::test]
 async fn aborted_requests_are_counted_as_vllm_tracks_them() {
     let sim = vllm(&["--dev-mode", "--inter-token-latency", "10s"]).await;
-    let named = post(
-        &sim,
-        "/abort_requests",
-        json!({"request_ids": ["a", "b", "a"]}),
-    )
-    .await;
+    let named = post(&sim, "/abort_requests", json!({"request_ids": ["a", "b", "a"]})).await;
     assert_eq!(named.1, r#"{"status":"aborted","aborted":3}"#);
     let nothing = poke(&sim, "/abort_requests").await.1;
     assert_eq!(nothing, r#"{"status":"aborted","aborted":0}"#);
@@ -212,12 +194,9 @@ async fn llmd_lora_routes_return_empty_body() {
 #[tokio::test]
 async fn generate_route_takes_and_returns_token_ids() {
     let sim = vllm(&["--enable-scale-out"]).await;
-    let rendered = post_json(
-        &sim,
-        "/v1/completions/render",
-        json!({"prompt": "hi there", "max_tokens": 3}),
-    )
-    .await;
+    let rendered =
+        post_json(&sim, "/v1/completions/render", json!({"prompt": "hi there", "max_tokens": 3}))
+            .await;
     let mut request = rendered[0].clone();
     request["sampling_params"]["ignore_eos"] = true.into();
     let reply = post_json(&sim, "/inference/v1/generate", request).await;
@@ -295,16 +274,10 @@ async fn failure_injection_is_enabled_at_run_time() {
     assert_eq!(shown["failure-injection-rate"], 100);
     let (status, body) = post(&sim, "/v1/completions", completion(1)).await;
     assert_eq!(status, 429);
-    assert!(
-        body.contains("Rate limit reached for m in organization org-xxx"),
-        "{body}"
-    );
+    assert!(body.contains("Rate limit reached for m in organization org-xxx"), "{body}");
     let (status, body) = post(&sim, "/admin/config", json!({"port": 1})).await;
     assert_eq!(status, 400);
-    assert!(
-        body.contains("field 'port' is not admin-configurable"),
-        "{body}"
-    );
+    assert!(body.contains("field 'port' is not admin-configurable"), "{body}");
     sim.server.shutdown().await;
 }
 
@@ -313,18 +286,14 @@ async fn fake_metrics_update_needs_fake_mode() {
     let sim = plain(&[]).await;
     let (status, body) = post(&sim, "/fake_metrics", json!({"running-requests": 3})).await;
     assert_eq!(status, 500);
-    assert!(
-        body.contains("the simulator is reporting real metrics"),
-        "{body}"
-    );
+    assert!(body.contains("the simulator is reporting real metrics"), "{body}");
     sim.server.shutdown().await;
     let fake = plain(&["--fake-metrics", r#"{"running-requests": 1}"#]).await;
     let (status, _) = post(&fake, "/fake_metrics", json!({"running-requests": 7})).await;
     assert_eq!(status, 204);
     let text = get(&fake, "/metrics").await.1;
     assert!(
-        text.lines()
-            .any(|l| l.starts_with("vllm:num_requests_running{") && l.ends_with(" 7.0"))
+        text.lines().any(|l| l.starts_with("vllm:num_requests_running{") && l.ends_with(" 7.0"))
     );
     fake.server.shutdown().await;
 }
@@ -357,10 +326,7 @@ fn profiler_requires_output_folder() {
     for (config, word) in [
         (r#"{"profiler":"torch"}"#, "torch_profiler_dir must be set"),
         (r#"{"profiler":"perf"}"#, "must be one of"),
-        (
-            r#"{"profiler":"cuda","proton_profiler_dir":"/x"}"#,
-            "only applicable",
-        ),
+        (r#"{"profiler":"cuda","proton_profiler_dir":"/x"}"#, "only applicable"),
     ] {
         let flags = ["--model", "m", "--profiler-config", config];
         let error = LoadedConfig::from_flags(CliMode::Vllm, &flags).expect_err(config);
@@ -371,25 +337,15 @@ fn profiler_requires_output_folder() {
 #[tokio::test]
 async fn fault_tolerance_apply_is_accepted() {
     let sim = vllm(&["--enable-fault-tolerance", "--data-parallel-size", "2"]).await;
-    let (status, body) = post(
-        &sim,
-        "/fault_tolerance/apply",
-        json!({"instruction": "retry"}),
-    )
-    .await;
+    let (status, body) =
+        post(&sim, "/fault_tolerance/apply", json!({"instruction": "retry"})).await;
     assert_eq!(status, 202);
     assert!(body.contains("request_id"), "{body}");
     for (bad, words) in [
         (json!([]), "Request body must be a JSON object."),
         (json!({}), "'instruction' is required."),
-        (
-            json!({"instruction": "scale"}),
-            "Invalid instruction: 'scale'.",
-        ),
-        (
-            json!({"instruction": "retry", "params": 1}),
-            "'params' must be an object.",
-        ),
+        (json!({"instruction": "scale"}), "Invalid instruction: 'scale'."),
+        (json!({"instruction": "retry", "params": 1}), "'params' must be an object."),
     ] {
         let (status, body) = post(&sim, "/fault_tolerance/apply", bad).await;
         assert_eq!(status, 400);
@@ -448,11 +404,7 @@ async fn environment_limits_apply_to_requests() {
         body
     };
     for (path, body, words) in [
-        (
-            "/v1/chat/completions",
-            chat(json!({"n": 4})),
-            "n must be at most 3, got 4.",
-        ),
+        ("/v1/chat/completions", chat(json!({"n": 4})), "n must be at most 3, got 4."),
         (
             "/v1/completions",
             completion(json!({"n": 4, "use_beam_search": true})),
@@ -490,13 +442,7 @@ async fn environment_limits_apply_to_requests() {
     }
     // A chat may have six, and a server beside this one has its own bounds.
     assert_eq!(
-        post(
-            &sim,
-            "/v1/chat/completions",
-            chat(json!({"stop": stops(6), "n": 3}))
-        )
-        .await
-        .0,
+        post(&sim, "/v1/chat/completions", chat(json!({"stop": stops(6), "n": 3}))).await.0,
         OK
     );
     let other = vllm(&[]).await;
@@ -520,10 +466,8 @@ async fn responses_name_weight_version() {
     });
     let mut completion = chat.clone();
     completion["prompt"] = "x".into();
-    for (path, body) in [
-        ("/v1/chat/completions", &mut chat),
-        ("/v1/completions", &mut completion),
-    ] {
+    for (path, body) in [("/v1/chat/completions", &mut chat), ("/v1/completions", &mut completion)]
+    {
         let reply = post_json(&sim, path, body.clone()).await;
         assert_eq!(reply["choices"][0]["weight_versions"], span, "{path}");
         body["stream"] = true.into();
@@ -531,9 +475,8 @@ async fn responses_name_weight_version() {
         let chunks = text
             .split("\n\n")
             .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok());
-        let versions: Vec<Value> = chunks
-            .map(|chunk| chunk["choices"][0]["weight_versions"].clone())
-            .collect();
+        let versions: Vec<Value> =
+            chunks.map(|chunk| chunk["choices"][0]["weight_versions"].clone()).collect();
         let (last, rest) = versions.split_last().unwrap();
         assert_eq!(*last, span, "{path}: {text}");
         assert!(rest.iter().all(Value::is_null), "{path}: {text}");

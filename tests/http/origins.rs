@@ -40,11 +40,7 @@ async fn cross_origin_page_cannot_use_admin_routes() {
             assert!(message.contains("--allowed-origins"), "{message}");
         }
         // The dashboard's own page, and programs.
-        for own in [
-            &["origin: http://sim"][..],
-            &["sec-fetch-site: same-origin"],
-            &[],
-        ] {
+        for own in [&["origin: http://sim"][..], &["sec-fetch-site: same-origin"], &[]] {
             let headers = [&[key], own].concat();
             let answer = sim.post_with(path, &headers, &body).await;
             assert_ne!(answer.status, 403, "{path} {own:?}: {}", answer.text());
@@ -70,21 +66,13 @@ async fn cross_origin_page_cannot_use_admin_routes() {
     let origins = r#"["https://grafana.example"]"#;
     let sim = Sim::serve(&["--dev-mode", "--allowed-origins", origins]).await;
     let named = ["origin: https://grafana.example"];
-    assert_eq!(
-        sim.post_with("/pause", &named, &json!({})).await.status,
-        200
-    );
+    assert_eq!(sim.post_with("/pause", &named, &json!({})).await.status, 200);
 }
 
 /// A stranger's name that was made to resolve to this server (DNS rebinding).
 #[tokio::test]
 async fn a_page_under_a_strange_name_of_this_server_is_no_operators() {
-    let sim = Sim::serve(&[
-        "--dashboard-control",
-        "--allowed-hosts",
-        r#"["sim.example"]"#,
-    ])
-    .await;
+    let sim = Sim::serve(&["--dashboard-control", "--allowed-hosts", r#"["sim.example"]"#]).await;
     let get = async |host: &str, page: &str| {
         let head = format!("GET /admin/config HTTP/1.1\r\nhost: {host}\r\n{page}\r\n");
         sim.ask(head).await
@@ -98,14 +86,9 @@ async fn a_page_under_a_strange_name_of_this_server_is_no_operators() {
         let message = answer.json()["error"]["message"].to_string();
         assert!(message.contains("--allowed-hosts"), "{message}");
     }
-    for host in [
-        "localhost:8000",
-        "127.0.0.1:8000",
-        "[::1]:8000",
-        "sim.example",
-        "vllm-sim",
-        "a.ns.svc",
-    ] {
+    for host in
+        ["localhost:8000", "127.0.0.1:8000", "[::1]:8000", "sim.example", "vllm-sim", "a.ns.svc"]
+    {
         assert_eq!(get(host, language).await.status, 200, "{host}");
     }
     assert_eq!(get("evil.example", "").await.status, 200, "a program");

@@ -36,9 +36,7 @@ impl TraceService for Collector {
 async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
     let (sender, received) = mpsc::unbounded_channel();
     let routes = tonic::service::Routes::new(TraceServiceServer::new(Collector(sender)));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -88,10 +86,7 @@ async fn a_request_leaves_one_span_below_its_caller() {
         attribute.and_then(|a| a.value.clone()?.value)
     };
     let id = value("gen_ai.request.id");
-    assert!(
-        matches!(&id, Some(Any::StringValue(id)) if id.starts_with("cmpl-mine")),
-        "{id:?}"
-    );
+    assert!(matches!(&id, Some(Any::StringValue(id)) if id.starts_with("cmpl-mine")), "{id:?}");
     for (key, wanted) in [
         ("gen_ai.usage.completion_tokens", 5),
         ("gen_ai.request.max_tokens", 5),
@@ -99,10 +94,7 @@ async fn a_request_leaves_one_span_below_its_caller() {
     ] {
         assert_eq!(value(key), Some(Any::IntValue(wanted)), "{key}");
     }
-    assert_eq!(
-        value("gen_ai.request.temperature"),
-        Some(Any::DoubleValue(0.5))
-    );
+    assert_eq!(value("gen_ai.request.temperature"), Some(Any::DoubleValue(0.5)));
     for key in [
         "time_to_first_token",
         "e2e",
@@ -121,10 +113,8 @@ async fn a_request_leaves_one_span_below_its_caller() {
 
 /// A collector that takes protobuf over HTTP on a free port, and what reaches it: the line of each
 /// request, its type, and its body.
-async fn http_collector() -> (
-    String,
-    mpsc::UnboundedReceiver<(String, String, ExportTraceServiceRequest)>,
-) {
+async fn http_collector()
+-> (String, mpsc::UnboundedReceiver<(String, String, ExportTraceServiceRequest)>) {
     let (sender, received) = mpsc::unbounded_channel();
     let take = move |request: axum::extract::Request| {
         let sender = sender.clone();
@@ -137,9 +127,7 @@ async fn http_collector() -> (
             let _ = sender.send((line, kind, body.expect("protobuf")));
         }
     };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
@@ -165,10 +153,7 @@ async fn spans_can_be_sent_as_protobuf_over_http() {
     assert_eq!(sim.post(COMPLETIONS, &body).await.status, 200);
     sim.server.shutdown().await;
     let (line, kind, request) = received.try_recv().expect("an export");
-    assert_eq!(
-        (line.as_str(), kind.as_str()),
-        ("POST /v1/traces", "application/x-protobuf")
-    );
+    assert_eq!((line.as_str(), kind.as_str()), ("POST /v1/traces", "application/x-protobuf"));
     let spans = &request.resource_spans[0].scope_spans[0].spans;
     let names: Vec<_> = spans.iter().map(|span| span.name.as_str()).collect();
     assert_eq!(names, ["llm_request"; 2]);

@@ -13,8 +13,7 @@ async fn busy() -> (Sim, super::wire::Wire<tokio::net::TcpStream>) {
     let sim = Sim::serve(&["--dev-mode", "--time-to-first-token", "10m"]).await;
     let body = json!({"prompt": "x", "max_tokens": 1}).to_string();
     let mut wire = sim.connect().await;
-    wire.send(&super::sim::post(COMPLETION, &[], body.as_bytes()))
-        .await;
+    wire.send(&super::sim::post(COMPLETION, &[], body.as_bytes())).await;
     assert!(sim.runs(1.0).await);
     (sim, wire)
 }
@@ -34,9 +33,7 @@ async fn completes(sim: &Sim) -> u16 {
 async fn disconnect_during_pause_changes_nothing() {
     let (sim, _long) = busy().await;
     let mut leaving = sim.connect().await;
-    leaving
-        .send(b"POST /pause?mode=wait HTTP/1.1\r\nhost: sim\r\ncontent-length: 0\r\n\r\n")
-        .await;
+    leaving.send(b"POST /pause?mode=wait HTTP/1.1\r\nhost: sim\r\ncontent-length: 0\r\n\r\n").await;
     assert!(is(&sim, "/is_paused", true).await, "while it waits");
     drop(leaving);
     sim.poke("/abort_requests").await;
@@ -77,13 +74,9 @@ async fn disconnect_during_sleep_changes_nothing() {
     sim.poke("/abort_requests").await;
     let asleep = "vllm:engine_sleep_state";
     assert!(
-        eventually(
-            async || sim.get("/metrics").await.text().lines().any(|line| {
-                line.starts_with(asleep)
-                    && line.contains("weights_offloaded")
-                    && line.ends_with(" 1.0")
-            })
-        )
+        eventually(async || sim.get("/metrics").await.text().lines().any(|line| {
+            line.starts_with(asleep) && line.contains("weights_offloaded") && line.ends_with(" 1.0")
+        }))
         .await
     );
     assert!(is(&sim, "/is_sleeping", true).await);
@@ -97,13 +90,7 @@ async fn disconnect_during_sleep_changes_nothing() {
 #[tokio::test]
 async fn admission_limits_hold_for_concurrent_requests() {
     const THREADS: usize = 8;
-    let flags = [
-        "--max-num-queued-reqs",
-        "1",
-        "--time-to-first-token",
-        "10m",
-        "--dev-mode",
-    ];
+    let flags = ["--max-num-queued-reqs", "1", "--time-to-first-token", "10m", "--dev-mode"];
     let sim = Sim::serve(&flags).await;
     let service = sim.server.app_state().service();
     let barrier = Barrier::new(THREADS);
@@ -154,11 +141,7 @@ async fn scores_run_through_engine_queue() {
     assert!(sim.shows("vllm:prompt_tokens_total", used).await);
     assert!(sim.shows("vllm:generation_tokens_total", 2.0).await);
     let long = sim.post(path, &body(&"word ".repeat(5000))).await.json();
-    assert_eq!(
-        long["usage"]["prompt_tokens"],
-        2 * 2048,
-        "cut to the context"
-    );
+    assert_eq!(long["usage"]["prompt_tokens"], 2 * 2048, "cut to the context");
     sim.poke("/pause").await;
     assert_eq!(sim.post(path, &body("a question")).await.status, 503);
     sim.poke("/resume").await;

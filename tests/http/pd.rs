@@ -103,9 +103,7 @@ fn pass(answer: reqwest::Response) -> Response<Body> {
     if let Some(kind) = answer.headers().get("content-type") {
         passed = passed.header("content-type", kind);
     }
-    passed
-        .body(Body::from_stream(answer.bytes_stream()))
-        .unwrap()
+    passed.body(Body::from_stream(answer.bytes_stream())).unwrap()
 }
 
 /// Both servers, the sidecar, and what clients send it.
@@ -123,28 +121,13 @@ impl Pair {
         };
         let port = free_port().to_string();
         let (producer, consumer) = (role("kv_producer"), role("kv_consumer"));
-        let common = [
-            "--enable-prompt-tokens-details",
-            "--block-size",
-            "16",
-            "--dev-mode",
-        ];
-        let first = [
-            "--kv-transfer-config",
-            &producer,
-            "--kv-side-channel-port",
-            &port,
-        ];
+        let common = ["--enable-prompt-tokens-details", "--block-size", "16", "--dev-mode"];
+        let first = ["--kv-transfer-config", &producer, "--kv-side-channel-port", &port];
         let prefill = Sim::serve(&[&common[..], &first].concat()).await;
         let second = ["--kv-transfer-config", &consumer];
         let decode = Sim::serve(&[&common[..], &second].concat()).await;
         let (sidecar, address) = Sidecar::start(&decode).await;
-        Self {
-            prefill,
-            decode,
-            sidecar,
-            address,
-        }
+        Self { prefill, decode, sidecar, address }
     }
 
     async fn ask(&self, path: &str, split: bool, body: &Value) -> Answer {
@@ -196,10 +179,7 @@ async fn a_sidecar_splits_requests_between_two_servers() {
         let split = pair.ask(path, true, &body).await;
         let (id, first) = pair.sidecar.split.lock()[0].clone();
         assert_eq!(first["usage"]["completion_tokens"], 1);
-        assert_eq!(
-            first["kv_transfer_params"]["remote_engine_id"],
-            "kv_producer"
-        );
+        assert_eq!(first["kv_transfer_params"]["remote_engine_id"], "kv_producer");
         let json = split.json();
         assert!(json["id"].as_str().unwrap().contains(&id), "{json}");
         assert_eq!(json["usage"]["prompt_tokens"], prompt);
@@ -231,11 +211,7 @@ async fn a_split_stream_reports_the_cached_tokens_of_the_prefill_server() {
         let cached = &first["usage"]["prompt_tokens_details"]["cached_tokens"];
         assert_eq!(cached.as_u64(), Some((prompt - 1) / 16 * 16), "{path}");
         let deltas = stream.deltas();
-        assert!(
-            deltas
-                .iter()
-                .all(|d| d["id"].as_str().unwrap().contains(&id))
-        );
+        assert!(deltas.iter().all(|d| d["id"].as_str().unwrap().contains(&id)));
         assert_eq!(deltas.last().unwrap()["usage"]["completion_tokens"], 5);
         assert!(deltas.len() > 5, "it was not sent at once: {deltas:?}");
         assert_eq!(pair.fetched().await, 2.0 * prompt as f64, "{path}");

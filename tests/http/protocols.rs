@@ -107,10 +107,7 @@ async fn responses_api_object_has_all_fields() {
     ];
     assert_eq!(keys(&response), expected);
     assert_eq!(response["status"], "incomplete");
-    assert_eq!(
-        response["incomplete_details"],
-        json!({"reason": "max_output_tokens"})
-    );
+    assert_eq!(response["incomplete_details"], json!({"reason": "max_output_tokens"}));
     assert_eq!(response["output"][0]["status"], "incomplete");
     assert_eq!(response["usage"]["output_tokens"], 3);
     let chat = json!({
@@ -138,10 +135,7 @@ async fn a_streamed_response_counts_its_events() {
             "response.output_item.done".to_owned(),
         ]
     };
-    let mut expected = vec![
-        "response.created".to_owned(),
-        "response.in_progress".to_owned(),
-    ];
+    let mut expected = vec!["response.created".to_owned(), "response.in_progress".to_owned()];
     expected.extend(block("reasoning_text"));
     expected.extend(block("output_text"));
     expected.push("response.incomplete".to_owned());
@@ -151,12 +145,8 @@ async fn a_streamed_response_counts_its_events() {
         assert_eq!(data["type"], name.as_str());
     }
     let (_, last) = events.last().expect("events");
-    let deltas = events
-        .iter()
-        .filter(|(name, _)| name == "response.output_text.delta");
-    let text: String = deltas
-        .filter_map(|(_, data)| data["delta"].as_str())
-        .collect();
+    let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
+    let text: String = deltas.filter_map(|(_, data)| data["delta"].as_str()).collect();
     assert_eq!(last["response"]["output"][1]["content"][0]["text"], text);
     sim.server.shutdown().await;
 }
@@ -196,10 +186,7 @@ async fn stored_responses_are_found_followed_and_replayed() {
     assert!(tokens(&second) > tokens(&first));
     let (status, refusal) = post(&sim, &format!("/v1/responses/{id}/cancel"), &Value::Null).await;
     assert_eq!(status, 400);
-    assert_eq!(
-        refusal["error"]["message"],
-        "Cannot cancel a synchronous response."
-    );
+    assert_eq!(refusal["error"]["message"], "Cannot cancel a synchronous response.");
     let body = json!({
         "input": "hi", "background": true, "stream": true, "max_output_tokens": 3,
         "ignore_eos": true,
@@ -235,8 +222,7 @@ async fn a_failing_response_stream_breaks_off() {
     });
     let mut wire = sim.connect().await;
     let body = body.to_string();
-    wire.send(&super::sim::post("/v1/responses", &[], body.as_bytes()))
-        .await;
+    wire.send(&super::sim::post("/v1/responses", &[], body.as_bytes())).await;
     assert_eq!(wire.head().await.status, 200);
     let mut said = String::new();
     while let Some(piece) = wire.try_chunk().await {
@@ -258,29 +244,13 @@ async fn messages_api_object_has_anthropic_shape() {
         json!({"model": "tiny", "max_tokens": 4, "messages": messages, "system": "Be kind."});
     let (status, message) = post(&sim, "/v1/messages", &body).await;
     assert_eq!(status, 200, "{message}");
-    let expected = [
-        "id",
-        "type",
-        "role",
-        "content",
-        "model",
-        "stop_reason",
-        "usage",
-    ];
+    let expected = ["id", "type", "role", "content", "model", "stop_reason", "usage"];
     assert_eq!(keys(&message), expected);
-    assert!(
-        message["id"]
-            .as_str()
-            .is_some_and(|id| id.starts_with("chatcmpl-"))
-    );
+    assert!(message["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")));
     let counted = json!({"model": "tiny", "messages": messages, "system": "Be kind."});
     let (_, count) = post(&sim, "/v1/messages/count_tokens", &counted).await;
     let usage = &message["usage"];
-    let members = [
-        "input_tokens",
-        "cache_creation_input_tokens",
-        "cache_read_input_tokens",
-    ];
+    let members = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
     let sum: u64 = members.iter().filter_map(|key| usage[*key].as_u64()).sum();
     assert_eq!(count["input_tokens"], sum);
     sim.server.shutdown().await;
@@ -296,33 +266,22 @@ async fn messages_stream_uses_tools() {
         "tool_choice": {"type": "tool", "name": "pick"},
     });
     let events = streamed(&sim, "/v1/messages", &body).await;
-    let block = [
-        "content_block_start",
-        "content_block_delta",
-        "content_block_stop",
-    ];
+    let block = ["content_block_start", "content_block_delta", "content_block_stop"];
     let mut expected = vec!["message_start"];
     expected.extend(block);
     expected.extend(block);
     expected.extend(["message_delta", "message_stop"]);
     assert_eq!(names(&events), expected);
     let of = |kind: &str, member: &str| -> String {
-        let deltas = events
-            .iter()
-            .filter(|(_, data)| data["delta"]["type"] == kind);
-        deltas
-            .filter_map(|(_, data)| data["delta"][member].as_str())
-            .collect()
+        let deltas = events.iter().filter(|(_, data)| data["delta"]["type"] == kind);
+        deltas.filter_map(|(_, data)| data["delta"][member].as_str()).collect()
     };
     assert!(!of("thinking_delta", "thinking").is_empty());
     assert_eq!(of("signature_delta", "signature").len(), 32);
     let input: Value = serde_json::from_str(&of("input_json_delta", "partial_json")).expect("JSON");
     assert!(input["side"].is_string());
     let (_, delta) = &events[events.len() - 2];
-    assert_eq!(
-        delta["delta"],
-        json!({"stop_reason": "tool_use", "stop_sequence": null})
-    );
+    assert_eq!(delta["delta"], json!({"stop_reason": "tool_use", "stop_sequence": null}));
     sim.server.shutdown().await;
 }
 
@@ -332,16 +291,10 @@ async fn messages_errors_have_two_envelopes() {
     let messages = json!([{"role": "user", "content": "x"}]);
     let body = json!({"model": "nope", "max_tokens": 3, "messages": messages});
     let (status, error) = post(&sim, "/v1/messages", &body).await;
-    assert_eq!(
-        (status, &error["error"]["type"]),
-        (404, &json!("not_found_error"))
-    );
+    assert_eq!((status, &error["error"]["type"]), (404, &json!("not_found_error")));
     assert_eq!(error["type"], "error");
     let (status, error) = post(&sim, "/v1/messages", &json!({"model": "tiny"})).await;
-    assert_eq!(
-        (status, &error["error"]["type"]),
-        (400, &json!("Bad Request"))
-    );
+    assert_eq!((status, &error["error"]["type"]), (400, &json!("Bad Request")));
     assert_eq!(error["error"]["param"], "body.messages");
     sim.server.shutdown().await;
 }

@@ -35,13 +35,11 @@ impl Talk {
     async fn play(&mut self, seconds: f64) {
         let sound = vec![0u8; (seconds * 32_000.0) as usize];
         let audio = STANDARD.encode(sound);
-        self.say(&json!({"type": "input_audio_buffer.append", "audio": audio}))
-            .await;
+        self.say(&json!({"type": "input_audio_buffer.append", "audio": audio})).await;
     }
 
     async fn commit(&mut self, last: bool) {
-        self.say(&json!({"type": "input_audio_buffer.commit", "final": last}))
-            .await;
+        self.say(&json!({"type": "input_audio_buffer.commit", "final": last})).await;
     }
 
     async fn next(&mut self) -> Option<Message> {
@@ -60,8 +58,7 @@ impl Talk {
     }
 
     async fn choose_model(&mut self) {
-        self.say(&json!({"type": "session.update", "model": "tiny-llama"}))
-            .await;
+        self.say(&json!({"type": "session.update", "model": "tiny-llama"})).await;
     }
 
     /// The deltas up to the end of an utterance, and its end.
@@ -120,22 +117,10 @@ async fn realtime_errors_keep_connection_open() {
     let mut talk = Talk::open(&sim).await;
     let append = "input_audio_buffer.append";
     let cases = [
-        (
-            json!({"type": "x"}),
-            "unknown_event",
-            "Unknown event type: x",
-        ),
+        (json!({"type": "x"}), "unknown_event", "Unknown event type: x"),
         (json!({}), "unknown_event", "Unknown event type: None"),
-        (
-            json!([]),
-            "processing_error",
-            "'list' object has no attribute 'get'",
-        ),
-        (
-            json!({"type": "session.update"}),
-            "invalid_event",
-            "Missing required field: model",
-        ),
+        (json!([]), "processing_error", "'list' object has no attribute 'get'"),
+        (json!({"type": "session.update"}), "invalid_event", "Missing required field: model"),
         (
             json!({"type": "session.update", "model": "y"}),
             "model_not_found",
@@ -146,21 +131,9 @@ async fn realtime_errors_keep_connection_open() {
             "model_not_validated",
             "Model not validated.",
         ),
-        (
-            json!({"type": append, "audio": "!"}),
-            "invalid_audio",
-            "Invalid audio data",
-        ),
-        (
-            json!({"type": append, "audio": "AA=="}),
-            "invalid_audio",
-            "Invalid audio data",
-        ),
-        (
-            json!({"type": append, "audio": "AAAA"}),
-            "invalid_audio",
-            "Invalid audio data",
-        ),
+        (json!({"type": append, "audio": "!"}), "invalid_audio", "Invalid audio data"),
+        (json!({"type": append, "audio": "AA=="}), "invalid_audio", "Invalid audio data"),
+        (json!({"type": append, "audio": "AAAA"}), "invalid_audio", "Invalid audio data"),
         (
             json!({"type": append}),
             "processing_error",
@@ -176,10 +149,7 @@ async fn realtime_errors_keep_connection_open() {
     }
     talk.0.send(Message::Text("{".into())).await.unwrap();
     assert_eq!(talk.hear().await["code"], "invalid_json");
-    talk.0
-        .send(Message::Binary(vec![1, 2].into()))
-        .await
-        .unwrap();
+    talk.0.send(Message::Binary(vec![1, 2].into())).await.unwrap();
     assert!(matches!(talk.next().await, Some(Message::Close(_)) | None));
     // What is no WebSocket finds nothing.
     assert_eq!(sim.get("/v1/realtime").await.status, 404);
@@ -189,14 +159,7 @@ async fn realtime_errors_keep_connection_open() {
 
 #[tokio::test]
 async fn a_connection_ends_with_its_server_and_a_request_with_its_connection() {
-    let slow = [
-        "--task",
-        "realtime",
-        "--time-to-first-token",
-        "60s",
-        "--scheduler",
-        "pool",
-    ];
+    let slow = ["--task", "realtime", "--time-to-first-token", "60s", "--scheduler", "pool"];
     let sim = Sim::serve(&slow).await;
     let mut talk = Talk::open(&sim).await;
     talk.choose_model().await;

@@ -94,18 +94,8 @@ async fn sampling_parameters_have_ranges() {
             Some("top_p"),
             "top_p must be in (0, 1], got 0.0. (parameter=top_p, value=0.0)",
         ),
-        (
-            json!({"top_k": -5}),
-            BAD,
-            None,
-            "top_k must be 0 (disable), or at least 1, got -5.",
-        ),
-        (
-            json!({"min_p": 2}),
-            BAD,
-            None,
-            "min_p must be in [0, 1], got 2.0.",
-        ),
+        (json!({"top_k": -5}), BAD, None, "top_k must be 0 (disable), or at least 1, got -5."),
+        (json!({"min_p": 2}), BAD, None, "min_p must be in [0, 1], got 2.0."),
         (
             json!({"presence_penalty": 3}),
             BAD,
@@ -131,12 +121,7 @@ async fn sampling_parameters_have_ranges() {
             None,
             "n must be 1 when using greedy sampling, got 2.",
         ),
-        (
-            json!({"stop": ""}),
-            BAD,
-            None,
-            "stop cannot contain an empty string.",
-        ),
+        (json!({"stop": ""}), BAD, None, "stop cannot contain an empty string."),
         (
             json!({"logit_bias": {"abc": 1}}),
             BAD,
@@ -243,24 +228,14 @@ async fn completion_requests_are_validated() {
             Some("prompt"),
             "You must pass at least one prompt (parameter=prompt)",
         ),
-        (
-            json!({"prompt": [[]]}),
-            BAD,
-            None,
-            "The decoder prompt cannot be empty",
-        ),
+        (json!({"prompt": [[]]}), BAD, None, "The decoder prompt cannot be empty"),
         (
             json!({"prompt": "Hi", "max_tokens": 0}),
             BAD,
             Some("max_tokens"),
             "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
         ),
-        (
-            json!({"prompt": [999_999]}),
-            BAD,
-            None,
-            "Token id 999999 is out of vocabulary",
-        ),
+        (json!({"prompt": [999_999]}), BAD, None, "Token id 999999 is out of vocabulary"),
         (
             json!({"prompt": [4_294_967_296_u64]}),
             BAD,
@@ -293,18 +268,10 @@ async fn prompts_longer_than_the_context() {
         (CHAT, chat, says("at least ", 65)),
         (COMPLETION, json!({"prompt": text}), says("at least ", 65)),
         (COMPLETION, json!({"prompt": ids}), says("", 100)),
-        (
-            COMPLETION,
-            json!({"prompt": &ids[..65]}),
-            says("at least ", 65),
-        ),
+        (COMPLETION, json!({"prompt": &ids[..65]}), says("at least ", 65)),
     ] {
         let answer = sim.post(path, &body).await;
-        assert_eq!(
-            answer.json(),
-            fault(BAD, Some("input_tokens"), &message),
-            "{body}"
-        );
+        assert_eq!(answer.json(), fault(BAD, Some("input_tokens"), &message), "{body}");
     }
     let full = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)";
     let answer = sim.post(COMPLETION, &json!({"prompt": &ids[..64]})).await;

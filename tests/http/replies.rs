@@ -13,9 +13,7 @@ const CHAT: &str = "/v1/chat/completions";
 async fn sim(replies: &str, flags: &[&str]) -> Sim {
     let flags = [&["--model", "demo", "--request-history", "100"], flags].concat();
     let sim = Sim::start(CliMode::Llmd, &flags).await;
-    let answer = sim
-        .ask(post("/admin/replies", &[], replies.as_bytes()))
-        .await;
+    let answer = sim.ask(post("/admin/replies", &[], replies.as_bytes())).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     sim
 }
@@ -135,8 +133,7 @@ async fn attempts_follow_client_retry_count() {
         let header = format!("x-stainless-retry-count: {count}");
         sim.post_with(CHAT, &[&header], &said("same")).await;
     }
-    sim.post_with(CHAT, &["x-stainless-retry-count: 1"], &said("another"))
-        .await;
+    sim.post_with(CHAT, &["x-stainless-retry-count: 1"], &said("another")).await;
     let shown = sim.get("/admin/requests?wait=8").await.json();
     let requests = shown["requests"].as_array().unwrap();
     let attempts: Vec<&Value> = requests.iter().map(|r| &r["attempt"]).collect();
@@ -149,15 +146,10 @@ async fn attempts_follow_client_retry_count() {
 
 #[tokio::test]
 async fn concurrent_attempt_has_no_gap() {
-    let sim = sim(
-        "- {when: {contains: long}, say: a b c, pace: {first_token: 1h}}",
-        &[],
-    )
-    .await;
+    let sim = sim("- {when: {contains: long}, say: a b c, pace: {first_token: 1h}}", &[]).await;
     let key = ["idempotency-key: a"];
     let mut wire = sim.connect().await;
-    wire.send(&post(CHAT, &key, said("long").to_string().as_bytes()))
-        .await;
+    wire.send(&post(CHAT, &key, said("long").to_string().as_bytes())).await;
     let read = async || {
         let shown = sim.get("/admin/requests?key=a").await.json();
         shown["count"] == 1
@@ -166,25 +158,14 @@ async fn concurrent_attempt_has_no_gap() {
     sim.post_with(CHAT, &key, &said("short")).await;
     let shown = sim.get("/admin/requests?wait=1").await.json();
     let (first, second) = (&shown["requests"][0], &shown["requests"][1]);
-    assert_eq!(
-        (&first["outcome"], &second["attempt"]),
-        (&json!("running"), &json!(2))
-    );
+    assert_eq!((&first["outcome"], &second["attempt"]), (&json!("running"), &json!(2)));
     assert!(second["gap_seconds"].is_null(), "{second}");
 }
 
 /// Bodies that are no JSON, and 128 MiB of bodies and headers in all.
 #[tokio::test]
 async fn recorded_bodies_are_verbatim_and_bounded() {
-    let sim = sim(
-        "[]",
-        &[
-            "--request-history-bodies",
-            "--max-request-body-size-mb",
-            "64",
-        ],
-    )
-    .await;
+    let sim = sim("[]", &["--request-history-bodies", "--max-request-body-size-mb", "64"]).await;
     let own = br#"{"model":  "demo", "messages": [{"role": "user", "content": "x"}]}"#;
     sim.ask(post(CHAT, &[], own)).await;
     sim.ask(post(CHAT, &[], b"{\"a\": \xff\"")).await;
@@ -194,9 +175,7 @@ async fn recorded_bodies_are_verbatim_and_bounded() {
     assert_eq!(shown["requests"][1]["body"], "{\"a\": \u{fffd}\"");
     let large = json!({"model": "demo", "prompt": "x", "user": "y".repeat(30 << 20)}).to_string();
     for _ in 0..5 {
-        let answer = sim
-            .ask(post("/v1/completions", &[], large.as_bytes()))
-            .await;
+        let answer = sim.ask(post("/v1/completions", &[], large.as_bytes())).await;
         assert_eq!(answer.status, 200);
     }
     let shown = sim.get("/admin/requests?limit=0&wait=4").await.json();
@@ -208,8 +187,7 @@ async fn key_like_line_in_body_is_kept() {
     let flags = ["--request-history-bodies", "--api-key", "sk"];
     let sim = sim("[]", &flags).await;
     let body = "line\r\nAuthorization: Bearer x \r\nend";
-    sim.ask(post(CHAT, &["authorization: Bearer sk"], body.as_bytes()))
-        .await;
+    sim.ask(post(CHAT, &["authorization: Bearer sk"], body.as_bytes())).await;
     let shown = sim.get("/admin/requests?wait=1").await.json();
     assert_eq!(shown["requests"][0]["body"], body);
 }
@@ -224,11 +202,7 @@ async fn a_prompt_of_token_ids_is_matched_as_a_list_of_numbers() {
 
 #[tokio::test]
 async fn request_history_is_bounded_and_filtered() {
-    let sim = sim(
-        "[]",
-        &["--request-history", "3", "--request-history-bodies"],
-    )
-    .await;
+    let sim = sim("[]", &["--request-history", "3", "--request-history-bodies"]).await;
     for text in ["a", "b", "c", "d"] {
         sim.post(CHAT, &said(text)).await;
     }
@@ -241,44 +215,24 @@ async fn request_history_is_bounded_and_filtered() {
     assert_eq!(never.status, 400, "{}", never.text());
     let missing = sim.get("/admin/requests?status=404").await.json();
     assert_eq!(missing["requests"][0]["path"], "/no/such/path");
-    let last = sim
-        .get("/admin/requests?path=/v1/chat/completions&limit=1")
-        .await;
+    let last = sim.get("/admin/requests?path=/v1/chat/completions&limit=1").await;
     let last = last.json();
-    assert_eq!(
-        (&last["count"], &last["requests"][0]["id"]),
-        (&json!(2), &json!(4))
-    );
+    assert_eq!((&last["count"], &last["requests"][0]["id"]), (&json!(2), &json!(4)));
     let after = sim.get("/admin/requests?after=4&model=demo").await.json();
     assert_eq!(after["count"], 0);
-    let removed = sim
-        .ask("DELETE /admin/requests HTTP/1.1\r\nhost: x\r\n\r\n")
-        .await;
+    let removed = sim.ask("DELETE /admin/requests HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert_eq!(removed.json()["removed"], 3);
     let late = sim.get("/admin/requests?wait=1&timeout=1ms").await;
     assert_eq!(late.status, 408);
-    assert!(
-        late.text()
-            .contains("0 of 1 requests have ended within 1ms"),
-        "{}",
-        late.text()
-    );
+    assert!(late.text().contains("0 of 1 requests have ended within 1ms"), "{}", late.text());
     let wrong = sim.get("/admin/requests?colour=red").await;
     assert_eq!(wrong.status, 400);
-    assert!(
-        wrong.text().contains("known are path, model"),
-        "{}",
-        wrong.text()
-    );
+    assert!(wrong.text().contains("known are path, model"), "{}", wrong.text());
 }
 
 #[tokio::test]
 async fn history_wait_returns_at_request_end() {
-    let sim = sim(
-        "- {say: a b c d e f, pace: {first_token: 1ms, between_tokens: 1h}}",
-        &[],
-    )
-    .await;
+    let sim = sim("- {say: a b c d e f, pace: {first_token: 1ms, between_tokens: 1h}}", &[]).await;
     let mut wire = sim.connect().await;
     let mut body = said("x");
     body["stream"] = true.into();
@@ -293,10 +247,7 @@ async fn history_wait_returns_at_request_end() {
         drop(wire);
     });
     let cut = &waited.json()["requests"][0];
-    assert_eq!(
-        (&cut["outcome"], &cut["stream"]),
-        (&json!("cut"), &json!(true))
-    );
+    assert_eq!((&cut["outcome"], &cut["stream"]), (&json!("cut"), &json!(true)));
     assert!(cut["completion_tokens"].as_u64() < Some(6));
     assert!(Duration::from_secs_f64(cut["seconds"].as_f64().unwrap()) < Duration::from_secs(20));
 }
@@ -306,28 +257,18 @@ async fn invalid_script_changes_nothing() {
     let sim = Sim::start(CliMode::Llmd, &["--model", "demo"]).await;
     let answer = sim.get("/admin/requests").await;
     assert_eq!(answer.status, 404);
-    assert!(
-        answer.text().contains("--request-history"),
-        "{}",
-        answer.text()
-    );
+    assert!(answer.text().contains("--request-history"), "{}", answer.text());
     let ask = async |text: &str| sim.ask(post("/admin/replies", &[], text.as_bytes())).await;
     assert_eq!(ask("- say: kept").await.status, 200);
     let refused = ask("- tell: nothing").await;
     assert_eq!(refused.status, 400);
-    assert!(
-        refused.text().contains("replies[0]: unknown key"),
-        "{}",
-        refused.text()
-    );
+    assert!(refused.text().contains("replies[0]: unknown key"), "{}", refused.text());
     let content = async || {
         let answer = sim.post(CHAT, &said("x")).await.json();
         answer["choices"][0]["message"]["content"].clone()
     };
     assert_eq!(content().await, "kept");
-    let ended = sim
-        .ask("DELETE /admin/replies HTTP/1.1\r\nhost: x\r\n\r\n")
-        .await;
+    let ended = sim.ask("DELETE /admin/replies HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert_eq!(ended.json()["replies"], json!([]));
     assert_ne!(content().await, "kept");
 }
@@ -349,10 +290,7 @@ async fn rejected_requests_consume_no_scripted_reply() {
     sim.poke("/pause").await;
     assert_eq!(completion(json!({})).await.status, 503);
     sim.poke("/resume").await;
-    assert_eq!(
-        completion(json!({"stop_token_ids": [-1]})).await.status,
-        400
-    );
+    assert_eq!(completion(json!({"stop_token_ids": [-1]})).await.status, 400);
     assert_eq!(completion(json!({"n": 3})).await.status, 503);
     let shown = sim.get("/admin/replies").await.json();
     assert_eq!(shown["replies"][0]["answered"], 0);

@@ -19,9 +19,7 @@ async fn plays(sim: &Sim, phases: Value, until: impl FnMut(&Availability) -> boo
     let scenario = json!({"phases": phases}).to_string();
     // The answer may be lost with its connection.
     let mut operator = sim.connect().await;
-    operator
-        .send(&post("/admin/scenario", &[], scenario.as_bytes()))
-        .await;
+    operator.send(&post("/admin/scenario", &[], scenario.as_bytes())).await;
     let reached = tokio::time::timeout(PATIENCE, availability.wait_for(until));
     reached.await.expect("the restart never comes").unwrap();
 }
@@ -49,22 +47,14 @@ async fn answers(sim: &Sim, path: &str) -> Option<Value> {
 
 #[tokio::test]
 async fn a_restart_loses_all_that_is_not_on_the_command_line() {
-    let flags = [
-        "--dev-mode",
-        "--enable-lora",
-        "--lora-modules",
-        "one=/one",
-        "--responses-store",
-    ];
+    let flags = ["--dev-mode", "--enable-lora", "--lora-modules", "one=/one", "--responses-store"];
     let sim = Sim::serve(&flags).await;
     let response = json!({"input": "one two", "store": true, "max_output_tokens": 4});
     let stored = sim.post(RESPONSES, &response).await.json();
     let stored = format!("{RESPONSES}/{}", stored["id"].as_str().unwrap());
     assert!(answers(&sim, &stored).await.is_some());
     let models = &sim.server.app_state().service().models;
-    models
-        .load_adapter("two", "/two", None, AdapterLoadMode::New)
-        .unwrap();
+    models.load_adapter("two", "/two", None, AdapterLoadMode::New).unwrap();
     models.unload_adapter("one");
     sim.poke("/sleep?level=1").await;
     sim.poke("/pause?mode=keep").await;
@@ -79,13 +69,8 @@ async fn a_restart_loses_all_that_is_not_on_the_command_line() {
     assert_eq!(names, ["tiny-llama", "one"]);
     assert_eq!(answers(&sim, &stored).await, None);
     let page = sim.get("/metrics").await.text();
-    let mut states = page
-        .lines()
-        .filter(|line| line.starts_with("vllm:engine_sleep_state{"));
-    assert!(
-        states.all(|line| line.contains("awake") == line.ends_with(" 1.0")),
-        "{page}"
-    );
+    let mut states = page.lines().filter(|line| line.starts_with("vllm:engine_sleep_state{"));
+    assert!(states.all(|line| line.contains("awake") == line.ends_with(" 1.0")), "{page}");
     let again = sim.post(RESPONSES, &response).await;
     assert_eq!(again.status, 200, "{}", again.text());
 }

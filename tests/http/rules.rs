@@ -26,19 +26,13 @@ fn end(answer: &Value) -> (&Value, &Value) {
 async fn usage_token_counts_add_up() {
     let sim = Sim::serve(&[]).await;
     for n in [1, 3] {
-        for prompt in [
-            json!("Hi"),
-            json!(["Hi", "Hello there"]),
-            json!([[1, 2, 3], [4]]),
-        ] {
+        for prompt in [json!("Hi"), json!(["Hi", "Hello there"]), json!([[1, 2, 3], [4]])] {
             let body = json!({"prompt": prompt, "n": n, "max_tokens": 7, "return_token_ids": true});
             let answer = complete(&sim, body.clone()).await;
             let usage = &answer["usage"];
             let count = |key: &str| usage[key].as_u64().unwrap();
             let choices = answer["choices"].as_array().unwrap();
-            let ids = choices
-                .iter()
-                .map(|c| c["token_ids"].as_array().unwrap().len() as u64);
+            let ids = choices.iter().map(|c| c["token_ids"].as_array().unwrap().len() as u64);
             assert_eq!(count("completion_tokens"), ids.sum::<u64>(), "{body}");
             let prompts = choices
                 .iter()
@@ -47,10 +41,7 @@ async fn usage_token_counts_add_up() {
             assert_eq!(count("prompt_tokens"), prompts.sum::<u64>(), "{body}");
             let total = count("prompt_tokens") + count("completion_tokens");
             assert_eq!(count("total_tokens"), total, "{body}");
-            let indices: Vec<_> = choices
-                .iter()
-                .map(|c| c["index"].as_u64().unwrap())
-                .collect();
+            let indices: Vec<_> = choices.iter().map(|c| c["index"].as_u64().unwrap()).collect();
             assert_eq!(indices, (0..choices.len() as u64).collect::<Vec<_>>());
         }
     }
@@ -94,10 +85,7 @@ async fn tokenize_count_equals_chat_prompt_tokens() {
     for path in [CHAT, "/tokenize"] {
         let answer = sim.post(path, &body).await;
         assert_eq!(answer.status, 400);
-        assert_eq!(
-            answer.json()["error"]["message"],
-            "tiny-llama is not a multimodal model"
-        );
+        assert_eq!(answer.json()["error"]["message"], "tiny-llama is not a multimodal model");
     }
 }
 
@@ -184,10 +172,7 @@ async fn min_tokens_delays_the_end() {
         let mut body = short.clone();
         body["min_tokens"] = json!(min_tokens);
         let answer = sim.post(CHAT, &body).await.json();
-        assert!(
-            answer["usage"]["completion_tokens"].as_u64().unwrap() >= min_tokens,
-            "{answer}"
-        );
+        assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() >= min_tokens, "{answer}");
     }
 }
 
@@ -208,11 +193,7 @@ async fn stop_string_is_not_in_reply() {
                     "include_stop_str_in_output": with,
                 });
                 let answer = sim.post(COMPLETION, &body).await;
-                let expected = if with {
-                    format!("{said}{reason}")
-                } else {
-                    said.to_owned()
-                };
+                let expected = if with { format!("{said}{reason}") } else { said.to_owned() };
                 assert_eq!(answer.said(0), expected, "{body}");
                 let last = match stream {
                     true => answer.deltas().pop().unwrap(),
@@ -249,10 +230,7 @@ async fn a_bias_of_100_determines_every_token() {
     let sim = Sim::serve(&[]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 5, "logit_bias": {"39": 100}, "return_token_ids": true});
     let answer = complete(&sim, body).await;
-    assert_eq!(
-        answer["choices"][0]["token_ids"],
-        json!([39, 39, 39, 39, 39])
-    );
+    assert_eq!(answer["choices"][0]["token_ids"], json!([39, 39, 39, 39, 39]));
     // Towards an end token: the primary one names no reason, the other its id.
     for (id, reason) in [(EOS[1], json!(null)), (EOS[0], json!(EOS[0]))] {
         let bias = json!({id.to_string(): 100});
@@ -284,12 +262,7 @@ async fn replies_repeat_at_any_concurrency() {
                     "seed": i, "stream": i % 2 == 0, "n": 1 + i % 3, "temperature": 0.8,
                 });
                 let answer = sim.post(CHAT, &body).await;
-                (
-                    i,
-                    (0..=(i % 3) as u64)
-                        .map(|choice| answer.said(choice))
-                        .collect::<Vec<_>>(),
-                )
+                (i, (0..=(i % 3) as u64).map(|choice| answer.said(choice)).collect::<Vec<_>>())
             })
         });
         let clients: Vec<_> = clients.collect();
@@ -308,13 +281,8 @@ async fn replies_repeat_at_any_concurrency() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paced_tokens_arrive_on_time() {
-    let sim = Sim::serve(&[
-        "--time-to-first-token",
-        "200ms",
-        "--inter-token-latency",
-        "150ms",
-    ])
-    .await;
+    let sim =
+        Sim::serve(&["--time-to-first-token", "200ms", "--inter-token-latency", "150ms"]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 5, "ignore_eos": true, "stream": true});
     let start = tokio::time::Instant::now();
     let answer = sim.post(COMPLETION, &body).await;
@@ -322,11 +290,7 @@ async fn paced_tokens_arrive_on_time() {
     // Never early; late only by what the machine adds.
     assert!((800..4000).contains(&taken), "{taken} ms");
     // The end shares the last token's chunk or has its own.
-    assert!(
-        (5..=6).contains(&answer.chunks.len()),
-        "{}",
-        answer.chunks.len()
-    );
+    assert!((5..=6).contains(&answer.chunks.len()), "{}", answer.chunks.len());
     for chunk in &answer.chunks[..4] {
         assert_eq!(chunk.matches("data: ").count(), 1, "{chunk}");
     }
@@ -367,12 +331,7 @@ async fn multi_token_character_is_sent_once() {
     let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(joined(content).starts_with(text), "{whole}");
     assert!(!content.to_string().contains('\u{fffd}'), "{content}");
-    let part = &content
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|t| t["token"] == "")
-        .unwrap();
+    let part = &content.as_array().unwrap().iter().find(|t| t["token"] == "").unwrap();
     assert_eq!(part["bytes"], json!([]));
     let mut streamed = chat.clone();
     streamed["stream"] = true.into();
@@ -383,10 +342,7 @@ async fn multi_token_character_is_sent_once() {
         .filter_map(|l| serde_json::from_str::<Value>(l.strip_prefix("data: ")?).ok());
     let parts: Vec<Value> = chunks
         .flat_map(|c| {
-            c["choices"][0]["logprobs"]["content"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default()
+            c["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default()
         })
         .collect();
     assert_eq!(json!(parts), *content);

@@ -56,17 +56,13 @@ async fn a_repeated_scenario_faults_the_same_requests() {
     begin().await;
     let first = play().await;
     let scene = sim.get("/admin/scenario").await.json();
-    assert_eq!(
-        (&scene["running"], &scene["phase"]),
-        (&json!(false), &Value::Null)
-    );
+    assert_eq!((&scene["running"], &scene["phase"]), (&json!(false), &Value::Null));
     begin().await;
     let second = play().await;
     assert_eq!(first, second);
     let spoiled = |from: usize, to: usize| {
         let part = first[from..to].iter();
-        part.filter(|(status, done)| *status != 200 || !done)
-            .count()
+        part.filter(|(status, done)| *status != 200 || !done).count()
     };
     assert_eq!(spoiled(0, 10), 0);
     assert!((8..25).contains(&spoiled(10, 50)), "{first:?}");
@@ -108,19 +104,12 @@ async fn timed_phases_change_and_restore_settings() {
 
 #[tokio::test]
 async fn a_restart_resets_every_connection_and_leaves_a_cold_cache() {
-    let flags = [
-        "--mode",
-        "echo",
-        "--enable-kvcache",
-        "--inter-token-latency",
-        "50ms",
-    ];
+    let flags = ["--mode", "echo", "--enable-kvcache", "--inter-token-latency", "50ms"];
     let sim = Sim::llmd(&flags).await;
     let mut idle = sim.connect().await;
     let mut busy = sim.connect().await;
     let body = chat().to_string();
-    busy.send(&post("/v1/chat/completions", &[], body.as_bytes()))
-        .await;
+    busy.send(&post("/v1/chat/completions", &[], body.as_bytes())).await;
     assert_eq!(busy.head().await.status, 200);
     let scenario = json!({"phases": [{"for": "300ms", "do": [{"restart": "150ms"}]}]});
     // The answer to this very request may be lost with its connection.
@@ -158,15 +147,8 @@ async fn an_invalid_scenario_changes_nothing() {
     for (scenario, why) in cases {
         let answer = sim.post("/admin/scenario", &scenario).await;
         assert_eq!(answer.status, 400);
-        assert!(
-            answer.text().replace("\\\"", "\"").contains(why),
-            "{}",
-            answer.text()
-        );
-        assert_eq!(
-            sim.get("/admin/scenario").await.json()["scenario"],
-            Value::Null
-        );
+        assert!(answer.text().replace("\\\"", "\"").contains(why), "{}", answer.text());
+        assert_eq!(sim.get("/admin/scenario").await.json()["scenario"], Value::Null);
     }
 }
 
@@ -192,16 +174,8 @@ async fn admin_change_applies_to_all_or_one_rank() {
     let mut started = None;
     for port in (21_000..22_000).step_by(7) {
         let port = port.to_string();
-        let flags = [
-            "--model",
-            "m",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            &port,
-            "--data-parallel-size",
-            "2",
-        ];
+        let flags =
+            ["--model", "m", "--host", "127.0.0.1", "--port", &port, "--data-parallel-size", "2"];
         let loaded = LoadedConfig::from_flags(CliMode::Llmd, &flags).unwrap();
         if let Ok(fleet) = ServerFleet::start(loaded).await {
             started = Some(fleet);
@@ -229,19 +203,10 @@ async fn admin_change_applies_to_all_or_one_rank() {
         ask(0, post(&path, &[], body.as_bytes())).await.status
     };
     assert_eq!((change("", 30).await, rates().await), (200, vec![30, 30]));
-    assert_eq!(
-        (change("?rank=1", 60).await, rates().await),
-        (200, vec![30, 60])
-    );
+    assert_eq!((change("?rank=1", 60).await, rates().await), (200, vec![30, 60]));
     assert_eq!((change("", 101).await, rates().await), (400, vec![30, 60]));
-    assert_eq!(
-        (change("?rank=2", 5).await, rates().await),
-        (404, vec![30, 60])
-    );
-    assert_eq!(
-        (change("?rank=x", 5).await, rates().await),
-        (400, vec![30, 60])
-    );
+    assert_eq!((change("?rank=2", 5).await, rates().await), (404, vec![30, 60]));
+    assert_eq!((change("?rank=x", 5).await, rates().await), (400, vec![30, 60]));
     fleet.shutdown().await;
 }
 
@@ -253,13 +218,7 @@ async fn request_sees_consistent_settings() {
     const CLIENTS: usize = 50;
     const FLIPS: usize = 100;
     const SEVERAL: u32 = 10;
-    let flags = [
-        "--mode",
-        "echo",
-        "--force-dummy-tokenizer",
-        "--max-num-seqs",
-        "64",
-    ];
+    let flags = ["--mode", "echo", "--force-dummy-tokenizer", "--max-num-seqs", "64"];
     let sim = Sim::llmd(&flags).await;
     let settings = |slow: bool| {
         json!({
@@ -309,10 +268,7 @@ async fn request_sees_consistent_settings() {
         let seen = client.await.unwrap();
         (refused, answered) = (refused + seen.0, answered + seen.1);
     }
-    assert!(
-        refused > CLIENTS && answered > CLIENTS,
-        "{refused} {answered}"
-    );
+    assert!(refused > CLIENTS && answered > CLIENTS, "{refused} {answered}");
 }
 
 #[tokio::test]
@@ -327,10 +283,7 @@ async fn the_example_scenarios_are_valid() {
         let answer = sim.ask(post("/admin/scenario", &[], &text)).await;
         assert_eq!(answer.status, 200, "{name}: {}", answer.text());
         let scene = answer.json();
-        assert_eq!(
-            (&scene["scenario"], &scene["running"]),
-            (&json!(name), &json!(true))
-        );
+        assert_eq!((&scene["scenario"], &scene["running"]), (&json!(name), &json!(true)));
         played.push(name);
     }
     assert!(played.len() >= 8, "{played:?}");
@@ -338,10 +291,7 @@ async fn the_example_scenarios_are_valid() {
     let file = format!("{folder}/overload.yaml");
     let sim = Sim::serve(&["--scenario", &file, "--dev-mode"]).await;
     let scene = sim.get("/admin/scenario").await.json();
-    assert_eq!(
-        (&scene["scenario"], &scene["phase"]),
-        (&json!("overload"), &json!("normal"))
-    );
+    assert_eq!((&scene["scenario"], &scene["phase"]), (&json!("overload"), &json!("normal")));
     let line = "vllm_sim_scenario_phase{phase=\"normal\",scenario=\"overload\"} 1.0";
     assert!(sim.get("/metrics").await.text().contains(line));
 }
@@ -355,11 +305,7 @@ async fn settings_of_the_active_phase_are_shown() {
     assert_eq!(sim.ask(begin).await.status, 200);
     let shown = sim.get("/admin/config").await.json();
     let of = |shown: &Value| {
-        let names = [
-            "failure-injection-rate",
-            "latency-factor",
-            "time-to-first-token",
-        ];
+        let names = ["failure-injection-rate", "latency-factor", "time-to-first-token"];
         names.map(|name| shown[name].to_string())
     };
     assert_eq!(of(&shown), ["30", "2", "\"1ms\""]);

@@ -10,24 +10,9 @@ async fn transcription_response_shapes() {
     let seed = ("seed", "3");
     for (name, path, seconds, fields) in [
         ("transcription", TRANSCRIBE, 2.5, &[seed][..]),
-        (
-            "transcription-text",
-            TRANSCRIBE,
-            2.5,
-            &[("response_format", "text")],
-        ),
-        (
-            "transcription-verbose",
-            TRANSCRIBE,
-            31.0,
-            &[("response_format", "verbose_json")],
-        ),
-        (
-            "transcription-stream",
-            TRANSCRIBE,
-            1.0,
-            &[("stream", "true")],
-        ),
+        ("transcription-text", TRANSCRIBE, 2.5, &[("response_format", "text")]),
+        ("transcription-verbose", TRANSCRIBE, 31.0, &[("response_format", "verbose_json")]),
+        ("transcription-stream", TRANSCRIBE, 1.0, &[("stream", "true")]),
         (
             "transcription-stream-usage",
             TRANSCRIBE,
@@ -35,28 +20,13 @@ async fn transcription_response_shapes() {
             &[("stream", "true"), ("stream_include_usage", "true")],
         ),
         ("translation", TRANSLATE, 2.5, &[]),
-        (
-            "translation-verbose",
-            TRANSLATE,
-            2.5,
-            &[("response_format", "verbose_json")],
-        ),
+        ("translation-verbose", TRANSLATE, 2.5, &[("response_format", "verbose_json")]),
         ("translation-stream", TRANSLATE, 1.0, &[("stream", "true")]),
-        (
-            "transcription-refused",
-            TRANSCRIBE,
-            1.0,
-            &[("response_format", "srt")],
-        ),
+        ("transcription-refused", TRANSCRIBE, 1.0, &[("response_format", "srt")]),
     ] {
         let answer = transcribe(&sim, path, fields, &wav(seconds)).await;
-        let shown = fields
-            .iter()
-            .map(|(name, value)| format!("{name}={value}\n"));
-        let request = format!(
-            "POST {path}\n{}file: {seconds} s",
-            shown.collect::<String>()
-        );
+        let shown = fields.iter().map(|(name, value)| format!("{name}={value}\n"));
+        let request = format!("POST {path}\n{}file: {seconds} s", shown.collect::<String>());
         golden::check(name, &request, &answer);
     }
 }

@@ -130,10 +130,7 @@ async fn stream_of_two_choices_has_indices() {
             .filter(|choice| choice["index"] == index)
             .collect();
         assert_eq!(own[0]["delta"], json!({"role": "assistant", "content": ""}));
-        let text: String = own
-            .iter()
-            .filter_map(|c| c["delta"]["content"].as_str())
-            .collect();
+        let text: String = own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect();
         assert_eq!(text, "Hello there, world.");
         let finishes: Vec<_> = own.iter().map(|c| &c["finish_reason"]).collect();
         let (last, others) = finishes.split_last().unwrap();
@@ -147,13 +144,7 @@ async fn stream_of_two_choices_has_indices() {
 #[tokio::test]
 async fn flags_change_chat_response_shape() {
     golden(
-        &[
-            "--enable-prompt-tokens-details",
-            "--fingerprint-mode",
-            "none",
-            "--response-role",
-            "bot",
-        ],
+        &["--enable-prompt-tokens-details", "--fingerprint-mode", "none", "--response-role", "bot"],
         &[
             ("chat-flags", json!({"max_tokens": 1})),
             (
@@ -171,10 +162,7 @@ async fn flags_change_chat_response_shape() {
             "--fingerprint-value",
             "fp",
         ],
-        &[(
-            "chat-stream-forced-usage",
-            json!({"stream": true, "max_tokens": 1}),
-        )],
+        &[("chat-stream-forced-usage", json!({"stream": true, "max_tokens": 1}))],
     )
     .await;
 }
@@ -183,20 +171,13 @@ async fn flags_change_chat_response_shape() {
 #[tokio::test]
 async fn billing_header_line_is_removed_from_system() {
     let sim = Sim::serve(&["--trust-request-chat-template"]).await;
-    let (first, second) = (
-        "x-anthropic-billing-header: a",
-        "x-anthropic-billing-header: b",
-    );
+    let (first, second) = ("x-anthropic-billing-header: a", "x-anthropic-billing-header: b");
     let two = format!("{first}\n{second}\nkeep");
     let rest = format!("{second}\nkeep");
     for (role, content, expected) in [
         ("system", json!(two), rest.as_str()),
         ("system", json!([{"type": "text", "text": two}]), &rest),
-        (
-            "system",
-            json!([{"type": "text", "text": first}, {"type": "text", "text": two}]),
-            &rest,
-        ),
+        ("system", json!([{"type": "text", "text": first}, {"type": "text", "text": two}]), &rest),
         ("system", json!([{"type": "refusal", "refusal": two}]), &two),
         ("system", json!(first), ""),
         ("user", json!(two), &two),
@@ -216,18 +197,9 @@ async fn chat_template_numbers_match_python() {
     let vllm = Sim::serve(&["--trust-request-chat-template"]).await;
     let llmd = Sim::llmd(&["--compat", "llm-d", "--trust-request-chat-template"]).await;
     for (arguments, expected) in [
-        (
-            r#"{"a": NaN, "b": [-Infinity, 1e400]}"#,
-            "{'a': nan, 'b': [-inf, inf]}",
-        ),
-        (
-            r#"{"a": 12345678901234567890123}"#,
-            "{'a': 12345678901234567890123}",
-        ),
-        (
-            r#"{"a": 18446744073709551615, "b": 1.50}"#,
-            "{'a': 18446744073709551615, 'b': 1.5}",
-        ),
+        (r#"{"a": NaN, "b": [-Infinity, 1e400]}"#, "{'a': nan, 'b': [-inf, inf]}"),
+        (r#"{"a": 12345678901234567890123}"#, "{'a': 12345678901234567890123}"),
+        (r#"{"a": 18446744073709551615, "b": 1.50}"#, "{'a': 18446744073709551615, 'b': 1.5}"),
         ("NaN", "{}"),
     ] {
         let call = json!({
@@ -239,11 +211,7 @@ async fn chat_template_numbers_match_python() {
             "model": "tiny-llama", "return_prompt_text": true, "max_tokens": 1,
         }));
         for sim in [&vllm, &llmd] {
-            assert_eq!(
-                sim.post(PATH, &body).await.json()["prompt_text"],
-                expected,
-                "{body}"
-            );
+            assert_eq!(sim.post(PATH, &body).await.json()["prompt_text"], expected, "{body}");
         }
     }
     vllm.server.shutdown().await;

@@ -19,42 +19,15 @@ async fn completion_unary_response_shapes() {
     let prompt = "Hello there, world.";
     golden(&[
         ("completion", json!({"prompt": prompt})),
-        (
-            "completion-length",
-            json!({"prompt": prompt, "max_tokens": 2}),
-        ),
-        (
-            "completion-ids",
-            json!({"prompt": [39, 68, 75, 75, 78], "max_tokens": 3}),
-        ),
-        (
-            "completion-texts",
-            json!({"prompt": ["One.", "Two."], "max_tokens": 2}),
-        ),
-        (
-            "completion-id-lists",
-            json!({"prompt": [[39, 68], [75, 78]], "max_tokens": 2}),
-        ),
-        (
-            "completion-n",
-            json!({"prompt": ["One.", "Two."], "n": 2, "max_tokens": 1}),
-        ),
-        (
-            "completion-logprobs",
-            json!({"prompt": prompt, "logprobs": 0, "max_tokens": 2}),
-        ),
-        (
-            "completion-logprobs-top",
-            json!({"prompt": prompt, "logprobs": 2, "max_tokens": 2}),
-        ),
-        (
-            "completion-echo",
-            json!({"prompt": prompt, "echo": true, "max_tokens": 2}),
-        ),
-        (
-            "completion-echo-only",
-            json!({"prompt": prompt, "echo": true, "max_tokens": 0}),
-        ),
+        ("completion-length", json!({"prompt": prompt, "max_tokens": 2})),
+        ("completion-ids", json!({"prompt": [39, 68, 75, 75, 78], "max_tokens": 3})),
+        ("completion-texts", json!({"prompt": ["One.", "Two."], "max_tokens": 2})),
+        ("completion-id-lists", json!({"prompt": [[39, 68], [75, 78]], "max_tokens": 2})),
+        ("completion-n", json!({"prompt": ["One.", "Two."], "n": 2, "max_tokens": 1})),
+        ("completion-logprobs", json!({"prompt": prompt, "logprobs": 0, "max_tokens": 2})),
+        ("completion-logprobs-top", json!({"prompt": prompt, "logprobs": 2, "max_tokens": 2})),
+        ("completion-echo", json!({"prompt": prompt, "echo": true, "max_tokens": 2})),
+        ("completion-echo-only", json!({"prompt": prompt, "echo": true, "max_tokens": 0})),
         (
             "completion-echo-logprobs",
             json!({"prompt": "Hi", "echo": true, "logprobs": 0, "max_tokens": 1}),
@@ -67,10 +40,7 @@ async fn completion_unary_response_shapes() {
             "completion-prompt-logprobs",
             json!({"prompt": "Hi", "prompt_logprobs": 1, "max_tokens": 1}),
         ),
-        (
-            "completion-stop",
-            json!({"prompt": prompt, "stop": "there"}),
-        ),
+        ("completion-stop", json!({"prompt": prompt, "stop": "there"})),
         (
             "completion-ignored",
             json!({"prompt": prompt, "best_of": 3, "guided_regex": "a+", "max_tokens": 1}),

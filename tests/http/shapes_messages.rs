@@ -13,9 +13,7 @@ fn body(more: Value) -> Value {
         "model": "tiny-llama", "max_tokens": 40, "seed": 3,
         "messages": [{"role": "user", "content": "Hello there, world."}],
     });
-    let Value::Object(more) = more else {
-        panic!("an object")
-    };
+    let Value::Object(more) = more else { panic!("an object") };
     body.as_object_mut().unwrap().extend(more);
     body
 }
@@ -30,21 +28,13 @@ async fn messages_text_response_shapes() {
             ("messages", body(json!({}))),
             ("messages-length", body(json!({"max_tokens": 2}))),
             ("messages-stop", body(json!({"stop_sequences": ["there"]}))),
-            (
-                "messages-stream",
-                body(json!({"stream": true, "max_tokens": 3})),
-            ),
+            ("messages-stream", body(json!({"stream": true, "max_tokens": 3}))),
         ],
     )
     .await;
     let mut counted = body(json!({"system": "Be kind."}));
     counted.as_object_mut().unwrap().remove("max_tokens");
-    golden::posts(
-        &sim,
-        "/v1/messages/count_tokens",
-        &[("messages-count", counted)],
-    )
-    .await;
+    golden::posts(&sim, "/v1/messages/count_tokens", &[("messages-count", counted)]).await;
 }
 
 #[tokio::test]
@@ -73,14 +63,8 @@ async fn messages_tool_response_shapes() {
         PATH,
         &[
             ("messages-tool", call(json!({"tool_choice": named}))),
-            (
-                "messages-any",
-                call(json!({"tool_choice": {"type": "any"}})),
-            ),
-            (
-                "messages-tool-stream",
-                call(json!({"tool_choice": named, "stream": true})),
-            ),
+            ("messages-any", call(json!({"tool_choice": {"type": "any"}}))),
+            ("messages-tool-stream", call(json!({"tool_choice": named, "stream": true}))),
         ],
     )
     .await;
@@ -96,10 +80,7 @@ async fn messages_error_shapes() {
             ("messages-refused", json!({"model": "tiny-llama"})),
             ("messages-refused-model", body(json!({"model": "other"}))),
             ("messages-refused-length", body(json!({"max_tokens": 0}))),
-            (
-                "messages-refused-context",
-                body(json!({"max_tokens": 999_999_999})),
-            ),
+            ("messages-refused-context", body(json!({"max_tokens": 999_999_999}))),
         ],
     )
     .await;

@@ -8,9 +8,7 @@ use super::sim::{MODEL, Sim};
 async fn golden(sim: &Sim, name: &str, method: &str, path: &str, headers: &[&str]) {
     let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
     let host = "host: sim\r\n";
-    let answer = sim
-        .ask(format!("{method} {path} HTTP/1.1\r\n{host}{lines}\r\n"))
-        .await;
+    let answer = sim.ask(format!("{method} {path} HTTP/1.1\r\n{host}{lines}\r\n")).await;
     let request = format!("{method} {path}\n{}", headers.join("\n"));
     golden::check(name, request.trim_end(), &answer);
 }
@@ -45,8 +43,7 @@ async fn head_request_has_no_body() {
         wire.send(request.as_bytes()).await;
         assert_eq!(wire.head().await.status, status, "{path}");
         // The next answer follows at once: there was no body.
-        wire.send(b"GET /version HTTP/1.1\r\nhost: sim\r\n\r\n")
-            .await;
+        wire.send(b"GET /version HTTP/1.1\r\nhost: sim\r\n\r\n").await;
         assert_eq!(wire.answer().await.status, 200, "{path}");
     }
 }
@@ -60,9 +57,7 @@ async fn metrics_route_accepts_any_method() {
         ("GET", "/metrics/", "0.0.4"),
         ("GET", "/metrics/x?y=z", "0.0.4"),
     ] {
-        let answer = sim
-            .ask(format!("{method} {path} HTTP/1.1\r\nhost: sim\r\n\r\n"))
-            .await;
+        let answer = sim.ask(format!("{method} {path} HTTP/1.1\r\nhost: sim\r\n\r\n")).await;
         assert_eq!(answer.status, 200, "{method} {path}");
         let kind = format!("text/plain; version={version}; charset=utf-8");
         assert_eq!(answer.header("content-type"), Some(kind.as_str()));
@@ -77,22 +72,12 @@ async fn served_model_names_response_shapes() {
     let sim = Sim::serve(&[flags.as_slice(), &adapters].concat()).await;
     golden(&sim, "models-several", "GET", "/v1/models", &[]).await;
     let body = json!({"model": "second", "prompt": "Hi", "max_tokens": 1});
-    assert_eq!(
-        sim.post("/v1/completions", &body).await.json()["model"],
-        "first"
-    );
+    assert_eq!(sim.post("/v1/completions", &body).await.json()["model"], "first");
     let body = json!({"model": "sql", "prompt": "Hi", "max_tokens": 1});
-    assert_eq!(
-        sim.post("/v1/completions", &body).await.json()["model"],
-        "sql"
-    );
+    assert_eq!(sim.post("/v1/completions", &body).await.json()["model"], "sql");
     let body = json!({"model": "third", "prompt": "Hi"});
     let answer = sim.post("/v1/completions", &body).await;
-    golden::check(
-        "models-several-unknown",
-        &format!("POST /v1/completions\n{body}"),
-        &answer,
-    );
+    golden::check("models-several-unknown", &format!("POST /v1/completions\n{body}"), &answer);
 }
 
 #[tokio::test]
@@ -111,26 +96,14 @@ async fn tokenizer_route_response_shapes() {
             "/tokenize",
             json!({"prompt": "Hello there", "return_token_strs": true}),
         ),
-        (
-            "tokenize-chat",
-            "/tokenize",
-            json!({"messages": chat, "return_token_strs": true}),
-        ),
+        ("tokenize-chat", "/tokenize", json!({"messages": chat, "return_token_strs": true})),
         (
             "tokenize-chat-bare",
             "/tokenize",
             json!({"messages": chat, "add_generation_prompt": false, "return_token_strs": true}),
         ),
-        (
-            "detokenize",
-            "/detokenize",
-            json!({"tokens": [39, 68, 75, 75, 78]}),
-        ),
-        (
-            "detokenize-outside",
-            "/detokenize",
-            json!({"tokens": [39, 999_999, 4_294_967_335_u64]}),
-        ),
+        ("detokenize", "/detokenize", json!({"tokens": [39, 68, 75, 75, 78]})),
+        ("detokenize-outside", "/detokenize", json!({"tokens": [39, 999_999, 4_294_967_335_u64]})),
     ] {
         let answer = sim.post(path, &body).await;
         golden::check(name, &format!("POST {path}\n{body}"), &answer);
@@ -148,16 +121,8 @@ async fn malformed_body_error_shapes() {
         ("body-array", Some("application/json"), b"[]"),
         ("body-type", Some("text/plain"), b"{}"),
         ("body-no-type", None, b"{\"prompt\":\"Hi\"}"),
-        (
-            "body-charset",
-            Some("application/json; charset=utf-8"),
-            b"{\"prompt\":\"\"}",
-        ),
-        (
-            "body-not-utf8",
-            Some("application/json"),
-            b"{\"prompt\":\"\xff\"}",
-        ),
+        ("body-charset", Some("application/json; charset=utf-8"), b"{\"prompt\":\"\"}"),
+        ("body-not-utf8", Some("application/json"), b"{\"prompt\":\"\xff\"}"),
         ("body-too-large", Some("application/json"), &big),
     ];
     for (name, kind, body) in cases {
@@ -171,11 +136,7 @@ async fn malformed_body_error_shapes() {
         } else {
             String::from_utf8_lossy(body).into_owned()
         };
-        golden::check(
-            name,
-            &format!("POST /v1/completions\n{kind}{shown}"),
-            &answer,
-        );
+        golden::check(name, &format!("POST /v1/completions\n{kind}{shown}"), &answer);
     }
 }
 
@@ -199,9 +160,7 @@ async fn api_key_response_shapes() {
         (&[], "/nothing", 404),
     ] {
         let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        let answer = sim
-            .ask(format!("GET {path} HTTP/1.1\r\nhost: sim\r\n{lines}\r\n"))
-            .await;
+        let answer = sim.ask(format!("GET {path} HTTP/1.1\r\nhost: sim\r\n{lines}\r\n")).await;
         assert_eq!(answer.status, status, "{path} {headers:?}");
     }
 }
@@ -216,38 +175,17 @@ async fn cors_response_shapes() {
     let closed = Sim::serve(&[]).await;
     let path = "/v1/completions";
     golden(&closed, "cors-closed", "OPTIONS", path, &preflight).await;
-    golden(
-        &closed,
-        "cors-closed-get",
-        "GET",
-        "/version",
-        &preflight[..1],
-    )
-    .await;
+    golden(&closed, "cors-closed-get", "GET", "/version", &preflight[..1]).await;
     let open = Sim::serve(&["--allowed-origins", r#"["*"]"#]).await;
     golden(&open, "cors-open", "OPTIONS", path, &preflight).await;
     golden(&open, "cors-open-get", "GET", "/version", &preflight[..1]).await;
-    golden(
-        &open,
-        "cors-open-not-found",
-        "GET",
-        "/nothing",
-        &preflight[..1],
-    )
-    .await;
+    golden(&open, "cors-open-not-found", "GET", "/nothing", &preflight[..1]).await;
 }
 
 #[tokio::test]
 async fn headers_on_request() {
     let sim = Sim::serve(&["--enable-request-id-headers", "--api-key", "k"]).await;
-    golden(
-        &sim,
-        "request-id",
-        "GET",
-        "/version",
-        &["x-request-id: mine"],
-    )
-    .await;
+    golden(&sim, "request-id", "GET", "/version", &["x-request-id: mine"]).await;
     golden(&sim, "request-id-fresh", "GET", "/nothing", &[]).await;
     golden(&sim, "request-id-unauthorized", "GET", "/v1/models", &[]).await;
     let sim = Sim::serve(&["--mode", "echo"]).await;
@@ -259,11 +197,7 @@ async fn headers_on_request() {
         ("request-id-body", "x-request-id: mine"),
     ] {
         let answer = sim.post_with("/v1/completions", &[header], &body).await;
-        golden::check(
-            name,
-            &format!("POST /v1/completions\n{header}\n{body}"),
-            &answer,
-        );
+        golden::check(name, &format!("POST /v1/completions\n{header}\n{body}"), &answer);
     }
     let sim = Sim::llmd(&["--pod-name", "pod-1", "--pod-namespace", "ns"]).await;
     let answer = sim.get("/health").await;

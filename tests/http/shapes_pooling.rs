@@ -14,18 +14,12 @@ async fn embedding_response_shapes() {
         &sim,
         "/v1/embeddings",
         &[
-            (
-                "embeddings",
-                json!({"input": ["Hi", "Ho"], "dimensions": 4}),
-            ),
+            ("embeddings", json!({"input": ["Hi", "Ho"], "dimensions": 4})),
             (
                 "embeddings-base64",
                 json!({"input": "Hi", "dimensions": 4, "encoding_format": "base64"}),
             ),
-            (
-                "embeddings-refused",
-                json!({"input": "Hi", "dimensions": 0}),
-            ),
+            ("embeddings-refused", json!({"input": "Hi", "dimensions": 0})),
         ],
     )
     .await;

@@ -17,10 +17,7 @@ async fn responses_text_shapes() {
         PATH,
         &[
             ("responses", json!({"input": input})),
-            (
-                "responses-length",
-                json!({"input": input, "max_output_tokens": 2}),
-            ),
+            ("responses-length", json!({"input": input, "max_output_tokens": 2})),
             (
                 "responses-members",
                 json!({
@@ -29,10 +26,7 @@ async fn responses_text_shapes() {
                     "top_p": 0.25, "user": "me", "max_output_tokens": 1,
                 }),
             ),
-            (
-                "responses-stream",
-                json!({"input": input, "stream": true, "max_output_tokens": 3}),
-            ),
+            ("responses-stream", json!({"input": input, "stream": true, "max_output_tokens": 3})),
         ],
     )
     .await;
@@ -49,9 +43,7 @@ async fn responses_reasoning_shapes() {
     let body = |more: Value| {
         let mut body =
             json!({"input": "Hi", "seed": 3, "max_output_tokens": 24, "ignore_eos": true});
-        body.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
     golden::posts(
@@ -77,18 +69,13 @@ async fn responses_tool_shapes() {
     });
     let custom = json!({"type": "custom", "name": "run_code", "description": "Runs Python."});
     let mut cases = Vec::new();
-    for (name, tool) in [
-        ("responses-function", function),
-        ("responses-custom", custom),
-    ] {
+    for (name, tool) in [("responses-function", function), ("responses-custom", custom)] {
         let body = json!({"input": "Hi", "tools": [tool], "tool_choice": "required", "seed": 3});
         let mut stream = body.clone();
         stream["stream"] = true.into();
         cases.extend([(name.to_owned(), body), (format!("{name}-stream"), stream)]);
     }
-    let cases = cases
-        .iter()
-        .map(|(name, body)| (name.as_str(), body.clone()));
+    let cases = cases.iter().map(|(name, body)| (name.as_str(), body.clone()));
     golden::posts(&sim, PATH, &cases.collect::<Vec<_>>()).await;
 }
 
@@ -100,14 +87,8 @@ async fn responses_error_shapes() {
         PATH,
         &[
             ("responses-refused", json!({"input": 5})),
-            (
-                "responses-refused-model",
-                json!({"input": "Hi", "model": "other"}),
-            ),
-            (
-                "responses-refused-length",
-                json!({"input": "Hi", "max_output_tokens": 0}),
-            ),
+            ("responses-refused-model", json!({"input": "Hi", "model": "other"})),
+            ("responses-refused-length", json!({"input": "Hi", "max_output_tokens": 0})),
             (
                 "responses-refused-previous",
                 json!({"input": "Hi", "previous_response_id": "resp_none"}),

@@ -8,12 +8,7 @@ use super::golden;
 use super::sim::{Sim, post};
 
 async fn sim() -> Sim {
-    let parsers = [
-        "--tool-call-parser",
-        "hermes",
-        "--reasoning-parser",
-        "qwen3",
-    ];
+    let parsers = ["--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"];
     let flags = ["--enable-scale-out", "--enable-auto-tool-choice"];
     Sim::serve(&[&flags[..], &parsers].concat()).await
 }
@@ -39,14 +34,8 @@ async fn derender_response_shapes() {
         &[
             ("derender-chat", chat(reply(&words, "stop".into()))),
             ("derender-chat-call", chat(reply(&call, "stop".into()))),
-            (
-                "derender-chat-chunk",
-                chunk(reply(&words[..2], Value::Null)),
-            ),
-            (
-                "derender-chat-refused",
-                json!({"generate_response": reply(&words, "stop".into())}),
-            ),
+            ("derender-chat-chunk", chunk(reply(&words[..2], Value::Null))),
+            ("derender-chat-refused", json!({"generate_response": reply(&words, "stop".into())})),
         ],
     )
     .await;
@@ -57,10 +46,7 @@ async fn derender_response_shapes() {
     golden::posts(
         &sim,
         COMPLETION,
-        &[
-            ("derender-completion", completion),
-            ("derender-completion-chunk", part),
-        ],
+        &[("derender-completion", completion), ("derender-completion-chunk", part)],
     )
     .await;
 }
@@ -70,26 +56,14 @@ async fn requests_to_tokens() {
     let sim = sim().await;
     let messages = json!([{"role": "user", "content": "Hi"}]);
     for (name, path, body) in [
-        (
-            "render-chat",
-            "/v1/chat/completions/render",
-            json!({"messages": messages}),
-        ),
-        (
-            "render-completion",
-            "/v1/completions/render",
-            json!({"prompt": "Hi", "max_tokens": 3}),
-        ),
+        ("render-chat", "/v1/chat/completions/render", json!({"messages": messages})),
+        ("render-completion", "/v1/completions/render", json!({"prompt": "Hi", "max_tokens": 3})),
         (
             "render-messages",
             "/v1/messages/render",
             json!({"model": "tiny-llama", "max_tokens": 3, "messages": messages}),
         ),
-        (
-            "render-responses",
-            "/v1/responses/render",
-            json!({"input": "Hi"}),
-        ),
+        ("render-responses", "/v1/responses/render", json!({"input": "Hi"})),
     ] {
         golden::posts(&sim, path, &[(name, body)]).await;
     }
@@ -107,10 +81,7 @@ async fn token_generate_response_shapes() {
         &[
             ("generate", body),
             ("generate-stream", stream),
-            (
-                "generate-refused",
-                json!({"token_ids": [], "sampling_params": {}}),
-            ),
+            ("generate-refused", json!({"token_ids": [], "sampling_params": {}})),
         ],
     )
     .await;
@@ -122,11 +93,7 @@ async fn long_token_id_list_response_shape() {
     let generate = format!(r#""sampling_params":{{"max_tokens":9,"seed":3}},"token_ids":[{ids}"#);
     let embed = format!(r#""encoding_format":"base64","input":[{ids}"#);
     for (flags, path, body) in [
-        (
-            &["--enable-scale-out"][..],
-            "/inference/v1/generate",
-            generate,
-        ),
+        (&["--enable-scale-out"][..], "/inference/v1/generate", generate),
         (&["--task", "embed"], "/v1/embeddings", embed),
     ] {
         let sim = Sim::serve(&[flags, &["--max-model-len", "65536"]].concat()).await;

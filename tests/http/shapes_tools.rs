@@ -38,16 +38,10 @@ async fn tool_call_response_shapes() {
     let named = json!({"type": "function", "function": {"name": "look"}});
     let mut cases = Vec::new();
     for (name, more) in [
-        (
-            "tools-auto",
-            json!({"structured_outputs": {"regex": written}}),
-        ),
+        ("tools-auto", json!({"structured_outputs": {"regex": written}})),
         ("tools-required", json!({"tool_choice": "required"})),
         ("tools-named", json!({"tool_choice": named})),
-        (
-            "tools-none",
-            json!({"tool_choice": "none", "max_tokens": 2}),
-        ),
+        ("tools-none", json!({"tool_choice": "none", "max_tokens": 2})),
         ("tools-cut", json!({"tool_choice": named, "max_tokens": 3})),
     ] {
         let mut body = chat(&more);
@@ -56,9 +50,7 @@ async fn tool_call_response_shapes() {
         body["stream_options"] = json!({"include_usage": true});
         cases.push((format!("{name}-stream"), body));
     }
-    let cases = cases
-        .iter()
-        .map(|(name, body)| (name.as_str(), body.clone()));
+    let cases = cases.iter().map(|(name, body)| (name.as_str(), body.clone()));
     golden::posts(&sim, PATH, &cases.collect::<Vec<_>>()).await;
 }
 
@@ -71,10 +63,7 @@ async fn tool_request_error_shapes() {
         PATH,
         &[
             ("tools-refused-auto", chat(&json!({}))),
-            (
-                "tools-refused-unknown",
-                chat(&json!({"tool_choice": unknown})),
-            ),
+            ("tools-refused-unknown", chat(&json!({"tool_choice": unknown}))),
         ],
     )
     .await;

@@ -69,9 +69,7 @@ impl Sim {
         loaded.config.server.port = 0;
         // Lines that no test reads.
         loaded.config.server.log.access = false;
-        let server = SimulatorServer::start_loaded(loaded)
-            .await
-            .expect("a start");
+        let server = SimulatorServer::start_loaded(loaded).await.expect("a start");
         let address = server.address;
         Self { server, address }
     }
@@ -94,8 +92,7 @@ impl Sim {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask(format!("GET {path} HTTP/1.1\r\nhost: sim\r\n\r\n"))
-            .await
+        self.ask(format!("GET {path} HTTP/1.1\r\nhost: sim\r\n\r\n")).await
     }
 
     /// A POST without a body.
@@ -109,16 +106,14 @@ impl Sim {
     }
 
     pub(crate) async fn post_with(&self, path: &str, headers: &[&str], body: &Value) -> Answer {
-        self.ask(post(path, headers, body.to_string().as_bytes()))
-            .await
+        self.ask(post(path, headers, body.to_string().as_bytes())).await
     }
 
     /// What one line of `/metrics` shows, labels left out; the sum over all of that name.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text();
         let lines = text.lines().filter(|line| {
-            line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
         });
         let values = lines.map(|line| line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok()));
         values.map(Option::unwrap).sum()

@@ -17,9 +17,7 @@ fn position(page: &str, position: u32) -> f64 {
     let label = format!("position=\"{position}\"");
     let lines = page.lines().filter(|line| line.contains(&label));
     let lines = lines.filter(|line| line.contains("num_accepted_tokens_per_pos_total"));
-    lines
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum()
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 #[tokio::test]
@@ -33,9 +31,7 @@ async fn mean_acceptance_length_matches_config() {
     assert_eq!(answer["usage"]["completion_tokens"], 100_000);
     let page = sim.get("/metrics").await.text();
     let drafts = sim.metric("vllm:spec_decode_num_drafts_total").await;
-    let accepted = sim
-        .metric("vllm:spec_decode_num_accepted_tokens_total")
-        .await;
+    let accepted = sim.metric("vllm:spec_decode_num_accepted_tokens_total").await;
     let mean = 1.0 + accepted / drafts;
     assert!((mean / 3.24 - 1.0).abs() < 0.01, "{mean}");
     let proposed = sim.metric("vllm:spec_decode_num_draft_tokens_total").await;
@@ -52,12 +48,7 @@ async fn mean_acceptance_length_matches_config() {
 async fn a_chunk_of_a_stream_has_the_tokens_of_a_step() {
     let config = json!({"method": "mtp", "num_speculative_tokens": 3,
         "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1, 1, 1]});
-    let delays = [
-        "--time-to-first-token",
-        "1ms",
-        "--inter-token-latency",
-        "5ms",
-    ];
+    let delays = ["--time-to-first-token", "1ms", "--inter-token-latency", "5ms"];
     let sim = drafting(&config, &delays).await;
     let body = json!({"model": "tiny-llama", "prompt": "one two", "max_tokens": 9, "ignore_eos": true,
         "stream": true, "return_token_ids": true});
@@ -81,9 +72,7 @@ async fn ngram_drafts_only_where_the_text_repeats() {
         let body = json!({"model": "tiny-llama", "prompt": prompt, "max_tokens": 20,
             "ignore_eos": true});
         sim.post("/v1/completions", &body).await.json();
-        let accepted = sim
-            .metric("vllm:spec_decode_num_accepted_tokens_total")
-            .await;
+        let accepted = sim.metric("vllm:spec_decode_num_accepted_tokens_total").await;
         assert_eq!(accepted > 0.0, repeats, "{mode}: {accepted}");
         sim.server.shutdown().await;
     }
@@ -180,10 +169,7 @@ async fn block_hashes_include_the_next_token_with_eagle() {
     let (ahead, plain) = (stored(&drafts).await, stored(&dev).await);
     assert_eq!(ahead["lookahead_token_ids"], json!([[26], [42]]));
     // Python: sha256 over pickle.dumps((root, tuple(range(10, 26)), (None, 26)), protocol=5), and so on.
-    assert_eq!(
-        ahead["block_hashes"],
-        json!([LOOKING_AHEAD[0], LOOKING_AHEAD[1]])
-    );
+    assert_eq!(ahead["block_hashes"], json!([LOOKING_AHEAD[0], LOOKING_AHEAD[1]]));
     assert!(plain.get("lookahead_token_ids").is_none(), "{plain}");
     assert_ne!(plain["block_hashes"], ahead["block_hashes"]);
     let config = eagle(r#", "disable_lookahead_block_hashes": true"#);

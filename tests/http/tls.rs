@@ -42,12 +42,7 @@ impl Authority {
 
 /// Certificate and key in files of these names.
 fn write(folder: &Path, name: &str, (cert, key): &(String, String)) -> (String, String) {
-    let path = |suffix: &str| {
-        folder
-            .join(format!("{name}.{suffix}"))
-            .display()
-            .to_string()
-    };
+    let path = |suffix: &str| folder.join(format!("{name}.{suffix}")).display().to_string();
     std::fs::write(path("crt"), cert).unwrap();
     std::fs::write(path("key"), key).unwrap();
     (path("crt"), path("key"))
@@ -78,9 +73,7 @@ async fn connect(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(sim.address()).await?;
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 /// The version, if the server lets us ask.
@@ -88,10 +81,7 @@ async fn version(stream: TlsStream<TcpStream>) -> Option<u16> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = stream;
     // A refusal of the client's certificate comes after the client's part of the handshake.
-    stream
-        .write_all(b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n")
-        .await
-        .ok()?;
+    stream.write_all(b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n").await.ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await.ok()?;
     text.split(' ').nth(1)?.parse().ok()
@@ -103,29 +93,19 @@ async fn serves_tls_with_certificate_files() {
     let authority = Authority::new();
     let (cert, key) = write(folder.path(), "server", &authority.sign("sim.test"));
     let sim = Sim::serve(&["--ssl-certfile", &cert, "--ssl-keyfile", &key]).await;
-    let stream = connect(&sim, client(authority.roots(), None), "sim.test")
-        .await
-        .unwrap();
+    let stream = connect(&sim, client(authority.roots(), None), "sim.test").await.unwrap();
     let mut wire = Wire::new(stream);
-    wire.send(b"GET /v1/models/ HTTP/1.1\r\nhost: sim.test\r\n\r\n")
-        .await;
+    wire.send(b"GET /v1/models/ HTTP/1.1\r\nhost: sim.test\r\n\r\n").await;
     let answer = wire.answer().await;
-    assert_eq!(
-        answer.header("location"),
-        Some("https://sim.test/v1/models")
-    );
+    assert_eq!(answer.header("location"), Some("https://sim.test/v1/models"));
     let stranger = connect(&sim, client(Authority::new().roots(), None), "sim.test").await;
     assert!(stranger.is_err());
     let misnamed = connect(&sim, client(authority.roots(), None), "other.test").await;
     assert!(misnamed.is_err());
     // Plain text on this port harms nobody.
     let mut plain = sim.connect().await;
-    plain
-        .send(b"GET /version HTTP/1.1\r\nhost: sim\r\n\r\n")
-        .await;
-    let stream = connect(&sim, client(authority.roots(), None), "sim.test")
-        .await
-        .unwrap();
+    plain.send(b"GET /version HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+    let stream = connect(&sim, client(authority.roots(), None), "sim.test").await.unwrap();
     assert_eq!(version(stream).await, Some(200));
 }
 
@@ -208,14 +188,7 @@ async fn client_certificates_are_verified() {
         ("2", Some(&known), true),
         ("2", Some(&stranger), false),
     ] {
-        let files = [
-            "--ssl-certfile",
-            &cert,
-            "--ssl-keyfile",
-            &key,
-            "--ssl-ca-certs",
-            &ca,
-        ];
+        let files = ["--ssl-certfile", &cert, "--ssl-keyfile", &key, "--ssl-ca-certs", &ca];
         let sim = Sim::serve(&[&files[..], &["--ssl-cert-reqs", wanted]].concat()).await;
         let config = client(servers.roots(), identity);
         let status = match connect(&sim, config, "sim.test").await {
@@ -223,11 +196,7 @@ async fn client_certificates_are_verified() {
             Err(_) => None,
         };
         let shown = identity.is_some();
-        assert_eq!(
-            status.is_some(),
-            answered,
-            "--ssl-cert-reqs {wanted}, shown: {shown}"
-        );
+        assert_eq!(status.is_some(), answered, "--ssl-cert-reqs {wanted}, shown: {shown}");
     }
 }
 
@@ -239,17 +208,11 @@ async fn changed_certificate_is_reloaded() {
     let (cert, key) = write(folder.path(), "server", &old.sign("sim.test"));
     let files = ["--ssl-certfile", &cert, "--ssl-keyfile", &key];
     let sim = Sim::serve(&[&files[..], &["--enable-ssl-refresh"]].concat()).await;
-    let before = connect(&sim, client(old.roots(), None), "sim.test")
-        .await
-        .unwrap();
+    let before = connect(&sim, client(old.roots(), None), "sim.test").await.unwrap();
     // Something broken first: what was loaded stays.
     std::fs::write(&cert, "not a certificate").unwrap();
     log.wait_for("certificate not reloaded").await;
-    assert!(
-        connect(&sim, client(old.roots(), None), "sim.test")
-            .await
-            .is_ok()
-    );
+    assert!(connect(&sim, client(old.roots(), None), "sim.test").await.is_ok());
     write(folder.path(), "server", &new.sign("sim.test"));
     log.wait_for("certificate reloaded").await;
     let picked_up = connect(&sim, client(new.roots(), None), "sim.test").await;

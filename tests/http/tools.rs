@@ -73,11 +73,7 @@ async fn prompts_times_n_are_bounded_for_tools() {
     let body = json!({"prompt": vec!["Hi"; 1024], "n": 16_384, "max_tokens": 1});
     let answer = sim.post("/v1/completions", &body).await;
     assert_eq!(answer.status, 400);
-    assert!(
-        answer.text().contains("16777216 sequences"),
-        "{}",
-        answer.text()
-    );
+    assert!(answer.text().contains("16777216 sequences"), "{}", answer.text());
 }
 
 #[tokio::test]

@@ -21,22 +21,10 @@ fn requests() -> [(&'static str, Value); 4] {
     let said = json!([{"role": "user", "content": "hello"}]);
     let sampling = json!({"max_tokens": 1});
     [
-        (
-            "/v1/chat/completions",
-            json!({"messages": said, "max_tokens": 1}),
-        ),
-        (
-            "/v1/completions",
-            json!({"prompt": "hello", "max_tokens": 1}),
-        ),
-        (
-            "/v1/responses",
-            json!({"input": "hello", "max_output_tokens": 1}),
-        ),
-        (
-            "/inference/v1/generate",
-            json!({"token_ids": [5, 6, 7], "sampling_params": sampling}),
-        ),
+        ("/v1/chat/completions", json!({"messages": said, "max_tokens": 1})),
+        ("/v1/completions", json!({"prompt": "hello", "max_tokens": 1})),
+        ("/v1/responses", json!({"input": "hello", "max_output_tokens": 1})),
+        ("/inference/v1/generate", json!({"token_ids": [5, 6, 7], "sampling_params": sampling})),
     ]
 }
 
@@ -60,10 +48,7 @@ async fn kv_params_without_connector_are_warned_about() {
     // The first, the second and the fourth request: a flood of them does not flood the log.
     let lines = log.lines_with(WORDS);
     assert_eq!(lines.len(), 3, "{lines:?}");
-    assert!(
-        lines[2].contains("WARN") && lines[2].contains("requests=4"),
-        "{lines:?}"
-    );
+    assert!(lines[2].contains("WARN") && lines[2].contains("requests=4"), "{lines:?}");
     let offloading = ["--kv-offloading-size=1", "--kv-bytes-per-token=1024"];
     for flags in [&["--kv-transfer-config", CONNECTOR][..], &offloading] {
         let sim = Sim::serve(flags).await;
@@ -116,11 +101,7 @@ async fn llmd_answers_with_placeholders_and_streams_nothing() {
     body["stream"] = true.into();
     let refused = sim.post("/v1/completions", &body).await;
     assert_eq!(refused.status, 400);
-    assert!(
-        refused
-            .text()
-            .contains("Prefill does not support streaming")
-    );
+    assert!(refused.text().contains("Prefill does not support streaming"));
     let engine = sim.get("/query").await.json()["0"]["engine_id"].take();
     assert_eq!(engine.as_str().map(str::len), Some(36));
     assert_eq!(sim.get("/query").await.json()["0"]["engine_id"], engine);
@@ -175,11 +156,7 @@ async fn used_blocks(sim: &Sim) -> u64 {
 /// Waits until a server holds so many blocks.
 pub(crate) async fn holds(sim: &Sim, blocks: u64) {
     let held = eventually(async || used_blocks(sim).await == blocks).await;
-    assert!(
-        held,
-        "{} blocks are held, not {blocks}",
-        used_blocks(sim).await
-    );
+    assert!(held, "{} blocks are held, not {blocks}", used_blocks(sim).await);
 }
 
 #[tokio::test]
@@ -195,23 +172,14 @@ async fn blocks_are_kept_until_the_decoding_server_has_read_them() {
     let first = prefill.post("/v1/completions", &body).await.json();
     let params = first["kv_transfer_params"].clone();
     let blocks = params["remote_block_ids"][0].as_array().unwrap();
-    assert_eq!(
-        (blocks.len(), params["remote_num_tokens"].as_u64()),
-        (4, Some(50))
-    );
+    assert_eq!((blocks.len(), params["remote_num_tokens"].as_u64()), (4, Some(50)));
     assert_eq!(params["remote_port"].to_string(), port);
     assert_eq!(used_blocks(&prefill).await, 4);
     // Another prompt gets other blocks.
     body["prompt"] = json!((60..110).collect::<Vec<u32>>());
     let other = prefill.post("/v1/completions", &body).await.json();
     let others = other["kv_transfer_params"]["remote_block_ids"][0].clone();
-    assert!(
-        others
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|id| !blocks.contains(id))
-    );
+    assert!(others.as_array().unwrap().iter().all(|id| !blocks.contains(id)));
     assert_eq!(used_blocks(&prefill).await, 8);
     // The whole prompt is fetched, and then these four blocks are free again.
     let body = json!({"prompt": ids, "max_tokens": 3, "ignore_eos": true,
@@ -229,13 +197,7 @@ async fn a_lease_runs_out_and_an_unfinished_prefill_leaves_none() {
     let config = r#"{"kv_connector":"NixlConnector","kv_role":"kv_producer",
         "kv_connector_extra_config":{"kv_lease_duration":0.05}}"#;
     let port = free_port().to_string();
-    let flags = [
-        "--kv-transfer-config",
-        config,
-        "--dev-mode",
-        "--kv-side-channel-port",
-        &port,
-    ];
+    let flags = ["--kv-transfer-config", config, "--dev-mode", "--kv-side-channel-port", &port];
     let sim = Sim::serve(&flags).await;
     let ids: Vec<u32> = (10..60).collect();
     let mut body = json!({"prompt": ids, "max_tokens": 1, "kv_transfer_params": asked()});
@@ -259,10 +221,7 @@ async fn each_connector_has_its_own_transfer_params() {
     assert_eq!(params["transfer_mode"], "push");
     assert_eq!(params["remote_registration_generation"], 0);
     let mp = Sim::serve(&["--kv-transfer-config", &role("LMCacheMPConnector")]).await;
-    assert_eq!(
-        mp.post(path, &body).await.json()["kv_transfer_params"],
-        json!({})
-    );
+    assert_eq!(mp.post(path, &body).await.json()["kv_transfer_params"], json!({}));
     let stored = Sim::serve(&["--kv-transfer-config", &role("ExampleConnector")]).await;
     assert!(stored.post(path, &body).await.json()["kv_transfer_params"].is_null());
 
@@ -274,10 +233,7 @@ async fn each_connector_has_its_own_transfer_params() {
     assert_eq!(params["remote_dp_rank_override"], true);
     assert_eq!(params["remote_handshake_port"], 6301);
     assert_eq!(params["remote_notify_port"], 61_005);
-    assert_eq!(
-        params["remote_block_ids"][0].as_array().map(Vec::len),
-        Some(1)
-    );
+    assert_eq!(params["remote_block_ids"][0].as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test]
@@ -308,9 +264,7 @@ async fn mooncake_registers_its_engines_on_a_separate_port() {
     assert!(ranks["0"]["worker_addr"]["1"]["0"].is_string(), "{ranks}");
     let register = async |body: Value| {
         let body = body.to_string();
-        ask(super::sim::post("/register", &[], body.as_bytes()))
-            .await
-            .status
+        ask(super::sim::post("/register", &[], body.as_bytes())).await.status
     };
     let worker = json!({"engine_id": "f", "dp_rank": 2, "tp_rank": 0, "pp_rank": 0, "addr": "a"});
     assert_eq!(register(worker.clone()).await, 200);
@@ -327,10 +281,7 @@ async fn kv_params_without_source_cause_no_transfer() {
     let body = json!({"prompt": "hello there", "max_tokens": 1,
         "kv_transfer_params": {"do_remote_prefill": true, "remote_block_ids": [[1]]}});
     assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
-    assert_eq!(
-        sim.metric("vllm:external_prefix_cache_hits_total").await,
-        0.0
-    );
+    assert_eq!(sim.metric("vllm:external_prefix_cache_hits_total").await, 0.0);
 }
 
 #[tokio::test]
@@ -343,9 +294,7 @@ async fn cache_hit_threshold_works_on_all_routes() {
         let answer = sim.post(path, &body).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         let usage = answer.json()["usage"].take();
-        let output = usage
-            .get("completion_tokens")
-            .or_else(|| usage.get("output_tokens"));
+        let output = usage.get("completion_tokens").or_else(|| usage.get("output_tokens"));
         assert_eq!(output, Some(&json!(0)), "{path}");
     }
 }
@@ -367,20 +316,12 @@ async fn idle_ranks_are_used_round_robin() {
     };
     let one = served(0) / 3.0;
     assert!(one > 0.0);
-    assert_eq!(
-        [served(0), served(1), served(2)],
-        [3.0 * one, 4.0 * one, 3.0 * one]
-    );
+    assert_eq!([served(0), served(1), served(2)], [3.0 * one, 4.0 * one, 3.0 * one]);
 }
 
 #[tokio::test]
 async fn a_prompt_that_nixl_moves_is_counted() {
-    let flags = [
-        "--kv-transfer-config",
-        CONNECTOR,
-        "--kv-bytes-per-token",
-        "1000",
-    ];
+    let flags = ["--kv-transfer-config", CONNECTOR, "--kv-bytes-per-token", "1000"];
     let delay = ["--kv-cache-transfer-latency", "20ms", "-tp", "2"];
     let sim = Sim::serve(&[&flags[..], &delay].concat()).await;
     let body = json!({"model": "tiny-llama", "prompt": vec![5; 33], "max_tokens": 1,

@@ -13,8 +13,7 @@ async fn a_connection_serves_many_requests() {
     let mut wire = sim.connect().await;
     for stream in [true, false, true] {
         let body = json!({"prompt": "Hi", "stream": stream}).to_string();
-        wire.send(&post("/v1/completions", &[], body.as_bytes()))
-            .await;
+        wire.send(&post("/v1/completions", &[], body.as_bytes())).await;
         let answer = wire.answer().await;
         assert_eq!(answer.said(0), "Hi");
         assert_eq!(answer.header("connection"), None);
@@ -22,8 +21,7 @@ async fn a_connection_serves_many_requests() {
     wire.send(&[VERSION, VERSION].concat()).await;
     assert_eq!(wire.answer().await.status, 200);
     assert_eq!(wire.answer().await.status, 200);
-    wire.send(b"GET /version HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n")
-        .await;
+    wire.send(b"GET /version HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n").await;
     assert_eq!(wire.answer().await.header("connection"), Some("close"));
     assert!(wire.is_closed().await);
 }
@@ -93,13 +91,9 @@ async fn http_1_request_forms_are_accepted() {
     );
     let mut stream = tokio::net::TcpStream::connect(sim.address()).await.unwrap();
     let sent = [head.as_bytes(), body.as_bytes()].concat();
-    tokio::io::AsyncWriteExt::write_all(&mut stream, &sent)
-        .await
-        .unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &sent).await.unwrap();
     let mut text = String::new();
-    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text)
-        .await
-        .unwrap();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
     assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
     assert!(!text.contains("transfer-encoding"), "{text}");
 }
@@ -110,11 +104,9 @@ async fn chunked_body_and_expect_continue() {
     let head = "POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\n";
     let mut wire = sim.connect().await;
     let chunks = "5\r\n{\"pro\r\nb\r\nmpt\":\"Hi\"} \r\n0\r\n\r\n";
-    wire.send(format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}").as_bytes())
-        .await;
+    wire.send(format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}").as_bytes()).await;
     assert_eq!(wire.answer().await.said(0), "Hi");
-    wire.send(format!("{head}content-length: 15\r\nexpect: 100-continue\r\n\r\n").as_bytes())
-        .await;
+    wire.send(format!("{head}content-length: 15\r\nexpect: 100-continue\r\n\r\n").as_bytes()).await;
     assert_eq!(wire.head().await.status, 100);
     wire.send(b"{\"prompt\":\"Hi\"}").await;
     assert_eq!(wire.answer().await.said(0), "Hi");
@@ -135,15 +127,9 @@ async fn streams_are_chunked_at_events() {
     .iter()
     .map(|name| answer.header(name).unwrap_or("-"))
     .collect();
-    assert_eq!(
-        kinds,
-        ["text/event-stream; charset=utf-8", "chunked", "-", "-", "-"]
-    );
+    assert_eq!(kinds, ["text/event-stream; charset=utf-8", "chunked", "-", "-", "-"]);
     for chunk in &answer.chunks {
-        assert!(
-            chunk.starts_with("data: ") && chunk.ends_with("\n\n"),
-            "{chunk:?}"
-        );
+        assert!(chunk.starts_with("data: ") && chunk.ends_with("\n\n"), "{chunk:?}");
     }
     assert_eq!(answer.said(0), "Hello there, world.");
 }
@@ -164,11 +150,7 @@ async fn a_long_complete_reply_is_sent_in_large_frames() {
         let text = answer.text();
         let frames = answer.chunks.len();
         // Behind the roles the first ones hold an event each.
-        assert!(
-            answer.chunks[1..24]
-                .iter()
-                .all(|chunk| chunk.matches("data: ").count() == 1)
-        );
+        assert!(answer.chunks[1..24].iter().all(|chunk| chunk.matches("data: ").count() == 1));
         assert!(frames <= 25 + text.len() / 8192, "{frames} frames");
         // Role, tokens, usage and the end.
         let events = choices * 301 + 2;
@@ -180,9 +162,7 @@ async fn a_long_complete_reply_is_sent_in_large_frames() {
 
 /// Index, text and reason of each chunk of a stream.
 fn said(text: &str) -> Vec<[Value; 3]> {
-    let data = text
-        .split("\n\n")
-        .filter_map(|event| event.strip_prefix("data: "));
+    let data = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
     let chunks = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
     let choices = chunks.map(|chunk| chunk["choices"][0].clone());
     choices
@@ -195,19 +175,11 @@ fn said(text: &str) -> Vec<[Value; 3]> {
 
 #[tokio::test]
 async fn idle_streams_get_keep_alive_comments() {
-    let flags = [
-        "--time-to-first-token",
-        "400ms",
-        "--sse-keep-alive-interval",
-        "0.1",
-    ];
+    let flags = ["--time-to-first-token", "400ms", "--sse-keep-alive-interval", "0.1"];
     let sim = Sim::serve(&flags).await;
     let body = json!({"prompt": "Hi", "max_tokens": 1, "stream": true});
     let answer = sim.post("/v1/completions", &body).await;
-    let comments = answer
-        .chunks
-        .iter()
-        .filter(|chunk| *chunk == ": keep-alive\n\n");
+    let comments = answer.chunks.iter().filter(|chunk| *chunk == ": keep-alive\n\n");
     assert!(comments.count() >= 2, "{:?}", answer.chunks);
     assert!(answer.text().ends_with("data: [DONE]\n\n"));
 }
@@ -222,13 +194,7 @@ async fn idle_connections_are_closed() {
     assert!(used.is_closed().await);
     assert!(unused.is_closed().await);
     // A request that takes longer is not idle.
-    let sim = Sim::serve(&[
-        "--keep-alive-timeout",
-        "1",
-        "--time-to-first-token",
-        "1500ms",
-    ])
-    .await;
+    let sim = Sim::serve(&["--keep-alive-timeout", "1", "--time-to-first-token", "1500ms"]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 1});
     assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
 }
@@ -269,9 +235,8 @@ async fn a_stream_of_http_2_that_is_reset_frees_its_slot() {
     assert!(sim.runs(1.0).await);
     drop(answer);
     assert!(sim.is_idle().await);
-    let whole = client
-        .post(&url)
-        .json(&json!({"prompt": "Hi", "max_tokens": 1000, "ignore_eos": true}));
+    let whole =
+        client.post(&url).json(&json!({"prompt": "Hi", "max_tokens": 1000, "ignore_eos": true}));
     let whole = tokio::spawn(whole.send());
     assert!(sim.runs(1.0).await);
     whole.abort();
@@ -298,20 +263,15 @@ async fn a_unix_socket_instead_of_a_port() {
 #[tokio::test]
 async fn invalid_http_gets_uvicorn_error() {
     let sim = Sim::serve(&[]).await;
-    for rubbish in [
-        "RUBBISH\r\n\r\n",
-        "GET / HTTP/1.1\r\nno colon\r\n\r\n",
-        "\u{16}\u{3}\u{1}\r\n\r\n",
-    ] {
+    for rubbish in
+        ["RUBBISH\r\n\r\n", "GET / HTTP/1.1\r\nno colon\r\n\r\n", "\u{16}\u{3}\u{1}\r\n\r\n"]
+    {
         let mut wire = sim.connect().await;
         wire.send(rubbish.as_bytes()).await;
         let answer = wire.answer().await;
         assert_eq!(answer.status, 400, "{rubbish:?}");
         assert_eq!(answer.text(), "Invalid HTTP request received.");
-        assert_eq!(
-            answer.header("content-type"),
-            Some("text/plain; charset=utf-8")
-        );
+        assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
         assert_eq!(answer.header("connection"), Some("close"));
         assert!(wire.is_closed().await);
     }

@@ -35,21 +35,12 @@ async fn busy(sim: &Sim, many: usize) -> Vec<Wire<tokio::net::TcpStream>> {
 async fn batch_and_queue_limits_change_at_run_time() {
     for scheduler in ["pool", "vllm", "sglang"] {
         let flags = ["--scheduler", scheduler, "--max-num-seqs", "2"];
-        let slow = [
-            "--time-to-first-token",
-            "5ms",
-            "--inter-token-latency",
-            "5ms",
-        ];
+        let slow = ["--time-to-first-token", "5ms", "--inter-token-latency", "5ms"];
         let sim = Sim::llmd(&[&flags[..], &slow].concat()).await;
         let first = busy(&sim, 4).await;
         assert!(sim.runs(2.0).await, "{scheduler}");
         assert!(sim.shows("vllm:num_requests_waiting", 2.0).await);
-        tune(
-            &sim,
-            &json!({"max-num-seqs": 3, "max-waiting-queue-length": 1}),
-        )
-        .await;
+        tune(&sim, &json!({"max-num-seqs": 3, "max-waiting-queue-length": 1})).await;
         assert!(sim.runs(3.0).await, "{scheduler}");
         // One waits already.
         let refused = sim.post(COMPLETION, &body(2, false)).await;
@@ -63,11 +54,7 @@ async fn batch_and_queue_limits_change_at_run_time() {
         assert!(sim.runs(1.0).await, "{scheduler}");
         let third = busy(&sim, 1).await;
         let waits = sim.shows("vllm:num_requests_waiting", 1.0).await;
-        assert!(
-            waits,
-            "{scheduler}: {}",
-            sim.metric("vllm:num_requests_running").await
-        );
+        assert!(waits, "{scheduler}: {}", sim.metric("vllm:num_requests_running").await);
         drop((second, third));
         let shown = sim.get("/admin/config").await.json();
         assert_eq!(shown["max-num-seqs"], 1);
@@ -82,15 +69,9 @@ async fn invalid_limit_changes_nothing() {
     let refused = sim.post("/admin/config", &change).await;
     assert_eq!(refused.status, 400);
     let message = refused.json()["error"]["message"].to_string();
-    assert!(
-        message.contains("max num seqs cannot be less than 1"),
-        "{message}"
-    );
+    assert!(message.contains("max num seqs cannot be less than 1"), "{message}");
     let shown = sim.get("/admin/config").await.json();
-    assert_eq!(
-        (&shown["max-num-seqs"], &shown["failure-injection-rate"]),
-        (&json!(5), &json!(0))
-    );
+    assert_eq!((&shown["max-num-seqs"], &shown["failure-injection-rate"]), (&json!(5), &json!(0)));
 }
 
 /// A delay is at most a day, and what is refused changes nothing.
@@ -128,16 +109,9 @@ async fn changed_delays_reach_batching_scheduler() {
             begin.elapsed()
         };
         let quick = took().await;
-        tune(
-            &sim,
-            &json!({"time-to-first-token": "80ms", "inter-token-latency": "40ms"}),
-        )
-        .await;
+        tune(&sim, &json!({"time-to-first-token": "80ms", "inter-token-latency": "40ms"})).await;
         let slow = took().await;
-        assert!(
-            slow >= Duration::from_millis(160) && quick < slow,
-            "{quick:?} {slow:?}"
-        );
+        assert!(slow >= Duration::from_millis(160) && quick < slow, "{quick:?} {slow:?}");
         // By the prompt, when that is what is set.
         let change =
             json!({"time-to-first-token": 0, "inter-token-latency": 0, "prefill-overhead": "90ms"});

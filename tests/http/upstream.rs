@@ -7,10 +7,7 @@ use super::sim::Sim;
 /// The data of every event of a stream.
 fn events(text: &str) -> Vec<Value> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    lines
-        .filter(|data| *data != "[DONE]")
-        .map(|data| serde_json::from_str(data).unwrap())
-        .collect()
+    lines.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
 #[tokio::test]
@@ -85,9 +82,7 @@ async fn render_tokens_equal_usage_tokens() {
     let refused = sim.post("/v1/responses/render", &json!({})).await;
     assert_eq!(refused.status, 400);
     assert_eq!(refused.json()["error"]["param"], "body.input");
-    let empty = sim
-        .post("/v1/completions/render", &json!({"prompt": [[]]}))
-        .await;
+    let empty = sim.post("/v1/completions/render", &json!({"prompt": [[]]})).await;
     assert_eq!(empty.status, 400, "{}", empty.text());
 }
 
@@ -122,25 +117,13 @@ async fn pooling_accepts_every_input_form() {
     }
     for (path, body, param) in [
         ("/v1/embeddings", json!({}), "body.input"),
-        (
-            "/v1/embeddings",
-            json!({"input": "x", "normalize": true}),
-            "normalize",
-        ),
+        ("/v1/embeddings", json!({"input": "x", "normalize": true}), "normalize"),
         ("/pooling", json!({"input": "x", "task": "score"}), "task"),
         ("/pooling", json!({"data": {}}), "task"),
         ("/score", json!({"queries": "a"}), "body.documents"),
         ("/rerank", json!({"query": "a"}), "body.documents"),
-        (
-            "/rerank",
-            json!({"query": "a", "documents": ["b"], "top_n": -1}),
-            "body.top_n",
-        ),
-        (
-            "/v2/embed",
-            json!({"texts": ["a"], "images": ["b"]}),
-            "body",
-        ),
+        ("/rerank", json!({"query": "a", "documents": ["b"], "top_n": -1}), "body.top_n"),
+        ("/v2/embed", json!({"texts": ["a"], "images": ["b"]}), "body"),
     ] {
         let answer = sim.post(path, &body).await;
         assert_eq!(answer.status, 400, "{path} {body}: {}", answer.text());
@@ -167,11 +150,7 @@ async fn rendered_sampling_params_omit_defaults() {
             let rendered = rendered.get(0).unwrap_or(&rendered);
             let shown = &rendered["sampling_params"];
             for key in ["temperature", "top_p", "min_p", "presence_penalty"] {
-                assert_eq!(
-                    shown.get(key).is_none(),
-                    left_out.contains(&key),
-                    "{path} {rendered}"
-                );
+                assert_eq!(shown.get(key).is_none(), left_out.contains(&key), "{path} {rendered}");
             }
         }
     }

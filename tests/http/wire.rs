@@ -37,8 +37,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         let mut answer = self.head().await;
         if let Some(length) = answer.header("content-length") {
             let mut body = vec![0; length.parse().unwrap()];
-            self.patiently(async |wire| wire.read_exact(&mut body).await.map(drop))
-                .await;
+            self.patiently(async |wire| wire.read_exact(&mut body).await.map(drop)).await;
             answer.chunks.push(String::from_utf8(body).unwrap());
         } else if answer.header("transfer-encoding") == Some("chunked") {
             while let Some(chunk) = self.chunk().await {
@@ -72,8 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub(crate) async fn chunk(&mut self) -> Option<String> {
         let size = usize::from_str_radix(&self.line().await, 16).unwrap();
         let mut data = vec![0; size + 2];
-        self.patiently(async |wire| wire.read_exact(&mut data).await.map(drop))
-            .await;
+        self.patiently(async |wire| wire.read_exact(&mut data).await.map(drop)).await;
         data.truncate(size);
         (size > 0).then(|| String::from_utf8(data).unwrap())
     }
@@ -95,11 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// The status of an answer that may not come.
     pub(crate) async fn try_head(&mut self) -> Option<u16> {
         let start = self.try_chunk().await?;
-        String::from_utf8_lossy(&start)
-            .split(' ')
-            .nth(1)?
-            .parse()
-            .ok()
+        String::from_utf8_lossy(&start).split(' ').nth(1)?.parse().ok()
     }
 
     /// Whether the server has closed the connection; waits for it.
@@ -111,11 +105,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
     async fn line(&mut self) -> String {
         let mut line = String::new();
-        self.patiently(async |wire| wire.read_line(&mut line).await.map(drop))
-            .await;
+        self.patiently(async |wire| wire.read_line(&mut line).await.map(drop)).await;
         let line = line.strip_suffix("\r\n");
-        line.expect("a line that ends, before the connection does")
-            .to_owned()
+        line.expect("a line that ends, before the connection does").to_owned()
     }
 
     async fn patiently(&mut self, f: impl AsyncFnOnce(&mut BufReader<S>) -> std::io::Result<()>) {
@@ -170,15 +162,11 @@ impl Answer {
             Some("application/json") => vec![self.json()],
             _ => self.deltas(),
         };
-        let choices = parts
-            .iter()
-            .flat_map(|part| part["choices"].as_array().cloned().unwrap_or_default());
+        let choices =
+            parts.iter().flat_map(|part| part["choices"].as_array().cloned().unwrap_or_default());
         let texts = choices.filter(|c| c["index"] == index).map(|choice| {
-            let text = [
-                &choice["text"],
-                &choice["message"]["content"],
-                &choice["delta"]["content"],
-            ];
+            let text =
+                [&choice["text"], &choice["message"]["content"], &choice["delta"]["content"]];
             let found = text.iter().find_map(|value| value.as_str());
             found.unwrap_or_default().to_owned()
         });

@@ -32,11 +32,7 @@ fn no_source_file_is_too_long() {
             long.push(format!("{path}: {lines} lines"));
         }
     }
-    assert!(
-        long.is_empty(),
-        "split what has over {MAX_LINES} lines:\n{}",
-        long.join("\n")
-    );
+    assert!(long.is_empty(), "split what has over {MAX_LINES} lines:\n{}", long.join("\n"));
 }
 
 #[test]
@@ -46,14 +42,10 @@ fn no_import_cycle_is_too_large() {
         let src = root().join(&folder).join("src");
         let imports = Imports::read(&src, &rust_files(&src));
         let circles = imports.circles().into_iter();
-        large.extend(
-            circles
-                .filter(|circle| circle.len() > MAX_CIRCLE)
-                .map(|circle| {
-                    let (files, names) = (circle.len(), circle.join(", "));
-                    format!("{folder}: {files} files, at most {MAX_CIRCLE}: {names}")
-                }),
-        );
+        large.extend(circles.filter(|circle| circle.len() > MAX_CIRCLE).map(|circle| {
+            let (files, names) = (circle.len(), circle.join(", "));
+            format!("{folder}: {files} files, at most {MAX_CIRCLE}: {names}")
+        }));
     }
     assert!(
         large.is_empty(),
@@ -87,10 +79,7 @@ fn architecture_diagram_matches_cargo() {
     }
     for name in built.keys() {
         let [drawn, built] = [&drawn, &built].map(|arrows| reached(arrows, name));
-        assert_eq!(
-            drawn, built,
-            "what `{name}` names, in ARCHITECTURE.md and by Cargo"
-        );
+        assert_eq!(drawn, built, "what `{name}` names, in ARCHITECTURE.md and by Cargo");
     }
 }
 
@@ -110,47 +99,19 @@ fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
 
 /// A number that ARCHITECTURE.md quotes, and the line of the source that has it.
 const QUOTED: [(&str, &str, &str); 8] = [
-    (
-        "(200 µs,",
-        "crates/engine/src/driver/live.rs",
-        "quantum: Duration::from_micros(200),",
-    ),
+    ("(200 µs,", "crates/engine/src/driver/live.rs", "quantum: Duration::from_micros(200),"),
     // Twenty events in 200 µs, on a grid of twice that.
-    (
-        "400 µs from 100,000 tokens a second",
-        "crates/engine/src/driver/live.rs",
-        "crowded: 20,",
-    ),
-    (
-        "frames of\n16 KiB",
-        "crates/http/src/stream.rs",
-        "MAX_FRAME_BYTES: usize = 16 * 1024;",
-    ),
-    (
-        "the first 24 events",
-        "crates/http/src/stream.rs",
-        "SINGLE_EVENT_FRAMES: u32 = 24;",
-    ),
-    (
-        "56 KiB at most",
-        "src/server/accept.rs",
-        "MAX_BUFFER: usize = 40 * 1024;",
-    ),
+    ("400 µs from 100,000 tokens a second", "crates/engine/src/driver/live.rs", "crowded: 20,"),
+    ("frames of\n16 KiB", "crates/http/src/stream.rs", "MAX_FRAME_BYTES: usize = 16 * 1024;"),
+    ("the first 24 events", "crates/http/src/stream.rs", "SINGLE_EVENT_FRAMES: u32 = 24;"),
+    ("56 KiB at most", "src/server/accept.rs", "MAX_BUFFER: usize = 40 * 1024;"),
     (
         "texts of\n16 KiB and more",
         "crates/service/src/blocking_pool.rs",
         "LARGE_TEXT_BYTES: usize = 16 * 1024;",
     ),
-    (
-        "A request of 64 KiB and more",
-        "crates/http/src/layers.rs",
-        "LARGE: u64 = 64 * 1024;",
-    ),
-    (
-        "eleven are listed in `crates/engine/src/lib.rs`",
-        "crates/engine/src/lib.rs",
-        "//! 11. ",
-    ),
+    ("A request of 64 KiB and more", "crates/http/src/layers.rs", "LARGE: u64 = 64 * 1024;"),
+    ("eleven are listed in `crates/engine/src/lib.rs`", "crates/engine/src/lib.rs", "//! 11. "),
 ];
 
 #[test]
@@ -175,12 +136,8 @@ fn no_test_sleeps() {
     for path in sources() {
         let text = fs::read_to_string(root().join(&path)).expect("sources are readable UTF-8");
         let sleeps = |tokens: &[String]| {
-            let calls = tokens
-                .windows(3)
-                .filter(|t| t[2] == "(" && t[0] != "." && t[0] != "fn");
-            calls
-                .filter(|t| t[1] == "sleep" || t[1] == "sleep_until")
-                .count()
+            let calls = tokens.windows(3).filter(|t| t[2] == "(" && t[0] != "." && t[0] != "fn");
+            calls.filter(|t| t[1] == "sleep" || t[1] == "sleep_until").count()
         };
         let all = tokens(&text);
         let product = match path.starts_with("tests/") || path.contains("/tests/") {
@@ -212,11 +169,7 @@ fn no_committed_file_has_machine_path() {
             }
         }
     }
-    assert!(
-        found.is_empty(),
-        "paths of a developer's machine:\n{}",
-        found.join("\n")
-    );
+    assert!(found.is_empty(), "paths of a developer's machine:\n{}", found.join("\n"));
 }
 
 #[test]
@@ -236,9 +189,8 @@ fn machine_path_counts_only_as_prefix() {
 fn crates() -> Vec<String> {
     let folders = fs::read_dir(root().join("crates")).expect("there are crates");
     let names = folders.map(|folder| folder.expect("a readable folder").file_name());
-    let mut folders: Vec<_> = names
-        .map(|name| format!("crates/{}", name.to_string_lossy()))
-        .collect();
+    let mut folders: Vec<_> =
+        names.map(|name| format!("crates/{}", name.to_string_lossy())).collect();
     folders.push(String::new());
     folders.sort();
     folders
@@ -266,26 +218,16 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 
 /// The files git knows; without git (an unpacked archive), all files but build products.
 fn committed() -> Vec<PathBuf> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(root())
-        .output();
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
     match listed {
         Ok(output) if output.status.success() && !output.stdout.is_empty() => {
             let names = String::from_utf8_lossy(&output.stdout).into_owned();
-            names
-                .split('\0')
-                .filter(|name| !name.is_empty())
-                .map(PathBuf::from)
-                .collect()
+            names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).collect()
         }
         _ => {
             let mut paths = Vec::new();
             walk(root(), &mut paths);
-            paths
-                .iter()
-                .filter_map(|p| Some(p.strip_prefix(root()).ok()?.into()))
-                .collect()
+            paths.iter().filter_map(|p| Some(p.strip_prefix(root()).ok()?.into())).collect()
         }
     }
 }
@@ -295,17 +237,11 @@ fn root() -> &'static Path {
 }
 
 fn walk(folder: &Path, into: &mut Vec<PathBuf>) {
-    let mut entries: Vec<PathBuf> = fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     entries.sort();
     for path in entries {
-        let is_product = path
-            .file_name()
-            .is_some_and(|name| name == "target" || name == ".git");
+        let is_product = path.file_name().is_some_and(|name| name == "target" || name == ".git");
         if path.is_dir() && !path.is_symlink() && !is_product {
             walk(&path, into);
         } else if path.is_file() {

@@ -22,10 +22,7 @@ fn setup(coefficients: RooflineCoefficients) -> RooflineSetup {
     let shape: ModelShape =
         known_model_shape("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
     // What `measure` reports has no front end that slows down.
-    let coefficients = RooflineCoefficients {
-        front_end_sequence_us: 0.0,
-        ..coefficients
-    };
+    let coefficients = RooflineCoefficients { front_end_sequence_us: 0.0, ..coefficients };
     RooflineSetup {
         coefficients,
         ..RooflineSetup::new(shape, find_gpu("H100").expect("is known").clone())
@@ -33,10 +30,7 @@ fn setup(coefficients: RooflineCoefficients) -> RooflineSetup {
 }
 
 fn engine() -> VllmConfig {
-    VllmConfig {
-        max_num_batched_tokens: 2048,
-        ..VllmConfig::default()
-    }
+    VllmConfig { max_num_batched_tokens: 2048, ..VllmConfig::default() }
 }
 
 /// What a client sees: the engine's times, and the front end before them.
@@ -72,10 +66,7 @@ fn measure(truth: RooflineCoefficients, rate: f64, prompt: u32) -> BenchRun {
         run: BenchRun::new(format!("{rate}/s of {prompt}")),
     };
     client.run.load = OfferedLoad::Times;
-    let engine = VllmConfig {
-        latency: LatencyModel::Roofline(Box::new(roofline)),
-        ..engine()
-    };
+    let engine = VllmConfig { latency: LatencyModel::Roofline(Box::new(roofline)), ..engine() };
     let settings = ReplaySettings {
         seed: 0,
         ..ReplaySettings::new(PoolSpec::new(
@@ -108,10 +99,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
         ..RooflineCoefficients::default()
     };
     let mut runs = Vec::new();
-    for (prompt, rates) in [
-        (128, [1.0, 20.0, 80.0, 300.0]),
-        (1500, [1.0, 4.0, 9.0, 16.0]),
-    ] {
+    for (prompt, rates) in [(128, [1.0, 20.0, 80.0, 300.0]), (1500, [1.0, 4.0, 9.0, 16.0])] {
         for rate in rates {
             runs.push(measure(truth, rate, prompt));
         }
@@ -140,47 +128,30 @@ fn calibration_recovers_coefficients_within_5_percent() {
     let [before, after] = fitted.median_errors(MeasuredRunSet::Fitted);
     for (before, after) in before.iter().zip(&after) {
         let (before, after) = (before.expect("is known"), after.expect("is known"));
-        assert!(
-            after < before / 5.0 && after < 1.0,
-            "{before} to {after}\n{fitted}"
-        );
+        assert!(after < before / 5.0 && after < 1.0, "{before} to {after}\n{fitted}");
     }
     let yaml = calibrate::config_yaml(&fitted, &deployment.1.coefficients, &[]);
-    let step = yaml
-        .lines()
-        .find(|line| line.starts_with("  step_us: "))
-        .expect("is there");
+    let step = yaml.lines().find(|line| line.starts_with("  step_us: ")).expect("is there");
     let step: f64 = step["  step_us: ".len()..].parse().expect("is a number");
     assert_eq!(Some(step), fitted.fitted_value(RooflineParameter::Step));
 }
 
 #[test]
 fn one_run_fits_two_coefficients() {
-    let truth = RooflineCoefficients {
-        front_end_us: 15_000.0,
-        ..RooflineCoefficients::default()
-    };
+    let truth = RooflineCoefficients { front_end_us: 15_000.0, ..RooflineCoefficients::default() };
     let fitted = calibrate::fit_bench_runs(
         &[measure(truth, 4.0, 128)],
         (&engine(), &setup(RooflineCoefficients::default())),
         &CalibrateOptions::default(),
     )
     .expect("can be fitted");
-    let names: Vec<&str> = fitted
-        .parameters
-        .iter()
-        .map(|o| o.parameter.coefficient_name())
-        .collect();
+    let names: Vec<&str> =
+        fitted.parameters.iter().map(|o| o.parameter.coefficient_name()).collect();
     assert_eq!(names, ["front_end_us", "step_scale"]);
-    let front_end = fitted
-        .fitted_value(RooflineParameter::FrontEnd)
-        .expect("was fitted");
+    let front_end = fitted.fitted_value(RooflineParameter::FrontEnd).expect("was fitted");
     assert!((front_end / 15_000.0 - 1.0).abs() < 0.05, "{fitted}");
     let text = fitted.to_string();
-    assert!(
-        text.contains("kept at its default: needs two different loads"),
-        "{text}"
-    );
+    assert!(text.contains("kept at its default: needs two different loads"), "{text}");
 }
 
 #[test]
@@ -190,34 +161,19 @@ fn measured_front_end_time_is_not_fitted() {
         step_us: 1_500.0,
         ..RooflineCoefficients::default()
     };
-    let given = CalibrateOptions {
-        front_end_us: Some(15_000.0),
-        ..CalibrateOptions::default()
-    };
+    let given = CalibrateOptions { front_end_us: Some(15_000.0), ..CalibrateOptions::default() };
     let deployment = (&engine(), &setup(RooflineCoefficients::default()));
     let runs = [measure(truth, 4.0, 128)];
     let fitted = calibrate::fit_bench_runs(&runs, deployment, &given).expect("can be fitted");
-    let names: Vec<&str> = fitted
-        .parameters
-        .iter()
-        .map(|o| o.parameter.coefficient_name())
-        .collect();
+    let names: Vec<&str> =
+        fitted.parameters.iter().map(|o| o.parameter.coefficient_name()).collect();
     assert_eq!(names, ["step_scale"]);
     let first = fitted.runs[0].after[0].expect("is known");
     assert!(first.abs() < 5.0, "{fitted}");
-    assert!(
-        fitted.to_string().contains("given by --front-end-ms"),
-        "{fitted}"
-    );
-    let both = CalibrateOptions {
-        fit: vec!["front_end_us".to_owned()],
-        ..given
-    };
+    assert!(fitted.to_string().contains("given by --front-end-ms"), "{fitted}");
+    let both = CalibrateOptions { fit: vec!["front_end_us".to_owned()], ..given };
     let error = calibrate::fit_bench_runs(&runs, deployment, &both).expect_err("excluded");
-    assert_eq!(
-        error.to_string(),
-        "--fit front_end_us and --front-end-ms cannot be used together"
-    );
+    assert_eq!(error.to_string(), "--fit front_end_us and --front-end-ms cannot be used together");
 }
 
 /// A recorded run of a small workload, measured `off` times what the defaults say.
@@ -247,9 +203,8 @@ fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
             "output_tokens": {"requested": 32},
         },
     });
-    let said = validate::predict_run(&run, &RooflineCoefficients::default())
-        .expect("is a run")
-        .summary;
+    let said =
+        validate::predict_run(&run, &RooflineCoefficients::default()).expect("is a run").summary;
     run["actual"] = json!({"summary": {
         "ttft_mean": said.ttft_mean * off, "itl_mean": said.itl_mean * off,
         "e2e_mean": said.e2e_mean * off,
@@ -299,9 +254,7 @@ fn per_deployment_speed_improves_unseen_runs() {
     let own = fitted.profile.as_ref().expect("was asked for");
     assert_eq!((own.name.as_str(), own.runs), ("up on H100-SXM-80GB", 3));
     let yaml = calibrate::config_yaml(&fitted, &RooflineCoefficients::default(), &[]);
-    let speed = yaml
-        .lines()
-        .find_map(|line| line.strip_prefix("speedup-ratio: "));
+    let speed = yaml.lines().find_map(|line| line.strip_prefix("speedup-ratio: "));
     let speed: f64 = speed.expect("is there").parse().expect("is a number");
     assert!((speed * 1.07 - 1.0).abs() < 0.015, "{yaml}");
 }
@@ -330,25 +283,17 @@ fn unfitted_coefficients_have_reasons() {
         error.expect_err("cannot be fitted").to_string()
     };
     let one = measure(RooflineCoefficients::default(), 4.0, 128);
-    let unknown = CalibrateOptions {
-        fit: vec!["warp".to_owned()],
-        ..CalibrateOptions::default()
-    };
+    let unknown = CalibrateOptions { fit: vec!["warp".to_owned()], ..CalibrateOptions::default() };
     let error = fit(std::slice::from_ref(&one), &unknown);
     assert!(
         error.starts_with("--fit: unknown number \"warp\"; allowed are front_end_us"),
         "{error}"
     );
-    let held = CalibrateOptions {
-        hold_out: vec![one.name.clone()],
-        ..CalibrateOptions::default()
-    };
+    let held = CalibrateOptions { hold_out: vec![one.name.clone()], ..CalibrateOptions::default() };
     let error = fit(std::slice::from_ref(&one), &held);
     assert!(error.starts_with("no run to fit"), "{error}");
-    let stranger = CalibrateOptions {
-        profile_of: Some("nobody".to_owned()),
-        ..CalibrateOptions::default()
-    };
+    let stranger =
+        CalibrateOptions { profile_of: Some("nobody".to_owned()), ..CalibrateOptions::default() };
     let error = fit(std::slice::from_ref(&one), &stranger);
     assert!(
         error.starts_with("--profile-of: no run has the name \"nobody\"; the runs are"),

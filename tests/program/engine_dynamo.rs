@@ -35,10 +35,7 @@ fn check_in(all: &Path, name: &str, tables: Option<&Path>) {
         let sketched = key.contains("itl") || key.contains("per_user");
         let estimate = sketched && (key.starts_with('p') || key.starts_with("median"));
         if !host && !estimate && !same(&report["summary"][key], value) {
-            wrong.push(format!(
-                "summary {key}: {} is {value}",
-                report["summary"][key]
-            ));
+            wrong.push(format!("summary {key}: {} is {value}", report["summary"][key]));
         }
     }
     assert_eq!(wrong, Vec::<String>::new(), "{name}");
@@ -78,10 +75,7 @@ fn compare_requests(recorded: &Value, played: &Value, named: bool, wrong: &mut V
                     let (a, b) = (value.as_array().unwrap(), played[key].as_array().unwrap());
                     a.len() == b.len()
                         && a.iter().zip(b).all(|(a, b)| {
-                            a.as_object()
-                                .unwrap()
-                                .iter()
-                                .all(|(key, a)| same(&b[key], a))
+                            a.as_object().unwrap().iter().all(|(key, a)| same(&b[key], a))
                         })
                 }
                 _ => same(&played[key], value),
@@ -149,9 +143,7 @@ fn with_tables(engine: Value, kwargs: Value, tables: Option<&Path>) -> Result<Va
         "extra_engine_args": {"engine": engine},
         "capture_per_request": true,
     });
-    all.as_object_mut()
-        .unwrap()
-        .extend(kwargs.as_object().unwrap().clone());
+    all.as_object_mut().unwrap().extend(kwargs.as_object().unwrap().clone());
     let args = serde_json::json!({
         "api": "run_synthetic_trace_replay", "positional": [300, 40, 24], "kwargs": all,
     });
@@ -164,22 +156,10 @@ fn with_tables(engine: Value, kwargs: Value, tables: Option<&Path>) -> Result<Va
 fn other_dynamo_settings_run_to_end() {
     use serde_json::json;
     for (engine, kwargs) in [
-        (
-            json!({"num_gpu_blocks": 20}),
-            json!({"arrival_interval_ms": 1.0}),
-        ),
-        (
-            json!({"num_gpu_blocks": 20, "preemption_mode": "fifo"}),
-            json!({"request_rate": 90.0}),
-        ),
-        (
-            json!({"max_num_batched_tokens": 100}),
-            json!({"replay_concurrency": 7}),
-        ),
-        (
-            json!({"aic_nextn": 2, "num_gpu_blocks": 22}),
-            json!({"arrival_interval_ms": 5.0}),
-        ),
+        (json!({"num_gpu_blocks": 20}), json!({"arrival_interval_ms": 1.0})),
+        (json!({"num_gpu_blocks": 20, "preemption_mode": "fifo"}), json!({"request_rate": 90.0})),
+        (json!({"max_num_batched_tokens": 100}), json!({"replay_concurrency": 7})),
+        (json!({"aic_nextn": 2, "num_gpu_blocks": 22}), json!({"arrival_interval_ms": 5.0})),
         (
             json!({"timing_model": {"type": "fixed", "prefill_ms": 9, "decode_ms": 1.5}}),
             json!({"replay_concurrency": 3, "num_workers": 4}),
@@ -201,11 +181,7 @@ fn other_dynamo_settings_run_to_end() {
         let report = synthetic(engine.clone(), kwargs).unwrap();
         let done = &report["summary"]["completed_requests"];
         assert_eq!(*done, 24, "{engine}");
-        assert_eq!(
-            report["summary"]["total_output_tokens"],
-            24 * 40,
-            "{engine}"
-        );
+        assert_eq!(report["summary"]["total_output_tokens"], 24 * 40, "{engine}");
     }
 }
 
@@ -220,8 +196,7 @@ fn session_turns_run_in_sequence() {
     assert_eq!(requests.len(), 72);
     let of = |session: &str, turn: u64| {
         let mut all = requests.iter();
-        all.find(|r| r["session_id"] == session && r["turn_index"] == turn)
-            .unwrap()
+        all.find(|r| r["session_id"] == session && r["turn_index"] == turn).unwrap()
     };
     let gap = of("session_5", 1)["arrival_time_ms"].as_f64().unwrap()
         - of("session_5", 0)["terminal_time_ms"].as_f64().unwrap();
@@ -249,10 +224,7 @@ fn unmodelled_arguments_are_rejected_by_name() {
         "extra_engine_args.engine.watermark: 0.1 is not modelled"
     );
     assert_eq!(
-        error(
-            json!({}),
-            json!({"replay_concurrency": 1, "router_mode": "random"})
-        ),
+        error(json!({}), json!({"replay_concurrency": 1, "router_mode": "random"})),
         "kwargs.router_mode: \"random\" is not modelled, only [\"round_robin\", \"kv_router\"]"
     );
     assert_eq!(
@@ -317,14 +289,9 @@ fn kernel_tables_are_read_where_they_are() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    let prefill = AicStepTimes::open(&tables, &setup)
-        .unwrap()
-        .prefill_ms(1, 300, 0);
+    let prefill = AicStepTimes::open(&tables, &setup).unwrap().prefill_ms(1, 300, 0);
     let ttft = play("current").unwrap()["summary"]["mean_ttft_ms"].as_f64();
-    assert!(
-        (ttft.unwrap() - prefill).abs() < 1e-6,
-        "{ttft:?}, {prefill}"
-    );
+    assert!((ttft.unwrap() - prefill).abs() < 1e-6, "{ttft:?}, {prefill}");
     let refused = play("9.9.9").unwrap_err();
     assert!(refused.contains("have no vllm 9.9.9"), "{refused}");
 }
@@ -343,10 +310,7 @@ fn missing_kernel_table_error_lists_available() {
     assert!(system.starts_with(&wanted), "{system}");
     let model = error("aic_model_path", json!("acme/none"));
     let wanted = format!("{place}model_path: \"acme/none\" is neither a folder with a config.json");
-    assert!(
-        model.starts_with(&wanted) && model.contains("llama-3.1-8b"),
-        "{model}"
-    );
+    assert!(model.starts_with(&wanted) && model.contains("llama-3.1-8b"), "{model}");
     assert_eq!(
         error("aic_backend", json!("tgi")),
         format!("{place}backend: \"tgi\" is not known; available are vllm, sglang, trtllm")

@@ -25,10 +25,7 @@ fn predictions_match_measurements() {
         for key in ["ttft_mean", "itl_mean", "e2e_mean", "e2e_p90"] {
             let measured = run["actual"]["summary"][key].as_f64().unwrap();
             let ratio = predicted["summary"][key].as_f64().unwrap() / measured;
-            assert!(
-                (0.92..1.08).contains(&ratio),
-                "{name} {key}: {ratio} of {measured} ms"
-            );
+            assert!((0.92..1.08).contains(&ratio), "{name} {key}: {ratio} of {measured} ms");
         }
         assert_eq!(predicted["summary"]["completed"], 5100);
     }
@@ -47,20 +44,13 @@ fn validate_folder_writes_table_and_files() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["validate", "--runs"]).arg(runs.path());
     command.arg("--out").arg(out.path());
-    command
-        .arg("--json")
-        .arg(path("report"))
-        .arg("--html")
-        .arg(path("page"));
+    command.arg("--json").arg(path("report")).arg("--html").arg(path("page"));
     let done = command.output().unwrap();
     let table = String::from_utf8(done.stdout).unwrap();
     assert!(table.starts_with("run (errors in percent)"), "{table}");
     assert!(table.lines().nth(1).unwrap().starts_with("b38"), "{table}");
     let cells = |line: usize| table.lines().nth(line).unwrap().split_whitespace();
-    assert_eq!(
-        cells(2).collect::<Vec<_>>(),
-        ["not-measured", "stable", "-", "-", "-"]
-    );
+    assert_eq!(cells(2).collect::<Vec<_>>(), ["not-measured", "stable", "-", "-", "-"]);
     let json = |name: &str| -> Value {
         serde_json::from_str(&std::fs::read_to_string(path(name)).unwrap()).unwrap()
     };
@@ -72,18 +62,9 @@ fn validate_folder_writes_table_and_files() {
     assert_eq!(report["runs"][1]["error_percent"], serde_json::json!({}));
     assert_eq!(report["summary"]["all"]["ttft_mean"]["runs"], 1);
     let peer = &report["peers"][0];
-    assert_eq!(
-        (&peer["runs"], &peer["ours_on_these"]["itl_mean"]["runs"]),
-        (&1.into(), &1.into())
-    );
+    assert_eq!((&peer["runs"], &peer["ours_on_these"]["itl_mean"]["runs"]), (&1.into(), &1.into()));
     let page = std::fs::read_to_string(path("page")).unwrap();
-    for part in [
-        "By group",
-        "Other simulators",
-        "A100-SXM-80GB",
-        "measured",
-        "--html",
-    ] {
+    for part in ["By group", "Other simulators", "A100-SXM-80GB", "measured", "--html"] {
         assert!(page.contains(part), "no {part:?}");
     }
     assert!(!page.contains("NaN") && !page.contains(">inf"));
@@ -98,14 +79,9 @@ fn validate_can_print_json_only() {
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
     let said = validate_runs(runs.path(), &RooflineCoefficients::default(), None).unwrap();
-    assert!(
-        said.html_page("command")
-            .contains("ITL of a request (its mean gap)")
-    );
+    assert!(said.html_page("command").contains("ITL of a request (its mean gap)"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
-    command
-        .args(["validate", "--json", "-", "--runs"])
-        .arg(runs.path());
+    command.args(["validate", "--json", "-", "--runs"]).arg(runs.path());
     let json: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
     assert_eq!(json["runs"][0]["predicted"]["summary"]["completed"], 3);
 }
@@ -150,23 +126,14 @@ fn predicted_run_includes_front_end_time() {
 fn a_model_is_described_as_in_its_config_json_too() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
-    let told = predict_run(&run, &RooflineCoefficients::default())
-        .unwrap()
-        .summary;
+    let told = predict_run(&run, &RooflineCoefficients::default()).unwrap().summary;
     run["model_config"] = serde_json::json!({"config": {"hidden_size": 4096,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
         "intermediate_size": 14336, "vocab_size": 128256}});
-    let read = predict_run(&run, &RooflineCoefficients::default())
-        .unwrap()
-        .summary;
-    assert_eq!(
-        (told.itl_mean, told.ttft_mean),
-        (read.itl_mean, read.ttft_mean)
-    );
+    let read = predict_run(&run, &RooflineCoefficients::default()).unwrap().summary;
+    assert_eq!((told.itl_mean, told.ttft_mean), (read.itl_mean, read.ttft_mean));
     run["model_config"]["config"]["sliding_window"] = 128.into();
-    let window = predict_run(&run, &RooflineCoefficients::default())
-        .unwrap()
-        .summary;
+    let window = predict_run(&run, &RooflineCoefficients::default()).unwrap().summary;
     assert!(window.itl_mean < read.itl_mean);
 }
 
@@ -184,14 +151,7 @@ fn recorded_server_can_be_validated() {
     std::fs::write(path("generation_config.json"), sampling).unwrap();
     std::fs::create_dir(path("runs")).unwrap();
     let model = folder.path().to_str().unwrap();
-    let words = [
-        "serve",
-        model,
-        "--served-model-name",
-        "own",
-        "--gpu",
-        "H100",
-    ];
+    let words = ["serve", model, "--served-model-name", "own", "--gpu", "H100"];
     let limits =
         "--max-num-seqs 64 --max-num-batched-tokens 2048 --port 0 --num-gpu-blocks-override 4000";
     let limits: Vec<&str> = limits.split(' ').collect();
@@ -202,19 +162,10 @@ fn recorded_server_can_be_validated() {
     let asked = "--hardware H100 --max-num-seqs 64 --max-num-batched-tokens 2048 --rate 20 --requests 12 \
         --input 64 --output 16";
     let mut command = Command::new("python3");
-    command
-        .arg(script)
-        .args(["--url", url, "--model-folder", model]);
-    command
-        .args(asked.split_whitespace())
-        .arg("--out")
-        .arg(path("runs/own.json"));
+    command.arg(script).args(["--url", url, "--model-folder", model]);
+    command.args(asked.split_whitespace()).arg("--out").arg(path("runs/own.json"));
     let done = command.output().unwrap();
-    assert!(
-        done.status.success(),
-        "{}",
-        String::from_utf8_lossy(&done.stderr)
-    );
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 
     let text = std::fs::read_to_string(path("runs/own.json")).unwrap();
     let run: Value = serde_json::from_str(&text).unwrap();
@@ -226,9 +177,7 @@ fn recorded_server_can_be_validated() {
     let said = validated.to_json();
     assert_eq!(said["runs"][0]["predicted"]["summary"]["completed"], 12);
     // What this machine adds to the gaps is not predicted.
-    let gap = said["runs"][0]["error_percent"]["itl_mean"]
-        .as_f64()
-        .unwrap();
+    let gap = said["runs"][0]["error_percent"]["itl_mean"].as_f64().unwrap();
     assert!((-60.0..20.0).contains(&gap), "{gap} %");
 }
 
@@ -252,14 +201,8 @@ fn runs_that_kernel_tables_do_not_have_are_left_out_by_name() {
     command.arg("--aic-data").arg(tables);
     let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
     assert!(said.contains("\nH100 "), "{said}");
-    assert!(
-        said.contains("left out: A100: the tables have no system"),
-        "{said}"
-    );
-    assert!(
-        said.contains("left out: T4: there are no tables for T4-16GB"),
-        "{said}"
-    );
+    assert!(said.contains("left out: A100: the tables have no system"), "{said}");
+    assert!(said.contains("left out: T4: there are no tables for T4-16GB"), "{said}");
 }
 
 #[test]
@@ -267,9 +210,7 @@ fn invalid_run_error_names_field() {
     let error = |change: &dyn Fn(&mut Value)| {
         let mut run = run("b17.json");
         change(&mut run);
-        predict_run(&run, &RooflineCoefficients::default())
-            .unwrap_err()
-            .to_string()
+        predict_run(&run, &RooflineCoefficients::default()).unwrap_err().to_string()
     };
     let unknown = error(&|run| run["hardware"] = "Cray-1".into());
     assert_eq!(unknown, "run b17: hardware \"Cray-1\" is not known");
@@ -279,17 +220,11 @@ fn invalid_run_error_names_field() {
         "{weights}"
     );
     let missing = error(&|run| run["model_config"]["layers"] = Value::Null);
-    assert_eq!(
-        missing,
-        "run b17: model_config.layers must be a whole number"
-    );
+    assert_eq!(missing, "run b17: model_config.layers must be a whole number");
     let stopped = error(&|run| run["workload"]["stages"][0]["rate_rps"] = 0.into());
     assert_eq!(stopped, "run b17: workload.stages has a rate of 0");
     let past = error(&|run| run["workload"]["client_timeout_s"] = (-1).into());
-    assert!(
-        past.starts_with("run b17: workload.client_timeout_s "),
-        "{past}"
-    );
+    assert!(past.starts_with("run b17: workload.client_timeout_s "), "{past}");
     let tight = error(&|run| run["tp"] = 0.into());
     assert_eq!(tight, "tensor-parallel size is 0, must be at least 1");
 }
@@ -312,10 +247,7 @@ fn run_that_does_not_fit_is_skipped() {
     };
     let (code, table) = validated();
     assert_eq!(code, Some(0), "{table}");
-    assert!(
-        table.contains("\nb38 ") && table.contains("left out: too-large: "),
-        "{table}"
-    );
+    assert!(table.contains("\nb38 ") && table.contains("left out: too-large: "), "{table}");
     std::fs::remove_file(runs.path().join("b.json")).unwrap();
     assert_eq!(validated().0, Some(1));
 }

@@ -1,9 +1,6 @@
 //! The exit code of every command: 1 when it failed or has no answer, 2 when it was called wrongly.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -35,15 +32,9 @@ fn a_missing_file_is_a_wrong_command_line() {
         ("plan nofile --slo-ttft-ms 5", "error: nofile"),
         ("bench nofile --target http://127.0.0.1:9", "nofile"),
         ("validate --runs nofolder", "nofolder"),
-        (
-            "replay --workers nofile --input-tokens 5",
-            "--workers: nofile",
-        ),
+        ("replay --workers nofile --input-tokens 5", "--workers: nofile"),
         ("replay --compare a.json b.json", "--compare: a.json"),
-        (
-            "replay --router-config nofile --input-tokens 5",
-            "--router-config: nofile",
-        ),
+        ("replay --router-config nofile --input-tokens 5", "--router-config: nofile"),
         ("replay --input-tokens histogram:nofile", "nofile"),
     ] {
         let (code, _, errors) = run(dir.path(), words);
@@ -56,15 +47,7 @@ fn a_missing_file_is_a_wrong_command_line() {
     let words = format!("plan {WORK} {LLAMA} --slo-ttft-ms 5 --prices nofile");
     let (code, _, errors) = run(dir.path(), &words);
     assert_eq!(code, 2, "{errors}");
-    for tool in [
-        "serve demo",
-        "replay",
-        "plan",
-        "sweep",
-        "validate",
-        "calibrate",
-        "explain demo",
-    ] {
+    for tool in ["serve demo", "replay", "plan", "sweep", "validate", "calibrate", "explain demo"] {
         let (code, _, errors) = run(dir.path(), &format!("{tool} --no-such-flag 1"));
         assert_eq!(code, 2, "{tool}: {errors}");
     }
@@ -79,11 +62,7 @@ fn unmet_requests_are_failures_and_not_usage_errors() {
     let closed = unserved.local_addr().unwrap().port();
     drop(unserved);
     for (words, printed, told) in [
-        (
-            format!("serve demo --host 127.0.0.1 --port {port}"),
-            "",
-            "cannot listen",
-        ),
+        (format!("serve demo --host 127.0.0.1 --port {port}"), "", "cannot listen"),
         (
             format!("plan {WORK} {LLAMA} -tp 1 --slo-ttft-ms 0.001"),
             "only one tensor-parallel size was tried",
@@ -99,18 +78,11 @@ fn unmet_requests_are_failures_and_not_usage_errors() {
             "0.00",
             "no request was completed",
         ),
-        (
-            format!("bench --target http://127.0.0.1:{closed} {WORK} --target-model m"),
-            "",
-            "",
-        ),
+        (format!("bench --target http://127.0.0.1:{closed} {WORK} --target-model m"), "", ""),
     ] {
         let (code, out, errors) = run(dir.path(), &words);
         assert_eq!(code, 1, "{words}: {out}{errors}");
-        assert!(
-            out.contains(printed) && errors.contains(told),
-            "{words}: {out}{errors}"
-        );
+        assert!(out.contains(printed) && errors.contains(told), "{words}: {out}{errors}");
     }
 }
 
@@ -139,18 +111,10 @@ fn a_plan_reports_what_it_counts_and_reads_the_workload_first() {
     let words = format!("plan {WORK} {LLAMA} --slo-ttft-ms 5000 --vary gpu=H100,L40S");
     let (code, out, errors) = run(dir.path(), &words);
     assert_eq!(code, 0, "{errors}");
-    assert!(
-        out.contains("no prices were given") && !out.contains("cheapest"),
-        "{out}"
-    );
+    assert!(out.contains("no prices were given") && !out.contains("cheapest"), "{out}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.arg("plan").args(LARGE.split_whitespace());
-    command.args([
-        "--workload",
-        "20 req/s of 2000 in / 300 out",
-        "--slo-ttft-ms",
-        "500",
-    ]);
+    command.args(["--workload", "20 req/s of 2000 in / 300 out", "--slo-ttft-ms", "500"]);
     let output = command.output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{errors}");
@@ -173,10 +137,7 @@ fn a_model_that_does_not_fit_its_gpu_is_refused_everywhere() {
     ] {
         let (code, out, errors) = run(dir.path(), &words);
         assert_eq!(code, 1, "{words}: {out}{errors}");
-        assert!(
-            errors.contains("the weights alone take 141.1 GB"),
-            "{words}: {errors}"
-        );
+        assert!(errors.contains("the weights alone take 141.1 GB"), "{words}: {errors}");
     }
     // Weights offloaded to the CPU need no GPU memory.
     let words = format!("explain {LARGE} --cpu-offload-gb 90 --max-model-len 4096");
@@ -188,15 +149,9 @@ fn a_model_that_does_not_fit_its_gpu_is_refused_everywhere() {
 fn missing_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
-        (
-            "explain",
-            "which model? Name one, such as `vllm-sim explain",
-        ),
+        ("explain", "which model? Name one, such as `vllm-sim explain"),
         ("explain --latency-model polynomial", "which model?"),
-        (
-            "dataset build --model demo",
-            "Give --local-path FILE, or --hf-repo NAME",
-        ),
+        ("dataset build --model demo", "Give --local-path FILE, or --hf-repo NAME"),
         (
             "dataset build --model demo --local-path nofile",
             "--local-path nofile: no such file or folder",
@@ -217,16 +172,12 @@ fn replay_missing_requirement_fails() {
     let (code, out, errors) = replay("--require p99_ttft_ms<=1 --require nothing>=1");
     assert_eq!(code, 1, "{errors}");
     assert!(out.contains("Time to First Token"), "{out}");
-    for told in [
-        "--require missed: p99_ttft_ms<=1 (it is ",
-        "nothing>=1 (it is unknown)",
-    ] {
+    for told in ["--require missed: p99_ttft_ms<=1 (it is ", "nothing>=1 (it is unknown)"] {
         assert!(errors.contains(told), "no {told:?} in {errors}");
     }
-    for words in [
-        "replay --require p99_ttft_ms",
-        "bench --target http://127.0.0.1:9 --require a>=b",
-    ] {
+    for words in
+        ["replay --require p99_ttft_ms", "bench --target http://127.0.0.1:9 --require a>=b"]
+    {
         let (code, _, errors) = run(dir.path(), &format!("{words} {WORK}"));
         assert_eq!(code, 2, "{words}: {errors}");
         assert!(errors.contains("--require"), "{errors}");

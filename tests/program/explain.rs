@@ -8,22 +8,12 @@ use vllm_sim_explain::{CacheSizes, explain_engine};
 #[test]
 fn explain_shows_layer_groups_and_block_rule() {
     let flags = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
-    let bytes = [
-        "--kv-cache-memory-bytes",
-        "60G",
-        "--max-model-len",
-        "131072",
-    ];
+    let bytes = ["--kv-cache-memory-bytes", "60G", "--max-model-len", "131072"];
     let flags = [&flags[..], &bytes].concat();
-    let config = LoadedConfig::from_flags(CliMode::Vllm, &flags)
-        .unwrap()
-        .config;
+    let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
-    let caches = CacheSizes {
-        kv: config.engine.kv_cache.as_ref(),
-        ..CacheSizes::default()
-    };
+    let caches = CacheSizes { kv: config.engine.kv_cache.as_ref(), ..CacheSizes::default() };
     let text = explain_engine("gpt-oss-20b", &engine, setup, "", &[], caches);
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
@@ -32,14 +22,11 @@ fn explain_shows_layer_groups_and_block_rule() {
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
-    let rows: Vec<String> = text
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-        .collect();
-    for row in [
-        "0 12 the last 128 tokens 16 393216 1033 blocks",
-        "1 12 all tokens 16 393216 8192 blocks",
-    ] {
+    let rows: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for row in
+        ["0 12 the last 128 tokens 16 393216 1033 blocks", "1 12 all tokens 16 393216 8192 blocks"]
+    {
         assert!(rows.contains(&row.to_owned()), "no {row:?} in\n{text}");
     }
 }
@@ -49,17 +36,12 @@ fn explain_shows_encoder_budget() {
     let tokens = ["--mm-tokens-per-item", "{\"image\": 576}"];
     let model = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "H100"];
     let flags = [&model[..], &tokens].concat();
-    let config = LoadedConfig::from_flags(CliMode::Vllm, &flags)
-        .unwrap()
-        .config;
+    let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
     let mut encoder = config.engine.encoder.unwrap();
     let shown = |encoder: &MediaEncoderConfig| {
-        let caches = CacheSizes {
-            encoder: Some(encoder),
-            ..CacheSizes::default()
-        };
+        let caches = CacheSizes { encoder: Some(encoder), ..CacheSizes::default() };
         explain_engine("qwen", &engine, setup, "", &[], caches)
     };
     let text = shown(&encoder);

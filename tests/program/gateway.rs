@@ -1,9 +1,6 @@
 //! `gateway score`: gateways of the test's own in front of servers of ours.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,10 +28,7 @@ use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient,
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
 /// Of every pod, and of the engine that is played offline.
-const ENGINE: [&str; 2] = [
-    "--latency-model=polynomial",
-    "--num-gpu-blocks-override=2000",
-];
+const ENGINE: [&str; 2] = ["--latency-model=polynomial", "--num-gpu-blocks-override=2000"];
 
 const WORKLOAD: &str = "--input-tokens 320 --output-tokens 4 --turns-per-session 3 \
     --turn-tokens 64 --shared-prefix-ratio 0.5 --num-prefix-groups 6 --request-count 60 \
@@ -95,8 +89,7 @@ impl Gateway {
             return answer;
         };
         let (address, client) = &self.pods[chosen];
-        head.headers
-            .insert("host", address.to_string().parse().unwrap());
+        head.headers.insert("host", address.to_string().parse().unwrap());
         if self.hides {
             head.headers.remove("x-request-id");
         }
@@ -128,11 +121,7 @@ impl Fleet {
         let servers =
             (0..3).map(|_| runtime.block_on(SimulatorServer::start_loaded(loaded.clone())));
         let servers = servers.collect::<Result<_, _>>().unwrap();
-        Self {
-            runtime,
-            servers,
-            dir: tempfile::tempdir().unwrap(),
-        }
+        Self { runtime, servers, dir: tempfile::tempdir().unwrap() }
     }
 
     /// Returns the address and a client of each pod.
@@ -187,10 +176,7 @@ impl Fleet {
     /// Exit code, what is printed on both outputs, and the JSON.
     pub(super) fn score(&self, gateway: SocketAddr, more: &str) -> (i32, String, String, Value) {
         let json = self.dir.path().join("score.json");
-        let pods = self
-            .servers
-            .iter()
-            .map(|s| format!("http://{}", s.address.unwrap()));
+        let pods = self.servers.iter().map(|s| format!("http://{}", s.address.unwrap()));
         let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))
             .current_dir(self.dir.path())
             .args(["gateway", "score", "--target", &format!("http://{gateway}")])
@@ -237,10 +223,8 @@ pub(super) fn notes(report: &Value) -> Vec<&str> {
 fn round_robin_score_matches_simulation() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
     let gateway = fleet.gateway(Policy::RoundRobin, false);
-    let (code, printed, errors, report) = fleet.score(
-        gateway,
-        "--html page.html --require served>=1 --require retries<=0",
-    );
+    let (code, printed, errors, report) =
+        fleet.score(gateway, "--html page.html --require served>=1 --require retries<=0");
     assert_eq!(code, 0, "{printed}{errors}");
     assert_eq!(report["version"], 1);
     assert_eq!(report["pods_known_by"], "response header");
@@ -257,18 +241,12 @@ fn round_robin_score_matches_simulation() {
     // Times compare with those of the best placements, sent directly to the same pods.
     assert!(report["direct_placements"].is_string(), "{printed}");
     assert_eq!(number(&report, "/direct/served"), 1.0);
-    assert_eq!(
-        number(&report, "/direct/ttft"),
-        number(&report, "/ideal/ttft")
-    );
+    assert_eq!(number(&report, "/direct/ttft"), number(&report, "/ideal/ttft"));
     for policy in ["session-hash", "llm-d+session"] {
         number(&report, &format!("/policies/{policy}/reuse"));
     }
     for pod in report["pods"].as_array().unwrap() {
-        assert_eq!(
-            (&pod["state"], &pod["requests"]),
-            (&"ready".into(), &60.into())
-        );
+        assert_eq!((&pod["state"], &pod["requests"]), (&"ready".into(), &60.into()));
     }
     for word in ["Prefix reuse", "oracle", "llm-d", "Score: "] {
         assert!(printed.contains(word), "{word}: {printed}");
@@ -290,10 +268,7 @@ fn sessions_that_stay_are_seen_and_a_broken_gateway_scores_badly() {
     let (code, printed, errors, bad) =
         fleet.score(broken, "--require reuse>=0.9 --require misroutes<=0");
     assert_eq!(code, 1, "{printed}{errors}");
-    for told in [
-        "error: --require missed: reuse>=0.9 (it is ",
-        "misroutes<=0 (it is ",
-    ] {
+    for told in ["error: --require missed: reuse>=0.9 (it is ", "misroutes<=0 (it is "] {
         assert!(errors.contains(told), "{errors}");
     }
     assert!(printed.contains("Score: "), "{printed}");
@@ -317,26 +292,17 @@ fn routing_to_failing_pod_is_reported() {
     let lost = 60.0 - number(&report, "/misroutes");
     assert!((0.0..40.0).contains(&lost), "{printed}");
     let notes = notes(&report);
-    assert!(
-        notes.iter().any(|note| note.contains("status 503")),
-        "{printed}"
-    );
+    assert!(notes.iter().any(|note| note.contains("status 503")), "{printed}");
     // Afterwards the pod is as before.
     let (_, printed, _, report) = fleet.score(gateway, "");
     assert_eq!(number(&report, "/gateway/served"), 1.0, "{printed}");
     // What was to be tested was not: the workload is over before.
     let (code, printed, errors, _) = fleet.score(gateway, "--disturb 1=slow@9999");
     assert_eq!(code, 1, "{printed}{errors}");
-    assert!(
-        printed.contains("Score: ") && errors.contains("--disturb: pod 1"),
-        "{errors}"
-    );
+    assert!(printed.contains("Score: ") && errors.contains("--disturb: pod 1"), "{errors}");
     let (code, _, errors, _) = fleet.score(gateway, "--disturb 7=slow");
     assert_eq!(code, 2, "{errors}");
-    assert!(
-        errors.contains("there is no pod 7, the last is 2"),
-        "{errors}"
-    );
+    assert!(errors.contains("there is no pod 7, the last is 2"), "{errors}");
 }
 
 /// One file says what goes wrong in which pod.
@@ -350,19 +316,12 @@ fn a_scenario_runs_on_the_pods_behind_the_gateway() {
         fleet.score(gateway, "--fleet-scenario chaos.yaml")
     };
     let fails = "{set: {failure-injection-rate: 100, failure-types: [server_error]}}";
-    let (code, printed, errors, report) = play(&format!(
-        "{{1: {fails}, 2: {{set: {{latency-factor: 2}}}}}}"
-    ));
+    let (code, printed, errors, report) =
+        play(&format!("{{1: {fails}, 2: {{set: {{latency-factor: 2}}}}}}"));
     assert_eq!(code, 0, "{printed}{errors}");
     assert!(number(&report, "/gateway/served") < 0.7, "{printed}");
-    assert!(
-        number(&report, "/misroutes_by_kind/refused") > 10.0,
-        "{printed}"
-    );
-    assert!(
-        notes(&report).iter().any(|n| n.contains("were disturbed")),
-        "{printed}"
-    );
+    assert!(number(&report, "/misroutes_by_kind/refused") > 10.0, "{printed}");
+    assert!(notes(&report).iter().any(|n| n.contains("were disturbed")), "{printed}");
     // Afterwards the pods are as before.
     let (_, printed, _, report) = fleet.score(gateway, "");
     assert_eq!(number(&report, "/gateway/served"), 1.0, "{printed}");
@@ -402,10 +361,7 @@ fn a_request_to_a_sleeping_pod_is_a_misroute() {
     let (_, printed, _, report) = fleet.score(gateway, "--target-timeout 1");
     post("/wake_up");
     assert_eq!(report["pods"][1]["state"], "asleep", "{printed}");
-    assert!(
-        number(&report, "/misroutes_by_kind/not_ready") >= 10.0,
-        "{printed}"
-    );
+    assert!(number(&report, "/misroutes_by_kind/not_ready") >= 10.0, "{printed}");
 }
 
 #[test]
@@ -414,10 +370,7 @@ fn a_gateway_that_hides_its_pods_is_reported() {
     let gateway = fleet.gateway(Policy::RoundRobin, true);
     let (code, printed, errors, report) = fleet.score(gateway, "--require stickiness>=0.1");
     assert_eq!(code, 1, "{printed}{errors}");
-    assert!(
-        errors.contains("stickiness>=0.1 (it is unknown)"),
-        "{errors}"
-    );
+    assert!(errors.contains("stickiness>=0.1 (it is unknown)"), "{errors}");
     assert!(printed.contains("the pod is unknown for"), "{printed}");
     assert!(report["pods_known_by"].is_null() && report["retries"].is_null());
     assert!(number(&report, "/gateway/reuse") > 0.1);
@@ -425,13 +378,7 @@ fn a_gateway_that_hides_its_pods_is_reported() {
 
 #[test]
 fn lora_affinity_is_measured() {
-    let lora = [
-        "--enable-lora",
-        "--lora-modules",
-        "sql=a",
-        "--lora-modules",
-        "law=b",
-    ];
+    let lora = ["--enable-lora", "--lora-modules", "sql=a", "--lora-modules", "law=b"];
     let fleet = Fleet::start(&[&lora[..], &["--pod-name=pod"]].concat());
     let gateway = fleet.gateway(Policy::SessionHash, false);
     let (code, printed, errors, report) = fleet.score(gateway, "--lora sql,law --lora-share 0.5");
@@ -455,12 +402,7 @@ fn pods_of_its_own_are_started_with_adapters_and_ended() {
     let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))
         .current_dir(dir.path())
         .args(["gateway", "score", "--target", &format!("http://{address}")])
-        .args([
-            "--replicas",
-            "1",
-            "--base-port",
-            &address.port().to_string(),
-        ])
+        .args(["--replicas", "1", "--base-port", &address.port().to_string()])
         .args(["--json", "-", "--lora", "sql,law", "--request-count", "6"])
         .output()
         .unwrap();
@@ -471,10 +413,7 @@ fn pods_of_its_own_are_started_with_adapters_and_ended() {
     assert_eq!(report["pods"][0]["requests"], 18);
     assert_eq!((number(&report, "/retries"), notes(&report)), (0.0, vec![]));
     let live = number(&report, "/gateway/reuse");
-    assert!(
-        (live - number(&report, "/ideal/reuse")).abs() < 0.03,
-        "{report:#}"
-    );
+    assert!((live - number(&report, "/ideal/reuse")).abs() < 0.03, "{report:#}");
     assert!(std::net::TcpStream::connect(address).is_err());
 }
 
@@ -495,30 +434,15 @@ fn invalid_usage_names_the_flag() {
         ("gateway rank", "use `vllm-sim gateway score`"),
         ("gateway score", "--target"),
         ("gateway score --target http://x", "no pods: give --fleet"),
-        (
-            "gateway score --target http://x --replicas 2 --require reuze>=1",
-            "unknown measure",
-        ),
+        ("gateway score --target http://x --replicas 2 --require reuze>=1", "unknown measure"),
         (
             "gateway score --target http://x --replicas 2 --disturb 1=burn",
             "must be POD=TROUBLE@FROM..TO",
         ),
-        (
-            "gateway score --target http://x --replicas 2 --lora-share 2",
-            "--lora-share is 2",
-        ),
-        (
-            "gateway score --target http://x --replicas 2 --replcias 3",
-            "did you mean --replicas?",
-        ),
-        (
-            "gateway score --target ftp://x --replicas 2",
-            "--target \"ftp://x\" has the scheme",
-        ),
-        (
-            "gateway score --target http://x --replicas 9 --base-port 65530",
-            "leaves no room",
-        ),
+        ("gateway score --target http://x --replicas 2 --lora-share 2", "--lora-share is 2"),
+        ("gateway score --target http://x --replicas 2 --replcias 3", "did you mean --replicas?"),
+        ("gateway score --target ftp://x --replicas 2", "--target \"ftp://x\" has the scheme"),
+        ("gateway score --target http://x --replicas 9 --base-port 65530", "leaves no room"),
         (
             "gateway score --target http://x --replicas 2 --session-header a:b",
             "cannot be the name of a header",
@@ -531,8 +455,5 @@ fn invalid_usage_names_the_flag() {
     let (code, errors) =
         run("gateway score --target http://127.0.0.1:9 --fleet http://127.0.0.1:9");
     assert_eq!(code, 1, "{errors}");
-    assert!(
-        errors.contains("no pod is ready: http://127.0.0.1:9 is dead"),
-        "{errors}"
-    );
+    assert!(errors.contains("no pod is ready: http://127.0.0.1:9 is dead"), "{errors}");
 }

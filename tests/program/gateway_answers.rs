@@ -1,9 +1,6 @@
 //! `gateway score` with gateways that degrade or forge the answers of their pods.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -248,34 +245,20 @@ fn a_completed_request_has_all_tokens_from_a_pod() {
         assert_eq!(code, 1, "{printed}");
         assert_eq!(number(&report, "/gateway/served"), 0.0, "{printed}");
         assert_eq!(number(&report, "/score"), 0.0, "{printed}");
-        assert_eq!(
-            number(&report, "/misroutes_by_kind/unanswered"),
-            16.0,
-            "{printed}"
-        );
+        assert_eq!(number(&report, "/misroutes_by_kind/unanswered"), 16.0, "{printed}");
         assert!(printed.contains(told), "{printed}");
     }
     let (_, printed, report) = fleet.judged(Misdeed::InventsHalf, "");
     assert!(number(&report, "/score") < 0.6, "{printed}");
-    assert!(
-        printed.contains("no pod of the fleet served this answer"),
-        "{printed}"
-    );
+    assert!(printed.contains("no pod of the fleet served this answer"), "{printed}");
     // All pods except the one whose name was used have their share.
     assert_eq!(number(&report, "/gateway/served"), 0.5, "{printed}");
-    assert_eq!(
-        number(&report, "/misroutes_by_kind/unrouted"),
-        24.0,
-        "{printed}"
-    );
+    assert_eq!(number(&report, "/misroutes_by_kind/unrouted"), 24.0, "{printed}");
     let (_, printed, report) = fleet.judged(Misdeed::Refuses, "");
     assert!(number(&report, "/score") < 0.6, "{printed}");
     let (_, printed, report) = fleet.judged(Misdeed::Hangs, "");
     assert!(number(&report, "/score") < 0.6, "{printed}");
-    assert!(
-        number(&report, "/misroutes_by_kind/unanswered") >= 8.0,
-        "{printed}"
-    );
+    assert!(number(&report, "/misroutes_by_kind/unanswered") >= 8.0, "{printed}");
 }
 
 /// A gateway without pods must not get a score.
@@ -305,10 +288,7 @@ fn worse_latency_and_reuse_lower_score() {
     let share = |report: &Value, name: &str| number(report, &format!("/share_of_ideal/{name}"));
     // The first token comes with the last one, 23 steps later, whatever the load of the machine.
     assert!(share(&report, "ttft") < 0.75, "{buffered}");
-    let (ttft, e2e) = (
-        number(&report, "/gateway/ttft"),
-        number(&report, "/gateway/e2e"),
-    );
+    let (ttft, e2e) = (number(&report, "/gateway/ttft"), number(&report, "/gateway/e2e"));
     assert!(ttft > 0.9 * e2e, "{buffered}");
     // Most requests wait longer than their bound.
     let (_, serial, report) = fleet.judged(Misdeed::Serialises, "");

@@ -99,12 +99,7 @@ impl Imports {
             }
             let circle: Vec<_> = seen.iter().filter(|b| reach[**b].contains(&at)).collect();
             placed.extend(circle.iter().copied());
-            circles.push(
-                circle
-                    .iter()
-                    .map(|b| self.files[**b].name.as_str())
-                    .collect(),
-            );
+            circles.push(circle.iter().map(|b| self.files[**b].name.as_str()).collect());
         }
         circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
         circles
@@ -113,15 +108,8 @@ impl Imports {
     /// The files that one names, by name.
     #[cfg(test)]
     fn named_by(&self, name: &str) -> Vec<&str> {
-        let at = self
-            .files
-            .iter()
-            .position(|file| file.name == name)
-            .expect("a file");
-        self.imports(at)
-            .into_iter()
-            .map(|b| self.files[b].name.as_str())
-            .collect()
+        let at = self.files.iter().position(|file| file.name == name).expect("a file");
+        self.imports(at).into_iter().map(|b| self.files[b].name.as_str()).collect()
     }
 
     fn imports(&self, at: usize) -> BTreeSet<usize> {
@@ -150,9 +138,7 @@ impl Imports {
 
     /// What a path from the crate's root leads to; none outside the crate.
     fn resolve(&self, path: &[String], hops: usize) -> Option<Target> {
-        let depth = (0..=path.len())
-            .rev()
-            .find(|n| self.modules.contains_key(&path[..*n]))?;
+        let depth = (0..=path.len()).rev().find(|n| self.modules.contains_key(&path[..*n]))?;
         let at = self.modules[&path[..depth]];
         let Some((name, rest)) = path[depth..].split_first() else {
             return Some(Target::Module(at));
@@ -165,11 +151,7 @@ impl Imports {
             let path = leaf.path.as_ref()?;
             self.resolve(&[path.as_slice(), rest].concat(), hops + 1)
         };
-        if let Some(leaf) = file
-            .uses
-            .iter()
-            .find(|leaf| leaf.at_top && leaf.name == *name)
-        {
+        if let Some(leaf) = file.uses.iter().find(|leaf| leaf.at_top && leaf.name == *name) {
             return follow(leaf, rest);
         }
         if depth == 0
@@ -177,11 +159,7 @@ impl Imports {
         {
             return Some(Target::Item(at));
         }
-        for glob in file
-            .uses
-            .iter()
-            .filter(|leaf| leaf.at_top && leaf.name == "*")
-        {
+        for glob in file.uses.iter().filter(|leaf| leaf.at_top && leaf.name == "*") {
             if let Some(Target::Item(found)) = follow(glob, &path[depth..])
                 && self.files[found].items.contains(name)
             {
@@ -223,14 +201,7 @@ impl<'a> Reader<'a> {
             macros: HashSet::new(),
             words: HashSet::new(),
         };
-        Self {
-            module,
-            modules,
-            tokens: Vec::new(),
-            inline: Vec::new(),
-            braces: 0,
-            file,
-        }
+        Self { module, modules, tokens: Vec::new(), inline: Vec::new(), braces: 0, file }
     }
 
     fn read(mut self, name: &str, text: &str) -> SourceFile {
@@ -250,8 +221,7 @@ impl<'a> Reader<'a> {
             match token.as_str() {
                 "{" => {
                     if at >= 2 && self.token(at - 2) == "mod" {
-                        self.inline
-                            .push((self.token(at - 1).to_owned(), self.braces));
+                        self.inline.push((self.token(at - 1).to_owned(), self.braces));
                     }
                     self.braces += 1;
                 }
@@ -351,12 +321,7 @@ impl<'a> Reader<'a> {
     fn leaf(&mut self, name: String, path: &[String], re_export: bool) {
         let path = self.absolute(path);
         let at_top = self.inline.is_empty();
-        self.file.uses.push(UseLeaf {
-            name,
-            path,
-            re_export,
-            at_top,
-        });
+        self.file.uses.push(UseLeaf { name, path, re_export, at_top });
     }
 
     /// A path from the crate's root; none if it leads to another crate or to a local name.
@@ -427,19 +392,14 @@ mod tests {
     use super::Imports;
 
     fn crate_of(files: &[(&str, &str)]) -> Imports {
-        let owned = files
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        let owned = files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
         Imports::of(&owned.collect::<Vec<_>>())
     }
 
     #[test]
     fn import_resolves_to_defining_file() {
         let imports = crate_of(&[
-            (
-                "lib.rs",
-                "mod alpha; mod beta; pub use alpha::{Alpha, gamma::Gamma as Third};",
-            ),
+            ("lib.rs", "mod alpha; mod beta; pub use alpha::{Alpha, gamma::Gamma as Third};"),
             (
                 "alpha/mod.rs",
                 "pub mod gamma; pub use self::gamma::*; pub struct Alpha; use crate::beta::Hidden;",
@@ -450,10 +410,7 @@ mod tests {
             ),
             ("beta.rs", "pub struct Beta; pub struct Hidden;"),
             ("one.rs", "use crate::{Alpha, Third};"),
-            (
-                "two.rs",
-                "use super::alpha; fn f() { alpha::make(); alpha::Hidden; other::Beta }",
-            ),
+            ("two.rs", "use super::alpha; fn f() { alpha::make(); alpha::Hidden; other::Beta }"),
             (
                 "three.rs",
                 r##"//! crate::beta::Beta
@@ -488,9 +445,6 @@ mod tests {
             ("d.rs", "use crate::a::A; pub struct D; use crate::e::E;"),
             ("e.rs", "pub struct E; use crate::D;"),
         ]);
-        assert_eq!(
-            imports.circles(),
-            [vec!["a.rs", "b.rs", "c.rs"], vec!["d.rs", "e.rs"]]
-        );
+        assert_eq!(imports.circles(), [vec!["a.rs", "b.rs", "c.rs"], vec!["d.rs", "e.rs"]]);
     }
 }

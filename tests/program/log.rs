@@ -1,9 +1,6 @@
 //! A log that cannot be written: no request, start or exit code changes with it.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -78,11 +75,7 @@ fn a_server_without_a_log_serves_and_ends_well() {
         let mut command = vllm_sim(&words);
         let mut running = Running(command.stderr(stderr).spawn().unwrap());
         for path in ["/v1/models", "/no/such/path", "/v1/models"] {
-            let wanted = if path == "/v1/models" {
-                "200 OK"
-            } else {
-                "404 Not Found"
-            };
+            let wanted = if path == "/v1/models" { "200 OK" } else { "404 Not Found" };
             let got = status(&mut running, port, path);
             assert_eq!(got, format!("HTTP/1.1 {wanted}"), "{path}");
         }
@@ -112,9 +105,7 @@ fn serve_prints_a_line_for_each_request_and_the_plain_mode_none() {
         let pid = running.0.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
         assert!(running.0.wait().unwrap().success());
-        let rest = log
-            .map(Result::unwrap)
-            .filter(|line| line.contains("\"GET "));
+        let rest = log.map(Result::unwrap).filter(|line| line.contains("\"GET "));
         (found, rest.count())
     };
     let path = "/v1/models?x=1 HTTP/1.1";
@@ -127,14 +118,7 @@ fn serve_prints_a_line_for_each_request_and_the_plain_mode_none() {
     for quiet in [
         &["--model", "m"][..],
         &["serve", "m", "--disable-uvicorn-access-log"],
-        &[
-            "serve",
-            "m",
-            "--uvicorn-log-level",
-            "warning",
-            "--log-level",
-            "info",
-        ],
+        &["serve", "m", "--uvicorn-log-level", "warning", "--log-level", "info"],
     ] {
         assert_eq!(logged(quiet, "").1, 0, "{quiet:?}");
     }

@@ -1,9 +1,6 @@
 //! Files of a model folder that are there and cannot be used: each ends the start, and is named.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::path::Path;
 use std::process::Command;
@@ -67,12 +64,8 @@ fn broken_model_files_fail_start() {
         std::fs::write(folder.path().join(name), text).unwrap();
         refuses(folder.path(), &[], &[name]);
     }
-    for name in [
-        "config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "generation_config.json",
-    ] {
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    {
         let folder = copy();
         let _ = std::fs::remove_file(folder.path().join(name));
         std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -89,20 +82,14 @@ fn broken_model_files_fail_start() {
 fn values_that_vllm_refuses_end_the_start() {
     let folder = copy();
     for (flags, words) in [
-        (
-            &["--enable-lora", "--max-lora-rank", "3"][..],
-            "1, 8, 16, 32",
-        ),
+        (&["--enable-lora", "--max-lora-rank", "3"][..], "1, 8, 16, 32"),
         (&["--max-model-len", "99999999999"], "more than 4294967295"),
     ] {
         refuses(folder.path(), flags, &[words]);
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.arg("explain").arg(folder.path());
-    let output = command
-        .args(["--kv-cache-memory-bytes", "1"])
-        .output()
-        .unwrap();
+    let output = command.args(["--kv-cache-memory-bytes", "1"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("To serve at least one request"), "{errors}");
@@ -120,11 +107,7 @@ fn templates_and_sampling_defaults_that_are_not_there_end_the_start() {
     refused(&["--generation-config", "./nowhere"], "generation-config");
     let template = folder.path().join("t.jinja");
     std::fs::write(&template, "plain").unwrap();
-    for template in [
-        template.to_str().unwrap(),
-        "{{ messages }}",
-        "template_chatml.jinja",
-    ] {
+    for template in [template.to_str().unwrap(), "{{ messages }}", "template_chatml.jinja"] {
         let (code, errors) = start(folder.path(), &["--chat-template", template]);
         assert_eq!(code, 1, "{template}: {errors}");
     }

@@ -38,29 +38,18 @@ struct Sim {
 
 impl Sim {
     fn start(more: &[&str]) -> Self {
-        let mut flags = vec![
-            MODEL,
-            "--port=0",
-            "--host=127.0.0.1",
-            "--served-model-name=tiny",
-        ];
+        let mut flags = vec![MODEL, "--port=0", "--host=127.0.0.1", "--served-model-name=tiny"];
         flags.extend(more);
         let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).expect("good flags");
         let runtime = Runtime::new().expect("there are threads");
-        let server = runtime
-            .block_on(SimulatorServer::start_loaded(loaded.clone()))
-            .expect("it starts");
+        let server =
+            runtime.block_on(SimulatorServer::start_loaded(loaded.clone())).expect("it starts");
         let scheme = match more.iter().any(|flag| flag.starts_with("--ssl-certfile")) {
             true => "https",
             false => "http",
         };
         let url = format!("{scheme}://{}", server.address.expect("a TCP socket"));
-        Self {
-            runtime,
-            server: Some(server),
-            loaded,
-            url,
-        }
+        Self { runtime, server: Some(server), loaded, url }
     }
 
     fn options(&self) -> OnlineOptions {
@@ -138,44 +127,26 @@ fn online_replay_agrees_with_offline() {
     let sim = Sim::start(&DELAYS);
     let (found, _) = online(workload(), &sim.options());
     let told = offline(workload(), &sim.loaded);
-    for key in [
-        "num_requests",
-        "completed_requests",
-        "total_input_tokens",
-        "total_output_tokens",
-    ] {
+    for key in ["num_requests", "completed_requests", "total_input_tokens", "total_output_tokens"] {
         assert_eq!(found.summary_number(key), told.summary_number(key), "{key}");
     }
     for key in ["min_ttft_ms", "median_ttft_ms", "median_itl_ms"] {
         let (found, told) = (found.summary_number(key), told.summary_number(key));
-        assert!(
-            (-1.0..15.0).contains(&(found - told)),
-            "{key}: {found}, offline {told}"
-        );
+        assert!((-1.0..15.0).contains(&(found - told)), "{key}: {found}, offline {told}");
     }
     let lengths = |report: &ReplayReport| {
-        let mut lengths: Vec<_> = report
-            .request_records()
-            .map(|r| (r.input_length, r.output_length))
-            .collect();
+        let mut lengths: Vec<_> =
+            report.request_records().map(|r| (r.input_length, r.output_length)).collect();
         lengths.sort_unstable();
         lengths
     };
-    assert_eq!(
-        lengths(&found),
-        lengths(&told),
-        "prompts have the planned lengths"
-    );
+    assert_eq!(lengths(&found), lengths(&told), "prompts have the planned lengths");
 }
 
 #[test]
 fn chats_have_the_planned_lengths_and_sessions_remember() {
     let sim = Sim::start(&["--scheduler=pool", "--enable-prefix-caching"]);
-    let options = OnlineOptions {
-        api: GenerationApi::Chat,
-        concurrency: Some(3),
-        ..sim.options()
-    };
+    let options = OnlineOptions { api: GenerationApi::Chat, concurrency: Some(3), ..sim.options() };
     let sessions = SyntheticWorkload {
         sessions: 6,
         input: TokenLengthDistribution::Constant(150),
@@ -185,27 +156,16 @@ fn chats_have_the_planned_lengths_and_sessions_remember() {
         ..SyntheticWorkload::default()
     };
     for api in [GenerationApi::Chat, GenerationApi::Completions] {
-        let (report, sent) = online(
-            sessions.clone(),
-            &OnlineOptions {
-                api,
-                ..options.clone()
-            },
-        );
+        let (report, sent) = online(sessions.clone(), &OnlineOptions { api, ..options.clone() });
         assert_eq!(sent.requests, 12);
-        let turns: Vec<(Option<u32>, u32)> = report
-            .request_records()
-            .map(|r| (r.turn_index, r.input_length))
-            .collect();
+        let turns: Vec<(Option<u32>, u32)> =
+            report.request_records().map(|r| (r.turn_index, r.input_length)).collect();
         assert_eq!(turns.len(), 12);
         for (turn, input) in turns {
             let planned = if turn == Some(0) { 150 } else { 195 };
             // Text that a model made up may join up with what follows.
             let slack = if api == GenerationApi::Chat { 12 } else { 0 };
-            assert!(
-                input.abs_diff(planned) <= slack,
-                "{api:?} {turn:?}: {input}"
-            );
+            assert!(input.abs_diff(planned) <= slack, "{api:?} {turn:?}: {input}");
         }
     }
 }
@@ -216,8 +176,7 @@ struct Ends(Vec<(RequestStatus, Option<String>)>);
 
 impl ReplaySink for Ends {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        self.0
-            .push((outcome.status, outcome.error.map(str::to_owned)));
+        self.0.push((outcome.status, outcome.error.map(str::to_owned)));
     }
     fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }
@@ -238,10 +197,7 @@ fn failures_are_outcomes_in_the_servers_words() {
     for (status, error) in &ends.0 {
         assert_eq!(*status, RequestStatus::Failed);
         let error = error.as_deref().expect("has words");
-        assert!(
-            error.starts_with("status 400: ") && error.contains("64"),
-            "{error}"
-        );
+        assert!(error.starts_with("status 400: ") && error.contains("64"), "{error}");
     }
 }
 
@@ -259,10 +215,7 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
             output: TokenLengthDistribution::Constant(20),
             ..SyntheticWorkload::default()
         };
-        let options = OnlineOptions {
-            api,
-            ..sim.options()
-        };
+        let options = OnlineOptions { api, ..sim.options() };
         let (report, _) = online(workload, &options);
         let counts =
             ["completed_requests", "failed_requests"].map(|key| report.summary_number(key));
@@ -276,17 +229,11 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
 #[test]
 fn the_time_limit_leaves_requests_incomplete() {
     let sim = Sim::start(&["--time-to-first-token=30s", "--scheduler=pool"]);
-    let options = OnlineOptions {
-        limit: Some(Duration::from_millis(300)),
-        ..sim.options()
-    };
+    let options = OnlineOptions { limit: Some(Duration::from_millis(300)), ..sim.options() };
     let (report, sent) = online(workload(), &options);
     assert!(sent.wall < Duration::from_secs(20), "{:?}", sent.wall);
     assert_eq!(report.summary_number("completed_requests"), 0.0);
-    assert_eq!(
-        report.summary_number("incomplete_requests"),
-        sent.requests as f64
-    );
+    assert_eq!(report.summary_number("incomplete_requests"), sent.requests as f64);
 }
 
 #[test]
@@ -303,10 +250,7 @@ fn invalid_options_are_rejected_before_sending() {
     let error = refused(&OnlineOptions::default()).to_string();
     assert_eq!(error, "no --target is given");
     let error = refused(&with("ftp://x")).to_string();
-    assert!(
-        error.starts_with("--target \"ftp://x\" has the scheme \"ftp\""),
-        "{error}"
-    );
+    assert!(error.starts_with("--target \"ftp://x\" has the scheme \"ftp\""), "{error}");
     // Nobody listens on the port of a socket that is gone.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = socket.local_addr().expect("it has one");
@@ -330,15 +274,9 @@ fn tokens_reused_by_the_server_are_in_the_report() {
         shared_prefix_ratio: 0.5,
         ..SyntheticWorkload::default()
     };
-    let options = OnlineOptions {
-        concurrency: Some(1),
-        ..sim.options()
-    };
+    let options = OnlineOptions { concurrency: Some(1), ..sim.options() };
     let (report, _) = online(shared, &options);
-    let reused: Vec<u32> = report
-        .request_records()
-        .map(|r| r.reused_input_tokens)
-        .collect();
+    let reused: Vec<u32> = report.request_records().map(|r| r.reused_input_tokens).collect();
     assert_eq!(reused, [0, 80, 80, 80, 80, 80, 80, 80]);
     let ratio = report.summary_number("prefix_cache_reused_ratio");
     assert!((ratio - 7.0 / 16.0).abs() < 1e-9, "{ratio}");
@@ -356,10 +294,7 @@ fn latency_starts_at_scheduled_send_time() {
         arrivals: ArrivalProcess::Interval(10.0),
         ..SyntheticWorkload::default()
     };
-    let options = OnlineOptions {
-        max_in_flight: 1,
-        ..sim.options()
-    };
+    let options = OnlineOptions { max_in_flight: 1, ..sim.options() };
     let (report, sent) = online(synthetic, &options);
     assert_eq!(sent.held_up, 4);
     assert!(sent.latest >= Duration::from_millis(180), "{sent:?}");
@@ -370,11 +305,7 @@ fn latency_starts_at_scheduled_send_time() {
         report.summary_number("median_ttft_from_send_ms")
             < report.summary_number("median_ttft_ms") - 50.0
     );
-    assert!(
-        report
-            .render_text_table()
-            .contains("Sent behind schedule (ms)")
-    );
+    assert!(report.render_text_table().contains("Sent behind schedule (ms)"));
 }
 
 /// More prompts than there are letters, each of one block again and again.
@@ -386,10 +317,7 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
         "--enable-prompt-tokens-details",
         "--num-gpu-blocks-override=4000",
     ]);
-    let options = OnlineOptions {
-        concurrency: Some(8),
-        ..sim.options()
-    };
+    let options = OnlineOptions { concurrency: Some(8), ..sim.options() };
     for api in [GenerationApi::Completions, GenerationApi::Chat] {
         let distinct = SyntheticWorkload {
             sessions: 150,
@@ -403,18 +331,12 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
             think_ms: 1.0,
             ..SyntheticWorkload::default()
         };
-        let options = OnlineOptions {
-            api,
-            ..options.clone()
-        };
+        let options = OnlineOptions { api, ..options.clone() };
         let (report, _) = online(distinct, &options);
         let reused = report.request_records().map(|r| r.reused_input_tokens);
         // The beginning of the chat template is everybody's.
         let most = reused.max().expect("there are requests");
-        assert!(
-            most <= if api == GenerationApi::Chat { 48 } else { 0 },
-            "{api:?}: {most}"
-        );
+        assert!(most <= if api == GenerationApi::Chat { 48 } else { 0 }, "{api:?}: {most}");
     }
 }
 
@@ -428,24 +350,15 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     let certificate = format!("--ssl-certfile={}", path("crt").display());
     let key = format!("--ssl-keyfile={}", path("key").display());
     let sim = Sim::start(&[&certificate, &key, "--scheduler=pool"]);
-    for trust in [
-        CertificateVerification::Disabled,
-        CertificateVerification::Authorities(path("crt")),
-    ] {
-        let options = OnlineOptions {
-            trust,
-            ..sim.options()
-        };
+    for trust in
+        [CertificateVerification::Disabled, CertificateVerification::Authorities(path("crt"))]
+    {
+        let options = OnlineOptions { trust, ..sim.options() };
         let (report, _) = online(workload(), &options);
         assert_eq!(report.summary_number("completed_requests"), 40.0);
     }
     let mut source = workload().into_source().expect("makes sense");
-    let error = run_online(
-        &mut source,
-        &sim.options(),
-        &mut Ends::default(),
-        &mut |_| {},
-    );
+    let error = run_online(&mut source, &sim.options(), &mut Ends::default(), &mut |_| {});
     let error = error.expect_err("nobody vouches for it").to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
     let options = OnlineOptions {
@@ -454,10 +367,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
     };
     let error = run_online(&mut source, &options, &mut Ends::default(), &mut |_| {});
     let error = error.expect_err("there is no such file").to_string();
-    assert!(
-        error.starts_with("cannot read certificates from "),
-        "{error}"
-    );
+    assert!(error.starts_with("cannot read certificates from "), "{error}");
 }
 
 /// Sessions that wait for others.
@@ -479,12 +389,7 @@ struct Times(std::collections::BTreeMap<u64, (SimTime, SimTime)>);
 
 impl ReplaySink for Times {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        assert_eq!(
-            outcome.status,
-            RequestStatus::Completed,
-            "{:?}",
-            outcome.error
-        );
+        assert_eq!(outcome.status, RequestStatus::Completed, "{:?}", outcome.error);
         let times = (outcome.arrival, outcome.ended);
         self.0.insert(outcome.session, times);
     }
@@ -502,11 +407,7 @@ fn session_waits_for_latest_dependency() {
             trigger: TurnLifecycleEvent::Completion,
             delay_ns: delay.as_nanos() as u64,
         };
-        let prompt = PromptTokenRun {
-            id,
-            len: 20,
-            same: false,
-        };
+        let prompt = PromptTokenRun { id, len: 20, same: false };
         ClientSession {
             id: None,
             start: SimTime::from_millis(start_ms),

@@ -1,9 +1,6 @@
 //! Files that commands write: no input is lost, none of two outputs, and nothing is left half written.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,101 +47,44 @@ fn inputs() -> tempfile::TempDir {
 
 /// Words, and what the refusal names.
 const LOST: &[(&str, &[&str])] = &[
-    (
-        "replay t.jsonl --per-request t.jsonl",
-        &["--per-request", "t.jsonl"],
-    ),
-    (
-        "replay t.jsonl --per-request ./sub/../t.jsonl",
-        &["--per-request"],
-    ),
-    (
-        "replay t.jsonl --per-request link.jsonl",
-        &["--per-request"],
-    ),
-    (
-        "replay link.jsonl --per-request=t.jsonl",
-        &["--per-request"],
-    ),
-    (
-        "replay t.jsonl --report-json hard.jsonl",
-        &["--report-json"],
-    ),
+    ("replay t.jsonl --per-request t.jsonl", &["--per-request", "t.jsonl"]),
+    ("replay t.jsonl --per-request ./sub/../t.jsonl", &["--per-request"]),
+    ("replay t.jsonl --per-request link.jsonl", &["--per-request"]),
+    ("replay link.jsonl --per-request=t.jsonl", &["--per-request"]),
+    ("replay t.jsonl --report-json hard.jsonl", &["--report-json"]),
     ("replay t.jsonl --html t.jsonl", &["--html"]),
-    (
-        "replay t.jsonl --config c.yaml --report_json c.yaml",
-        &["--report-json", "--config"],
-    ),
-    (
-        "replay t.jsonl --workers w.yaml --html w.yaml",
-        &["--html", "--workers"],
-    ),
-    (
-        "replay --compare a.json,b.json t.jsonl --html b.json",
-        &["--html", "--compare"],
-    ),
-    (
-        "replay --input-tokens histogram:x.csv --html x.csv",
-        &["--html", "--input-tokens"],
-    ),
-    (
-        "replay --dynamo-run runs --report-json runs/args.json",
-        &["--report-json", "--dynamo-run"],
-    ),
-    (
-        "replay t.jsonl --report-json o --html o",
-        &["--html", "--report-json"],
-    ),
+    ("replay t.jsonl --config c.yaml --report_json c.yaml", &["--report-json", "--config"]),
+    ("replay t.jsonl --workers w.yaml --html w.yaml", &["--html", "--workers"]),
+    ("replay --compare a.json,b.json t.jsonl --html b.json", &["--html", "--compare"]),
+    ("replay --input-tokens histogram:x.csv --html x.csv", &["--html", "--input-tokens"]),
+    ("replay --dynamo-run runs --report-json runs/args.json", &["--report-json", "--dynamo-run"]),
+    ("replay t.jsonl --report-json o --html o", &["--html", "--report-json"]),
     (
         "replay t.jsonl --per-request o.jsonl --report-json ./sub/../o.jsonl",
         &["--per-request", "--report-json"],
     ),
     ("replay t.jsonl --html broken", &["--html", "link"]),
-    (
-        "sweep t.jsonl --grid max-num-seqs=1,2 --html t.jsonl",
-        &["--html"],
-    ),
-    (
-        "sweep t.jsonl --grid config=c.yaml,c.yaml --html c.yaml",
-        &["--html", "--grid"],
-    ),
+    ("sweep t.jsonl --grid max-num-seqs=1,2 --html t.jsonl", &["--html"]),
+    ("sweep t.jsonl --grid config=c.yaml,c.yaml --html c.yaml", &["--html", "--grid"]),
     (
         "sweep t.jsonl --grid max-num-seqs=1,2 --merge a.json,b.json --report-json a.json",
         &["--report-json", "--merge"],
     ),
-    (
-        "sweep t.jsonl --grid max-num-seqs=1,2 --shard 1/2 --report-json t.jsonl",
-        &["--report-json"],
-    ),
+    ("sweep t.jsonl --grid max-num-seqs=1,2 --shard 1/2 --report-json t.jsonl", &["--report-json"]),
     (
         "plan t.jsonl --slo-ttft-ms 9 --prices p.yaml --helm-values p.yaml",
         &["--helm-values", "--prices"],
     ),
-    (
-        "plan t.jsonl --slo-ttft-ms 9 --helm-values o --html o",
-        &["--html", "--helm-values"],
-    ),
-    (
-        "bench t.jsonl --target http://127.0.0.1:9 --per-request t.jsonl",
-        &["--per-request"],
-    ),
-    (
-        "calibrate --data x.csv --gpu H100 --out x.csv",
-        &["--out", "--data"],
-    ),
-    (
-        "calibrate --data x.csv --config c.yaml --out c.yaml",
-        &["--out", "--config"],
-    ),
+    ("plan t.jsonl --slo-ttft-ms 9 --helm-values o --html o", &["--html", "--helm-values"]),
+    ("bench t.jsonl --target http://127.0.0.1:9 --per-request t.jsonl", &["--per-request"]),
+    ("calibrate --data x.csv --gpu H100 --out x.csv", &["--out", "--data"]),
+    ("calibrate --data x.csv --config c.yaml --out c.yaml", &["--out", "--config"]),
     ("validate --runs runs --out runs", &["--out", "--runs"]),
     (
         "validate --runs runs --latency-coefficients c.yaml --json c.yaml",
         &["--json", "--latency-coefficients"],
     ),
-    (
-        "gateway score t.jsonl --target http://127.0.0.1:9 --replicas 1 --json t.jsonl",
-        &["--json"],
-    ),
+    ("gateway score t.jsonl --target http://127.0.0.1:9 --replicas 1 --json t.jsonl", &["--json"]),
     (
         "gateway score t.jsonl --target http://127.0.0.1:9 --replicas 1 --json o --html o",
         &["--html", "--json"],
@@ -181,11 +121,7 @@ fn outputs_are_replaced_atomically() {
         let (code, errors) = run(dir.path(), words, &[]);
         assert_eq!(code, 0, "{errors}");
         let files = contents(dir.path());
-        assert!(
-            files.keys().all(|name| !name.ends_with(".part")),
-            "{:?}",
-            files.keys()
-        );
+        assert!(files.keys().all(|name| !name.ends_with(".part")), "{:?}", files.keys());
         let rows = std::str::from_utf8(&files["o.jsonl"]).unwrap();
         assert_eq!(rows.lines().count(), 1);
         assert!(files["p.html"].ends_with(b"</html>\n"), "a whole page");

@@ -1,9 +1,6 @@
 //! `vllm-sim plan` as it is typed, against `vllm-sim sweep` over the same deployments.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::path::Path;
 
@@ -25,10 +22,7 @@ fn unanswered(dir: &Path, words: &str) -> String {
     let output = vllm_sim(dir, words);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}: {errors}");
-    assert!(
-        errors.contains("no deployment meets the bounds"),
-        "{errors}"
-    );
+    assert!(errors.contains("no deployment meets the bounds"), "{errors}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -39,23 +33,14 @@ fn plan_searches_tensor_parallel_sizes() {
                  --request-rate 20 --slo-ttft-ms 500";
     let model = "plan --model meta-llama/Llama-3.1-70B-Instruct";
     let plan = json(dir.path(), &format!("{model} {asked}"));
-    let named = json(
-        dir.path(),
-        &format!("{model} {asked} --vary tensor-parallel-size=1,2,4,8"),
-    );
+    let named = json(dir.path(), &format!("{model} {asked} --vary tensor-parallel-size=1,2,4,8"));
     assert_eq!(plan["points"], named["points"]);
     let best = &plan["points"][plan["order"][0].as_u64().unwrap() as usize];
-    let size: u32 = best["flags"]["tensor-parallel-size"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let size: u32 = best["flags"]["tensor-parallel-size"].as_str().unwrap().parse().unwrap();
     assert!(size > 1, "70B does not fit on one H100: {best}");
     // Its 71 heads are divided by 1 alone.
-    let plan = json(
-        dir.path(),
-        &format!("plan --model tiiuae/falcon-7b {asked} --max-model-len 2400"),
-    );
+    let plan =
+        json(dir.path(), &format!("plan --model tiiuae/falcon-7b {asked} --max-model-len 2400"));
     assert_eq!(plan["points"].as_array().unwrap().len(), 1);
     // A size that is named is the only one.
     let plan = json(dir.path(), &format!("{model} {asked} -tp 4"));
@@ -73,10 +58,7 @@ fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
     assert_eq!(plan["schema"], "vllm-sim/plan/1");
 
     let workers: Vec<String> = (1..=10).map(|n| n.to_string()).collect();
-    let grid = format!(
-        "--grid gpu=H100,L40S --grid num-workers={}",
-        workers.join(",")
-    );
+    let grid = format!("--grid gpu=H100,L40S --grid num-workers={}", workers.join(","));
     let sweep = json(dir.path(), &format!("sweep {WORK} {BOUNDS} {grid}"));
     let mut cheapest: Option<(f64, &str, u64)> = None;
     for point in sweep["points"].as_array().unwrap() {
@@ -84,11 +66,7 @@ fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
             continue;
         }
         let gpu = point["flags"]["gpu"].as_str().unwrap();
-        let workers: u64 = point["flags"]["num-workers"]
-            .as_str()
-            .unwrap()
-            .parse()
-            .unwrap();
+        let workers: u64 = point["flags"]["num-workers"].as_str().unwrap().parse().unwrap();
         let cost = workers as f64 * if gpu == "H100" { 3.0 } else { 0.8 };
         if cheapest.is_none_or(|(least, _, _)| cost < least) {
             cheapest = Some((cost, gpu, workers));
@@ -107,21 +85,12 @@ fn the_plan_is_the_cheapest_of_an_exhaustive_sweep() {
     assert!(planned.2 > 1, "{planned:?}");
     assert!(plan["outlook"]["most_traffic"].as_f64().unwrap() >= 1.0);
     let threaded = json(dir.path(), &format!("{words} --threads 3"));
-    assert!(
-        plan["points"] == threaded["points"],
-        "threads change the plan"
-    );
+    assert!(plan["points"] == threaded["points"], "threads change the plan");
 
     let values = format!("{words} --helm-values values.yaml --html plan.html");
     let table = printed(dir.path(), &values);
-    assert!(
-        table.contains("credits/h") && table.contains("prices of 2026-11-01"),
-        "{table}"
-    );
-    assert!(
-        table.contains("times vllm serve meta-llama/Llama-3.1-8B-Instruct"),
-        "{table}"
-    );
+    assert!(table.contains("credits/h") && table.contains("prices of 2026-11-01"), "{table}");
+    assert!(table.contains("times vllm serve meta-llama/Llama-3.1-8B-Instruct"), "{table}");
     // vLLM has no such flag.
     assert!(!table.contains("Instruct --gpu=L40S\n"), "{table}");
     let values = std::fs::read_to_string(dir.path().join("values.yaml")).unwrap();
@@ -173,33 +142,19 @@ fn helm_values_describe_the_planned_deployment() {
     let (shown, plain) = values("--config engine.yaml --vary router=kv_router");
     let config = &plain["config"];
     assert_eq!(config["cliMode"], "vllm");
-    assert_eq!(
-        (&config["max-num-seqs"], &config["max-model-len"]),
-        (&64.into(), &4096.into())
-    );
+    assert_eq!((&config["max-num-seqs"], &config["max-model-len"]), (&64.into(), &4096.into()));
     assert!(config.get("config").is_none(), "{plain:#}");
     assert!(!shown.contains("engine.yaml\n"), "{shown}");
     // Both the values and the table say who stands in front.
-    assert_eq!(
-        shown
-            .matches("router: --router=kv_router: Dynamo's KV router")
-            .count(),
-        2
-    );
+    assert_eq!(shown.matches("router: --router=kv_router: Dynamo's KV router").count(), 2);
 
     let (shown, split) = values("--num-prefill-workers 1 --num-decode-workers 2");
     let groups = split["replicaCount"].as_u64().unwrap() / 2;
     assert!(groups >= 1, "{split:#}");
     assert_eq!(split["disaggregation"]["enabled"], true);
     assert_eq!(split["disaggregation"]["prefill"]["replicaCount"], groups);
-    assert_eq!(
-        split["config"]["kv-transfer-config"]["kv_connector"],
-        "NixlConnector"
-    );
-    assert!(
-        shown.contains(" for decode vllm serve meta-llama/"),
-        "{shown}"
-    );
+    assert_eq!(split["config"]["kv-transfer-config"]["kv_connector"], "NixlConnector");
+    assert!(shown.contains(" for decode vllm serve meta-llama/"), "{shown}");
 }
 
 #[test]
@@ -211,25 +166,15 @@ fn ranks_that_share_experts_are_one_worker() {
     let words = format!("plan {work} --max-gpus 8 --helm-values values.yaml");
     let plan = json(dir.path(), &words);
     let found = &plan["points"][0]["found"];
-    let (workers, gpus) = (
-        found["workers"].as_u64().unwrap(),
-        found["gpus"].as_u64().unwrap(),
-    );
+    let (workers, gpus) = (found["workers"].as_u64().unwrap(), found["gpus"].as_u64().unwrap());
     assert_eq!(gpus, 2 * workers);
     let trials = plan["points"][0]["trials"].as_array().unwrap();
-    assert!(
-        trials
-            .iter()
-            .all(|trial| trial["gpus"].as_u64().unwrap() % 2 == 0)
-    );
+    assert!(trials.iter().all(|trial| trial["gpus"].as_u64().unwrap() % 2 == 0));
     let deploy = plan["deploy"].as_str().unwrap();
     assert!(deploy.contains("--data-parallel-size=2"), "{deploy}");
     let values = std::fs::read_to_string(dir.path().join("values.yaml")).unwrap();
     let values: Value = serde_json::from_str(values.split_once('\n').unwrap().1).unwrap();
-    assert_eq!(
-        values["dataParallel"],
-        serde_json::json!({"mode": "onePort", "size": 2})
-    );
+    assert_eq!(values["dataParallel"], serde_json::json!({"mode": "onePort", "size": 2}));
     assert_eq!(values["replicaCount"].as_u64(), Some(workers));
     // A worker of a replay is that, too.
     let report = json(dir.path(), &format!("replay {} --num-workers 2", work));
@@ -253,43 +198,25 @@ fn sharded_sweep_equals_whole_sweep() {
         format!("sweep {engine} --grid gpu=H100,L40S --grid max-num-seqs=4,16,64"),
         format!("plan {engine} --vary gpu=H100,L40S --vary max-num-seqs=4,16,64 --max-gpus 6"),
     ] {
-        let whole = printed(
-            dir.path(),
-            &format!("{tool} --report-json whole.json --html a.html"),
-        );
+        let whole = printed(dir.path(), &format!("{tool} --report-json whole.json --html a.html"));
         for part in 1..=4 {
-            printed(
-                dir.path(),
-                &format!("{tool} --shard {part}/4 --report-json part{part}.json"),
-            );
+            printed(dir.path(), &format!("{tool} --shard {part}/4 --report-json part{part}.json"));
         }
         let merge = "--merge part1.json,part2.json --merge part3.json,part4.json";
         let outputs = "--report-json whole.json --html a.html";
         let (json, page) = (read("whole.json"), read("a.html"));
         let merged = printed(dir.path(), &format!("{tool} {merge} {outputs}"));
         assert_eq!(merged, whole);
-        assert!(
-            read("whole.json") == json && read("a.html") == page,
-            "{tool}"
-        );
+        assert!(read("whole.json") == json && read("a.html") == page, "{tool}");
         for (words, told) in [
             ("--merge part1.json,part2.json", "2 of 6 points are in none"),
-            (
-                "--merge part1.json --gpu B200",
-                "was written by another command",
-            ),
-            (
-                "--shard 5/4 --report-json x",
-                "must be K/N with K from 1 to N",
-            ),
+            ("--merge part1.json --gpu B200", "was written by another command"),
+            ("--shard 5/4 --report-json x", "must be K/N with K from 1 to N"),
             ("--shard 1/4", "--shard needs --report-json FILE"),
         ] {
             let output = vllm_sim(dir.path(), &format!("{tool} {words}"));
             let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                !output.status.success() && errors.contains(told),
-                "{words}: {errors}"
-            );
+            assert!(!output.status.success() && errors.contains(told), "{words}: {errors}");
         }
     }
 }
@@ -305,10 +232,7 @@ fn growing_queue_is_not_served() {
     assert!(most < 4.0, "{most}");
     let missed = point["trials"].as_array().unwrap().iter();
     let missed: Vec<_> = missed.filter_map(|t| t["missed"][0].as_str()).collect();
-    assert!(
-        missed.iter().any(|why| why.contains("the queue grows")),
-        "{missed:?}"
-    );
+    assert!(missed.iter().any(|why| why.contains("the queue grows")), "{missed:?}");
 }
 
 #[test]
@@ -333,10 +257,7 @@ fn percentiles_costs_and_texts_are_parsed() {
     let strict = plan(&["--bound", "ttft-p50=2000", "--bound", "ttft-p99=150"]);
     let cost = |plan: &Value| plan["points"][0]["found"]["cost_per_hour"].as_f64();
     assert!(cost(&strict).unwrap() > cost(&loose).unwrap(), "{strict:#}");
-    assert_eq!(
-        strict["points"][0]["found"]["summary"]["total_input_tokens"],
-        300_000
-    );
+    assert_eq!(strict["points"][0]["found"]["summary"]["total_input_tokens"], 300_000);
     let known = &strict["points"][0]["evidence"];
     assert!(known["errors"].as_str().unwrap().contains("ITL"), "{known}");
     let poor = plan(&["--bound", "ttft-p99=150", "--max-cost", "2"]);
@@ -351,18 +272,12 @@ fn impossible_slo_is_reported_with_reason() {
     let table = unanswered(dir.path(), &too_few);
     let none = "no deployment of up to 1 GPUs makes 95 % of the requests good";
     assert!(table.contains(none), "{table}");
-    assert!(
-        table.contains("with 1 GPUs 0.7 % of the requests are good (TTFT p99"),
-        "{table}"
-    );
+    assert!(table.contains("with 1 GPUs 0.7 % of the requests are good (TTFT p99"), "{table}");
     let large = "plan --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 --input-tokens 9 \
                  --request-count 3 --request-rate 1 --slo-ttft-ms 900 \
                  --vary tensor-parallel-size=1,4 --max-gpus 3";
     let table = unanswered(dir.path(), large);
-    assert!(
-        table.contains("one worker takes 4 GPUs, --max-gpus is 3"),
-        "{table}"
-    );
+    assert!(table.contains("one worker takes 4 GPUs, --max-gpus is 3"), "{table}");
 }
 
 #[test]
@@ -398,10 +313,7 @@ fn infeasible_candidates_are_not_simulated() {
 #[test]
 fn fixed_fleet_has_maximum_request_rate() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = json(
-        dir.path(),
-        &format!("plan {WORK} {BOUNDS} --gpu H100 --fixed-workers 2"),
-    );
+    let plan = json(dir.path(), &format!("plan {WORK} {BOUNDS} --gpu H100 --fixed-workers 2"));
     let found = &plan["points"][0]["found"];
     let (traffic, good) = (&found["traffic"], &found["attainment"]);
     assert!(good.as_f64().unwrap() >= 0.95);
@@ -410,41 +322,25 @@ fn fixed_fleet_has_maximum_request_rate() {
         .unwrap()
         .iter()
         .filter(|trial| trial["traffic"].as_f64().unwrap() > traffic.as_f64().unwrap());
-    let nearest = above
-        .map(|trial| trial["traffic"].as_f64().unwrap())
-        .fold(f64::INFINITY, f64::min);
+    let nearest =
+        above.map(|trial| trial["traffic"].as_f64().unwrap()).fold(f64::INFINITY, f64::min);
     assert!(nearest / traffic.as_f64().unwrap() <= 1.01, "{found}");
 }
 
 #[test]
 fn invalid_plan_usage_names_the_flag() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(
-        dir.path().join("p.yaml"),
-        "date: x\ncurrency: y\ngpu_hour: {A100: 1}\n",
-    )
-    .unwrap();
+    std::fs::write(dir.path().join("p.yaml"), "date: x\ncurrency: y\ngpu_hour: {A100: 1}\n")
+        .unwrap();
     for (words, told) in [
         ("", "--slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms"),
         ("--bound ttft=5", "must be METRIC-pPERCENT=MS"),
         ("--slo-ttft-ms 9 --max-cost 5", "--prices"),
         ("--slo-ttft-ms 9 --attainment 1.5", "--attainment is 1.5"),
-        (
-            "--slo-ttft-ms 9 --num-workers 3",
-            "--num-workers: not allowed, because plan searches",
-        ),
-        (
-            "--slo-ttft-ms 9 --vary num-workers=1,2",
-            "--vary num-workers",
-        ),
-        (
-            "--slo-ttft-ms 9 --scale 0=1",
-            "--scale cannot be used with plan",
-        ),
-        (
-            "--slo-ttft-ms 9 --gpu H100 --prices p.yaml",
-            "no gpu_hour for \"H100\", only for A100",
-        ),
+        ("--slo-ttft-ms 9 --num-workers 3", "--num-workers: not allowed, because plan searches"),
+        ("--slo-ttft-ms 9 --vary num-workers=1,2", "--vary num-workers"),
+        ("--slo-ttft-ms 9 --scale 0=1", "--scale cannot be used with plan"),
+        ("--slo-ttft-ms 9 --gpu H100 --prices p.yaml", "no gpu_hour for \"H100\", only for A100"),
         ("--slo-ttft-ms 9 --prices p.yaml", "--prices needs --gpu"),
         ("--slo-ttft-ms 9 --max-gpus 0", "--max-gpus"),
     ] {
@@ -468,26 +364,14 @@ fn percentile_bound_has_its_own_column() {
     };
     let table = plan("H100");
     let lines: Vec<&str> = table.lines().collect();
-    assert!(
-        lines[0].contains("E2E p99 ms  TTFT p95 ms  tok/s/user"),
-        "{table}"
-    );
-    assert!(
-        lines[1].contains(" – "),
-        "no request is good or bad: {table}"
-    );
-    assert!(
-        table.contains("* fewest GPUs with every --bound kept"),
-        "{table}"
-    );
+    assert!(lines[0].contains("E2E p99 ms  TTFT p95 ms  tok/s/user"), "{table}");
+    assert!(lines[1].contains(" – "), "no request is good or bad: {table}");
+    assert!(table.contains("* fewest GPUs with every --bound kept"), "{table}");
     assert!(table.contains("computed prompts, on 2 x H100"), "{table}");
     let table = plan("L40S");
     let none =
         "evidence: none was recorded of a dense model with bf16 weights and computed prompts";
-    assert!(
-        table.contains(none) && !table.contains("median error"),
-        "{table}"
-    );
+    assert!(table.contains(none) && !table.contains("median error"), "{table}");
 }
 
 #[test]
@@ -506,10 +390,7 @@ fn candidate_missing_slo_too_often_is_not_best() {
         line.map(|line| line.split_whitespace().next().unwrap().to_owned())
     };
     let table = sweep("--slo-ttft-ms 150");
-    assert!(
-        table.lines().next().unwrap().contains("good %  good/s"),
-        "{table}"
-    );
+    assert!(table.lines().next().unwrap().contains("good %  good/s"), "{table}");
     assert_eq!(starred(&table).as_deref(), Some("4"), "{table}");
     let table = sweep("--slo-ttft-ms 150 --attainment 0.5");
     assert_eq!(starred(&table).as_deref(), Some("2"), "{table}");

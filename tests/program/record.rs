@@ -1,10 +1,7 @@
 //! `vllm-sim record`: what passes is untouched, what was said is in the file, and the file says it
 //! again at the same pace.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,15 +41,10 @@ struct Proxy {
 impl Proxy {
     async fn start(upstream: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let recorder = Recorder::start(record(upstream, &folder.path().join("r.sqlite3")))
-            .await
-            .unwrap();
+        let recorder =
+            Recorder::start(record(upstream, &folder.path().join("r.sqlite3"))).await.unwrap();
         let base = format!("http://{}", recorder.address);
-        Self {
-            recorder,
-            base,
-            folder,
-        }
+        Self { recorder, base, folder }
     }
 
     async fn stop(self) -> (RecordingSummary, PathBuf, TempDir) {
@@ -106,15 +98,9 @@ async fn ask(base: &str, path: &str, body: &Value) -> Vec<(Duration, String)> {
 /// The texts of all choices of a body or event.
 fn texts(json: &str) -> Vec<String> {
     let body: Value = serde_json::from_str(json).unwrap();
-    let choices = body["choices"]
-        .as_array()
-        .unwrap_or_else(|| panic!("{json}"));
+    let choices = body["choices"].as_array().unwrap_or_else(|| panic!("{json}"));
     let text = |choice: &Value| {
-        let found = [
-            &choice["text"],
-            &choice["delta"]["content"],
-            &choice["message"]["content"],
-        ];
+        let found = [&choice["text"], &choice["delta"]["content"], &choice["message"]["content"]];
         let found = found.into_iter().find_map(Value::as_str);
         found.filter(|text| !text.is_empty()).map(str::to_owned)
     };
@@ -168,20 +154,13 @@ async fn recording_replays_same_text_and_pace() {
     }
     let (summary, path, _folder) = proxy.stop().await;
     upstream.shutdown().await;
-    assert_eq!(
-        (summary.replies, summary.skipped.len()),
-        (4, 0),
-        "{summary:?}"
-    );
+    assert_eq!((summary.replies, summary.skipped.len()), (4, 0), "{summary:?}");
 
     let last = "SELECT json_extract(token_us, '$[#-1]') FROM llmd_recording ORDER BY id";
     let mut ends: Vec<u32> = {
         let file = Connection::open(&path).unwrap();
         let mut rows = file.prepare(last).unwrap();
-        rows.query_map([], |row| row.get(0))
-            .unwrap()
-            .map(Result::unwrap)
-            .collect()
+        rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     };
     let path = path.display().to_string();
     let (again, url) = server(&["--dataset-path", &path, "--replay-timing"]).await;
@@ -192,10 +171,7 @@ async fn recording_replays_same_text_and_pace() {
         if body["stream"] == true {
             assert_eq!(after.len(), before.len());
             let gaps = |answer: &[(Duration, String)]| -> Vec<Duration> {
-                answer
-                    .windows(2)
-                    .map(|pair| pair[1].0 - pair[0].0)
-                    .collect()
+                answer.windows(2).map(|pair| pair[1].0 - pair[0].0).collect()
             };
             let pairs = gaps(before).into_iter().zip(gaps(&after));
             off.extend(pairs.map(|(before, after)| before.abs_diff(after)));
@@ -207,10 +183,7 @@ async fn recording_replays_same_text_and_pace() {
     again.shutdown().await;
     off.sort();
     let median = off[off.len() / 2];
-    println!(
-        "gaps are off by {median:?} in the median, {:?} at most",
-        off[off.len() - 1]
-    );
+    println!("gaps are off by {median:?} in the median, {:?} at most", off[off.len() - 1]);
     // Loose, for a busy machine.
     assert!(median < Duration::from_millis(4), "{median:?}");
 }
@@ -231,21 +204,13 @@ async fn recording_has_llmd_table_and_extra_table() {
     let columns = "SELECT group_concat(name || ' ' || type) FROM pragma_table_info('llmd')";
     let columns: String = file.query_row(columns, [], |row| row.get(0)).unwrap();
     // llm-d copies them all into four columns of its own.
-    assert_eq!(
-        columns,
-        "id INTEGER,prompt_hash BLOB,gen_tokens JSON,n_gen_tokens INTEGER"
-    );
+    assert_eq!(columns, "id INTEGER,prompt_hash BLOB,gen_tokens JSON,n_gen_tokens INTEGER");
     let tokenizer = Tokenizer::simulated();
     let hashes =
         ["a", "a", "b c", "b c"].map(|p| hash_tokens(&tokenizer.encode(p, SpecialTokens::With)));
-    let mut rows = file
-        .prepare("SELECT prompt_hash FROM llmd ORDER BY id")
-        .unwrap();
-    let found: Vec<[u8; 32]> = rows
-        .query_map([], |row| row.get(0))
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
+    let mut rows = file.prepare("SELECT prompt_hash FROM llmd ORDER BY id").unwrap();
+    let found: Vec<[u8; 32]> =
+        rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
     assert_eq!(found[..4], hashes);
     assert_eq!(found[4], hash_tokens(&[7, 8, 9]));
     let all = "SELECT count(*) FROM llmd_recording r JOIN llmd USING (id) WHERE api = 'completions' \
@@ -303,15 +268,9 @@ async fn chunks_are_forwarded_unchanged() {
     }
     assert_eq!(answer.chunk().await.unwrap(), None);
     let asked = told.await.unwrap();
-    assert!(
-        asked.starts_with("POST /v1/completions?x=1 HTTP/1.1\r\n"),
-        "{asked}"
-    );
+    assert!(asked.starts_with("POST /v1/completions?x=1 HTTP/1.1\r\n"), "{asked}");
     assert!(asked.contains("x-mine: 2\r\n"), "{asked}");
-    assert!(
-        asked.ends_with("\r\n\r\n {\"prompt\": \"p\", \"stream\":true} "),
-        "{asked}"
-    );
+    assert!(asked.ends_with("\r\n\r\n {\"prompt\": \"p\", \"stream\":true} "), "{asked}");
     let (summary, path, _folder) = proxy.stop().await;
     assert_eq!(summary.replies, 1, "{summary:?}");
     let file = Connection::open(path).unwrap();
@@ -326,53 +285,26 @@ async fn other_paths_are_forwarded_unrecorded() {
     let proxy = Proxy::start(&url).await;
     let client = client();
     let get = async |base: &str| {
-        let answer = client
-            .get(format!("{base}/v1/models"))
-            .send()
-            .await
-            .unwrap();
+        let answer = client.get(format!("{base}/v1/models")).send().await.unwrap();
         let mut body: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
         body["data"][0]["created"] = 0.into();
         body["data"][0]["permission"] = Value::Null;
         body
     };
     assert_eq!(get(&proxy.base).await, get(&url).await);
-    let missing = client
-        .get(format!("{}/none", proxy.base))
-        .send()
-        .await
-        .unwrap();
+    let missing = client.get(format!("{}/none", proxy.base)).send().await.unwrap();
     assert_eq!(missing.status(), 404);
     let wrong = json!({"model": "nobody", "prompt": "x"});
-    let refused = client
-        .post(format!("{}{TEXT}", proxy.base))
-        .json(&wrong)
-        .send()
-        .await
-        .unwrap();
+    let refused = client.post(format!("{}{TEXT}", proxy.base)).json(&wrong).send().await.unwrap();
     assert_eq!(refused.status(), 404);
     upstream.shutdown().await;
     let body = json!({"model": "demo", "prompt": "x"});
-    let gone = client
-        .post(format!("{}{TEXT}", proxy.base))
-        .json(&body)
-        .send()
-        .await
-        .unwrap();
+    let gone = client.post(format!("{}{TEXT}", proxy.base)).json(&body).send().await.unwrap();
     assert_eq!(gone.status(), 502);
-    assert!(
-        gone.text()
-            .await
-            .unwrap()
-            .contains("the upstream cannot be reached")
-    );
+    assert!(gone.text().await.unwrap().contains("the upstream cannot be reached"));
     let (summary, ..) = proxy.stop().await;
     assert_eq!(summary.replies, 0);
-    assert_eq!(
-        summary.skipped.get("the response is an HTTP error"),
-        Some(&1),
-        "{summary:?}"
-    );
+    assert_eq!(summary.skipped.get("the response is an HTTP error"), Some(&1), "{summary:?}");
 }
 
 #[tokio::test]
@@ -380,12 +312,8 @@ async fn a_disconnected_client_leaves_no_partial_reply() {
     let (upstream, url) = server(&["--inter-token-latency", "30ms"]).await;
     let proxy = Proxy::start(&url).await;
     let body = json!({"model": "demo", "prompt": "x", "max_tokens": 100, "ignore_eos": true, "stream": true});
-    let mut answer = client()
-        .post(format!("{}{TEXT}", proxy.base))
-        .json(&body)
-        .send()
-        .await
-        .unwrap();
+    let mut answer =
+        client().post(format!("{}{TEXT}", proxy.base)).json(&body).send().await.unwrap();
     answer.chunk().await.unwrap();
     drop(answer);
     // The proxy hears of it with its next write, and then the upstream.
@@ -398,11 +326,7 @@ async fn a_disconnected_client_leaves_no_partial_reply() {
     assert!(idle.is_ok(), "the upstream goes on");
     let (summary, ..) = proxy.stop().await;
     upstream.shutdown().await;
-    assert_eq!(
-        (summary.replies, summary.skipped.len()),
-        (0, 1),
-        "{summary:?}"
-    );
+    assert_eq!((summary.replies, summary.skipped.len()), (0, 1), "{summary:?}");
 }
 
 #[tokio::test]
@@ -419,25 +343,15 @@ async fn invalid_recorder_config_fails_at_start() {
         ("/v1", "it has no scheme"),
     ] {
         let said = error(record(url, &out)).await;
-        assert!(
-            said.starts_with("--upstream ") && said.ends_with(why),
-            "{said}"
-        );
+        assert!(said.starts_with("--upstream ") && said.ends_with(why), "{said}");
     }
     std::fs::write(&out, "x".repeat(4096)).unwrap();
     let mut twice = record("http://127.0.0.1:1", &out);
     let why = "cannot record into HERE/r.sqlite3: it already exists; use --append to add to it";
     assert_eq!(error(twice.clone()).await, why);
     twice.append = true;
-    assert!(
-        error(twice)
-            .await
-            .contains("is not a readable SQLite database")
-    );
-    let error = first_model_of_upstream("http://127.0.0.1:1", None)
-        .await
-        .unwrap_err()
-        .to_string();
+    assert!(error(twice).await.contains("is not a readable SQLite database"));
+    let error = first_model_of_upstream("http://127.0.0.1:1", None).await.unwrap_err().to_string();
     assert!(
         error.starts_with("cannot read the model name from http://127.0.0.1:1/v1/models: "),
         "{error}"
@@ -461,18 +375,11 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
             "build --local-path {} --output-path {} --output-file {name} --model {model}{}",
             path.display(),
             folder.path().display(),
-            if name == "same" {
-                " --force-dummy-tokenizer"
-            } else {
-                ""
-            },
+            if name == "same" { " --force-dummy-tokenizer" } else { "" },
         );
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let done = vllm_sim_record::dataset::run_dataset_command(&words, &|_| None).unwrap();
-        assert!(
-            done.starts_with("3 replies from 3 of 3 recordings\n"),
-            "{done}"
-        );
+        assert!(done.starts_with("3 replies from 3 of 3 recordings\n"), "{done}");
         let rows = |file: &Path| -> Vec<(Vec<u8>, String, String)> {
             let file = Connection::open(file).unwrap();
             let sql = "SELECT prompt_hash, gen_tokens, token_us FROM llmd JOIN llmd_recording USING (id) ORDER BY id";
@@ -487,10 +394,7 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
         }
         let (tokenizer, _) =
             Tokenizer::open(&vllm_sim_tokenizer::TokenizerLocation::Folder(tiny.into())).unwrap();
-        assert_eq!(
-            built[1].0,
-            hash_tokens(&tokenizer.encode("deux", SpecialTokens::With))
-        );
+        assert_eq!(built[1].0, hash_tokens(&tokenizer.encode("deux", SpecialTokens::With)));
         let mut text = String::new();
         for (_, reply, micros) in &built[..2] {
             let reply: Value = serde_json::from_str(reply).unwrap();
@@ -521,20 +425,9 @@ async fn an_upstream_behind_tls_is_recorded_if_it_is_trusted() {
     let (upstream, url) = server(&["--ssl-certfile", &crt, "--ssl-keyfile", &key]).await;
     let url = url.replace("http://", "https://");
     let authority = path("crt");
-    assert_eq!(
-        first_model_of_upstream(&url, Some(&authority))
-            .await
-            .unwrap(),
-        "demo"
-    );
-    let untrusted = first_model_of_upstream(&url, None)
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(
-        untrusted.contains("invalid peer certificate"),
-        "{untrusted}"
-    );
+    assert_eq!(first_model_of_upstream(&url, Some(&authority)).await.unwrap(), "demo");
+    let untrusted = first_model_of_upstream(&url, None).await.unwrap_err().to_string();
+    assert!(untrusted.contains("invalid peer certificate"), "{untrusted}");
     let mut record = record(&url, &path("r.sqlite3"));
     record.authority = Some(authority);
     let recorder = Recorder::start(record).await.unwrap();
@@ -564,9 +457,6 @@ async fn append_adds_to_existing_recording() {
     assert_eq!(first_model_of_upstream(&url, None).await.unwrap(), "demo");
     upstream.shutdown().await;
     let count = "SELECT count(*) FROM llmd";
-    let count: i64 = Connection::open(out)
-        .unwrap()
-        .query_row(count, [], |row| row.get(0))
-        .unwrap();
+    let count: i64 = Connection::open(out).unwrap().query_row(count, [], |row| row.get(0)).unwrap();
     assert_eq!(count, 2);
 }

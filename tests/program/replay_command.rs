@@ -1,9 +1,6 @@
 //! `vllm-sim replay` and `vllm-sim sweep` as they are typed.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -61,19 +58,11 @@ fn a_prompt_beyond_the_models_limit_is_a_rejected_request() {
     };
     let rows = [row(0, 500), row(10, 1500), row(20, 500)].concat();
     std::fs::write(dir.path().join("m.jsonl"), rows).unwrap();
-    for workers in [
-        "--num-workers 1",
-        "--num-prefill-workers 1 --num-decode-workers 1",
-    ] {
+    for workers in ["--num-workers 1", "--num-prefill-workers 1 --num-decode-workers 1"] {
         let words = format!("replay m.jsonl {workers} --max-model-len 1200 --report-json -");
         let report: Value = serde_json::from_str(&printed(dir.path(), &words)).unwrap();
         let summary = |key: &str| report["summary"][key].as_f64().unwrap();
-        let counts = [
-            "completed_requests",
-            "rejected_requests",
-            "num_ttft_samples",
-        ]
-        .map(summary);
+        let counts = ["completed_requests", "rejected_requests", "num_ttft_samples"].map(summary);
         assert_eq!(counts, [2.0, 1.0, 2.0], "{workers}");
         assert_eq!(summary("total_input_tokens"), 1000.0, "{workers}");
         let status = report["per_request"][1]["terminal_status"].as_str();
@@ -100,16 +89,10 @@ fn default_step_times_are_warned_about() {
     for (command, times) in [
         (format!("replay {work} --model demo"), 1),
         (format!("sweep {work} --grid num-workers=1,2"), 1),
-        (
-            format!("plan {work} --slo-ttft-ms 900 --vary max-num-seqs=4,8"),
-            1,
-        ),
+        (format!("plan {work} --slo-ttft-ms 900 --vary max-num-seqs=4,8"), 1),
         (format!("replay {work} --time-to-first-token 5ms"), 0),
         (format!("replay {work} --extra-engine-args {{}}"), 0),
-        (
-            format!("replay {work} --model meta-llama/Llama-3.1-8B-Instruct --gpu H100"),
-            0,
-        ),
+        (format!("replay {work} --model meta-llama/Llama-3.1-8B-Instruct --gpu H100"), 0),
     ] {
         assert_eq!(said(&command), times, "{command}");
     }
@@ -163,10 +146,7 @@ fn the_mockers_engine_arguments_give_the_mockers_report() {
         "replay --input-tokens 512 --output-tokens 64 --request-count 20 --replay-concurrency 4 \
          --extra-engine-args engine.json --report-json -",
     );
-    let theirs = report(&format!(
-        "replay --dynamo-run {} --report-json -",
-        run.display()
-    ));
+    let theirs = report(&format!("replay --dynamo-run {} --report-json -", run.display()));
     assert!(ours == theirs, "the reports differ");
 }
 
@@ -184,10 +164,8 @@ fn reports_are_written_and_compared() {
         assert_eq!(rows.lines().count(), 61);
         let page = std::fs::read_to_string(dir.path().join(format!("{name}.html"))).unwrap();
         assert!(page.contains("data-name=\"bound\""));
-        let command = format!(
-            "vllm-sim {}",
-            words.split_whitespace().collect::<Vec<_>>().join(" ")
-        );
+        let command =
+            format!("vllm-sim {}", words.split_whitespace().collect::<Vec<_>>().join(" "));
         assert!(page.contains(&command), "the page does not say {command}");
     }
     let compared = printed(dir.path(), "replay --compare a.json b.json");
@@ -202,10 +180,7 @@ fn replay_is_independent_of_thread_count() {
     );
     let all = printed(dir.path(), &words);
     for threads in [1, 2, 8] {
-        assert_eq!(
-            all,
-            printed(dir.path(), &format!("{words} --threads {threads}"))
-        );
+        assert_eq!(all, printed(dir.path(), &format!("{words} --threads {threads}")));
     }
     let priced = words.replace("--report-json -", "--gpu-hour-price 3600");
     let table = printed(dir.path(), &priced);
@@ -232,17 +207,11 @@ fn sweep_is_independent_of_thread_count() {
     assert!(attained(best) >= 0.95);
     let mut good = (0..8).filter(|at| attained(*at) >= 0.95);
     assert!(good.all(|at| per_gpu(at) <= per_gpu(best)));
-    let table = printed(
-        dir.path(),
-        &format!("{words} 1 --html s.html").replace("--report-json - ", ""),
-    );
+    let table =
+        printed(dir.path(), &format!("{words} 1 --html s.html").replace("--report-json - ", ""));
     assert_eq!(table.lines().count(), 10);
     let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
-    assert_eq!(
-        page.matches("height:14px").count(),
-        8,
-        "a bar for each point"
-    );
+    assert_eq!(page.matches("height:14px").count(), 8, "a bar for each point");
     assert!(page.contains("vllm-sim sweep --input-tokens 200"));
 }
 
@@ -264,10 +233,7 @@ fn a_sweep_compares_tiers_and_drafts() {
     for tier in [0, 2] {
         assert!(of(tier + 1, "mean_itl_ms") < of(tier, "mean_itl_ms"));
     }
-    let table = printed(
-        dir.path(),
-        &words.replace("--report-json -", "--html s.html"),
-    );
+    let table = printed(dir.path(), &words.replace("--report-json -", "--html s.html"));
     assert!(table.contains("reused"), "{table}");
     let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
     assert!(page.contains("kv-offloading-size 64, speculative-config none"));
@@ -296,36 +262,21 @@ fn workers_of_a_file_differ() {
 #[test]
 fn invalid_options_are_named_in_error() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(
-        dir.path().join("t.jsonl"),
-        "{\"hash_ids\": [1], \"input_length\": 9}\n",
-    )
-    .unwrap();
+    std::fs::write(dir.path().join("t.jsonl"), "{\"hash_ids\": [1], \"input_length\": 9}\n")
+        .unwrap();
     for (words, told) in [
         ("replay", "no workload: give trace files"),
-        (
-            "replay --input-tokens 10 --request-count 2",
-            "--replay-concurrency",
-        ),
+        ("replay --input-tokens 10 --request-count 2", "--replay-concurrency"),
         ("replay --input-tokens x --request-count 2", "input-tokens"),
         ("replay --nmu-workers 2", "--nmu-workers"),
         ("replay t.jsonl", "t.jsonl:1"),
         ("replay missing.jsonl", "missing.jsonl"),
         ("replay --num-workers 0", "num-workers"),
-        (
-            "replay --extra-engine-args {\"blok\":1} --input-tokens 9",
-            "blok",
-        ),
-        (
-            "replay --router kv_router --router-config {\"temprature\":1}",
-            "temprature",
-        ),
+        ("replay --extra-engine-args {\"blok\":1} --input-tokens 9", "blok"),
+        ("replay --router kv_router --router-config {\"temprature\":1}", "temprature"),
         ("replay --scale 5:3", "--scale"),
         ("sweep --grid x", "--grid"),
-        (
-            "sweep --input-tokens 9 --grid max-num-seqs=0,1",
-            "max-num-seqs=0",
-        ),
+        ("sweep --input-tokens 9 --grid max-num-seqs=0,1", "max-num-seqs=0"),
     ] {
         let text = complaint(dir.path(), words);
         assert!(text.contains(told), "{words}: {text}");
@@ -336,10 +287,7 @@ fn invalid_options_are_named_in_error() {
 #[test]
 fn help_lists_all_flags() {
     let dir = tempfile::tempdir().unwrap();
-    for (words, flag) in [
-        ("replay --help", "--replay-concurrency"),
-        ("sweep --help", "--grid"),
-    ] {
+    for (words, flag) in [("replay --help", "--replay-concurrency"), ("sweep --help", "--grid")] {
         assert!(printed(dir.path(), words).contains(flag));
     }
 }

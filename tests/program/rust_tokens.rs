@@ -21,11 +21,7 @@ fn flatten(stream: TokenStream, into: &mut Vec<String>) {
                 let colon =
                     |next: &TokenTree| matches!(next, TokenTree::Punct(p) if p.as_char() == ':');
                 let is_path = joint && trees.next_if(colon).is_some();
-                into.push(if is_path {
-                    "::".to_owned()
-                } else {
-                    sign.to_string()
-                });
+                into.push(if is_path { "::".to_owned() } else { sign.to_string() });
             }
             TokenTree::Group(group) => {
                 let (open, close) = match group.delimiter() {

@@ -1,9 +1,6 @@
 //! How the program starts: what it says, and who learns where it listens.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -56,10 +53,7 @@ fn any_free_port_is_named_in_the_log_and_in_the_ready_file() {
         let (mut running, log) = start(&[first, &["--port", "0", "--ready-file", file]].concat());
         let url = url(&ready);
         let last = log.last().unwrap();
-        assert!(
-            last.contains(&format!("listening on {url}: model demo, ")),
-            "{last}"
-        );
+        assert!(last.contains(&format!("listening on {url}: model demo, ")), "{last}");
         TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
         let pid = running.0.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -75,42 +69,27 @@ fn unwritable_ready_file_fails_start() {
     command.args(["--model", "demo", "--port", "0", "--ready-file", file]);
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        text.contains(&format!("error: --ready-file {file}: ")),
-        "{text}"
-    );
+    assert!(text.contains(&format!("error: --ready-file {file}: ")), "{text}");
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn the_log_begins_with_the_addresses_of_the_pages() {
     let (_running, log) = start(&["--model", "demo", "--port", "0", "--api-key", "sesame"]);
-    let own: Vec<&str> = log
-        .iter()
-        .map(|line| line.split_once(" INFO ").unwrap().1)
-        .collect();
+    let own: Vec<&str> = log.iter().map(|line| line.split_once(" INFO ").unwrap().1).collect();
     let release = "imitates vLLM 0.33.0, with the flags of llm-d-inference-sim";
     assert!(own[0].ends_with(release), "{}", own[0]);
     let (_, url) = own.last().unwrap().split_once("listening on ").unwrap();
     let (url, rest) = url.split_once(": ").unwrap();
     assert!(rest.starts_with("model demo, seed "), "{rest}");
-    for (name, path) in [
-        ("API", "/v1"),
-        ("docs", "/docs"),
-        ("dashboard", "/dashboard"),
-        ("metrics", "/metrics"),
-    ] {
-        assert!(
-            own.contains(&format!("{name} {url}{path}").as_str()),
-            "{log:#?}"
-        );
+    for (name, path) in
+        [("API", "/v1"), ("docs", "/docs"), ("dashboard", "/dashboard"), ("metrics", "/metrics")]
+    {
+        assert!(own.contains(&format!("{name} {url}{path}").as_str()), "{log:#?}");
     }
     for line in own {
         assert!(line.len() < 160 && !line.contains("sesame"), "{line}");
-        assert!(
-            !line.contains('=') && !line.contains("vllm_sim::"),
-            "{line}"
-        );
+        assert!(!line.contains('=') && !line.contains("vllm_sim::"), "{line}");
     }
     let (_running, log) = start(&["--model", "demo", "--port", "0", "--log-level", "debug"]);
     assert!(log.iter().any(|line| line.contains("\"max-num-seqs\":5")));
@@ -145,9 +124,7 @@ fn a_call_without_arguments_prints_the_usage() {
 /// The log of a server up to this line.
 fn log_until(words: &[&str], last: &str) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
-    let command = command
-        .args(words)
-        .args(["--host", "127.0.0.1", "--port", "0"]);
+    let command = command.args(words).args(["--host", "127.0.0.1", "--port", "0"]);
     let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
     let mut log = Vec::new();
@@ -162,14 +139,8 @@ fn log_until(words: &[&str], last: &str) -> Vec<String> {
 
 #[test]
 fn serve_prints_vllm_ready_lines() {
-    let words = [
-        "serve",
-        "meta-llama/Llama-3.1-8B-Instruct",
-        "--gpu",
-        "h100",
-        "--max-model-len",
-        "8192",
-    ];
+    let words =
+        ["serve", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100", "--max-model-len", "8192"];
     let log = log_until(&words, "Application startup complete.").join("\n");
     for line in [
         "Available KV cache memory: ",
@@ -205,19 +176,11 @@ fn a_deployment_of_which_a_port_is_taken_is_not_reported_as_started() {
 
 #[test]
 fn an_engine_that_cannot_start_ends_as_vllms_does() {
-    let words = [
-        "serve",
-        "meta-llama/Llama-3.1-70B-Instruct",
-        "--gpu",
-        "h100",
-    ];
+    let words = ["serve", "meta-llama/Llama-3.1-70B-Instruct", "--gpu", "h100"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     let output = command.args(words).args(["--port", "0"]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        text.contains("KV cache is needed") || text.contains("does not fit"),
-        "{text}"
-    );
+    assert!(text.contains("KV cache is needed") || text.contains("does not fit"), "{text}");
     assert_eq!(output.status.code(), Some(1), "{text}");
 }
 
@@ -248,16 +211,10 @@ fn ready_file_never_replaces_other_file() {
     std::os::unix::fs::symlink("nowhere", path("broken")).unwrap();
     std::fs::create_dir(path("folder")).unwrap();
     for name in ["c.yaml", "other.json", "link", "broken", "folder"] {
-        for more in [
-            &["--port", "0"][..],
-            &["--host", "203.0.113.1", "--port", "1"],
-        ] {
+        for more in [&["--port", "0"][..], &["--host", "203.0.113.1", "--port", "1"]] {
             let file = path(name);
             let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
-            command
-                .args(["serve", "demo", "--ready-file"])
-                .arg(&file)
-                .args(more);
+            command.args(["serve", "demo", "--ready-file"]).arg(&file).args(more);
             let output = command.output().unwrap();
             let text = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{name}: {text}");
@@ -312,19 +269,8 @@ fn settings_without_effect_are_warned_about() {
         let lines = text.lines().filter(|line| line.contains(" WARN "));
         lines.map(str::to_owned).collect::<Vec<_>>().join("\n")
     };
-    let log = warned(
-        &[
-            "--latency-model",
-            "polynomial",
-            "--time-to-first-token",
-            "2s",
-        ],
-        &[],
-    );
-    assert!(
-        log.contains("--time-to-first-token: no effect because a latency model"),
-        "{log}"
-    );
+    let log = warned(&["--latency-model", "polynomial", "--time-to-first-token", "2s"], &[]);
+    assert!(log.contains("--time-to-first-token: no effect because a latency model"), "{log}");
     let log = warned(&["--failure-types", "server_error"], &[]);
     assert!(
         log.contains("--failure-types: no effect because --failure-injection-rate is 0"),
@@ -343,8 +289,5 @@ fn settings_without_effect_are_warned_about() {
         "server_error",
     ];
     let log = warned(&words, &[("VLLM_SIM_MAX_NUM_SEQS", "8")]);
-    assert!(
-        !log.contains("no effect") && !log.contains("VLLM_SIM_"),
-        "{log}"
-    );
+    assert!(!log.contains("no effect") && !log.contains("VLLM_SIM_"), "{log}");
 }

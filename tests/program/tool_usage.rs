@@ -1,9 +1,6 @@
 //! Wrong usage of every command: what is refused, what is suggested, and with which exit code.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +8,7 @@ use std::process::Command;
 /// Exit code, standard output, standard error.
 fn run(dir: &Path, words: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
-    let output = command
-        .current_dir(dir)
-        .args(words.split_whitespace())
-        .output()
-        .unwrap();
+    let output = command.current_dir(dir).args(words.split_whitespace()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let code = output.status.code().unwrap();
     (code, text(output.stdout), text(output.stderr))
@@ -29,25 +22,13 @@ fn flags_that_a_tool_does_not_use_are_refused() {
     std::fs::write(dir.path().join("dp.yaml"), "data-parallel-size: 4\n").unwrap();
     std::fs::write(dir.path().join("port.yaml"), "model: m\nport: 8001\n").unwrap();
     for (flags, told) in [
-        (
-            "--replicas 4",
-            "--replicas is 4 (from command line), but must be 1 here",
-        ),
-        (
-            "--data-parallel-size 4",
-            "--data-parallel-size is 4 (from command line)",
-        ),
-        (
-            "--config dp.yaml",
-            "--data-parallel-size is 4 (from file dp.yaml)",
-        ),
+        ("--replicas 4", "--replicas is 4 (from command line), but must be 1 here"),
+        ("--data-parallel-size 4", "--data-parallel-size is 4 (from command line)"),
+        ("--config dp.yaml", "--data-parallel-size is 4 (from file dp.yaml)"),
         ("-dp 4", "--data-parallel-size is 4"),
         ("--num-worker 4", "did you mean --num-workers?"),
         ("--port 8000", "--port: no effect here"),
-        (
-            "--port 1 --trust-remote-code",
-            "--port, --trust-remote-code: no effect here",
-        ),
+        ("--port 1 --trust-remote-code", "--port, --trust-remote-code: no effect here"),
         ("--is-decode-worker", "--is-decode-worker: no effect here"),
     ] {
         for tool in ["replay", "sweep --grid max-num-seqs=1,2"] {
@@ -81,22 +62,10 @@ fn flags_that_a_tool_does_not_use_are_refused() {
 fn replay_modes_reject_each_others_flags() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
-        (
-            "--target http://127.0.0.1:9 --num-workers 2",
-            "cannot be used with",
-        ),
-        (
-            "--target http://127.0.0.1:9 -tp 2",
-            "-tp: no effect with --target",
-        ),
-        (
-            "--compare a.json b.json --report-json c.json",
-            "cannot be used with",
-        ),
-        (
-            "--compare a.json b.json --max-num-seqs 4",
-            "--max-num-seqs: no effect with --compare",
-        ),
+        ("--target http://127.0.0.1:9 --num-workers 2", "cannot be used with"),
+        ("--target http://127.0.0.1:9 -tp 2", "-tp: no effect with --target"),
+        ("--compare a.json b.json --report-json c.json", "cannot be used with"),
+        ("--compare a.json b.json --max-num-seqs 4", "--max-num-seqs: no effect with --compare"),
         ("--dynamo-run d --router random", "cannot be used with"),
     ] {
         let (code, _, errors) = run(dir.path(), &format!("replay {words}"));
@@ -162,10 +131,7 @@ fn invalid_usage_exits_with_2_and_suggests() {
         ("launch", "launch needs the part of the API"),
         ("launch rendre", "did you mean launch render?"),
         ("serve m --prot 1", "did you mean --port?"),
-        (
-            "serve Qwen/Qwen3-8B --port 0 --gpu h1000",
-            "--gpu \"h1000\" is not known",
-        ),
+        ("serve Qwen/Qwen3-8B --port 0 --gpu h1000", "--gpu \"h1000\" is not known"),
         ("replay", "no workload: give trace files"),
         ("replay --nmu-workers 2", "did you mean --num-workers?"),
         ("replay --scale 5:3", "--scale"),
@@ -174,10 +140,7 @@ fn invalid_usage_exits_with_2_and_suggests() {
             "replay --input-tokens 9 --request-count 1 --request-rate 1 --gpu-hour-price 0",
             "--gpu-hour-price",
         ),
-        (
-            "replay --target http://127.0.0.1:1 --gpu-hour-price 2",
-            "--gpu-hour-price: no effect",
-        ),
+        ("replay --target http://127.0.0.1:1 --gpu-hour-price 2", "--gpu-hour-price: no effect"),
         (
             "replay --num-prefill-workers 1 --num-decode-workers 1 --lose-workers 5=1",
             "--lose-workers is not modelled",
@@ -186,18 +149,12 @@ fn invalid_usage_exits_with_2_and_suggests() {
             "replay --autoscale-max 3 --autoscale-policy wva --autoscale-target-queue 2",
             "--autoscale-target-queue cannot be used with",
         ),
-        (
-            "replay --input-tokens 9 --request-count 2 --router kv_ruoter",
-            "kv_router",
-        ),
+        ("replay --input-tokens 9 --request-count 2 --router kv_ruoter", "kv_router"),
         ("bench", "--target URL is needed"),
         ("sweep --grid x --input-tokens 9", "must be NAME=VALUE"),
         ("sweep", "--grid"),
         ("calibrate", "--data FILE"),
-        (
-            "calibrate --data x --hold-uot a",
-            "did you mean --hold-out?",
-        ),
+        ("calibrate --data x --hold-uot a", "did you mean --hold-out?"),
         ("calibrate --data x --threads 0", "--threads is"),
         ("validate", "--runs"),
         ("validate --runs . --otu x", "'--out'"),
@@ -226,24 +183,16 @@ fn invalid_usage_exits_with_2_and_suggests() {
 fn two_reports_are_compared_on_a_page() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
-        let (code, table, errors) = run(
-            dir.path(),
-            &format!("replay {WORK} --report-json {name}.json"),
-        );
+        let (code, table, errors) =
+            run(dir.path(), &format!("replay {WORK} --report-json {name}.json"));
         assert_eq!(code, 0, "{errors}");
         assert!(table.contains("vllm-sim | LLM Metrics"), "{table}");
-        assert!(
-            table.contains("│     p50 │") || table.contains(" p50 "),
-            "{table}"
-        );
+        assert!(table.contains("│     p50 │") || table.contains(" p50 "), "{table}");
     }
     let (code, table, errors) = run(dir.path(), "replay --compare a.json b.json --html c.html");
     assert_eq!(code, 0, "{errors}");
     let page = std::fs::read_to_string(dir.path().join("c.html")).unwrap();
-    assert!(
-        page.contains("<th>TTFT p99 (ms)</th>") || page.contains("TTFT p99"),
-        "{page}"
-    );
+    assert!(page.contains("<th>TTFT p99 (ms)</th>") || page.contains("TTFT p99"), "{page}");
     assert!(table.contains("TTFT p99") && page.contains("<th>a.json</th>"));
 }
 
@@ -262,10 +211,8 @@ fn seeded_runs_have_confidence_intervals() {
         }
     }
     let groups = "a1.json,a2.json,a3.json b1.json,b2.json,b3.json a1.json,a2.json";
-    let (code, table, errors) = run(
-        dir.path(),
-        &format!("replay --compare {groups} --html c.html"),
-    );
+    let (code, table, errors) =
+        run(dir.path(), &format!("replay --compare {groups} --html c.html"));
     assert_eq!(code, 0, "{errors}");
     let line = |start: &str| table.lines().find(|line| line.contains(start)).unwrap();
     assert_eq!(line("Metric").matches("± 95 %").count(), 2, "{table}");
@@ -284,10 +231,7 @@ fn sweep_marks_no_best_if_none_is_good() {
     let (code, table, errors) = run(dir.path(), &words);
     assert_eq!(code, 0, "{errors}");
     assert!(!table.contains('*'), "{table}");
-    assert!(
-        table.ends_with("no point has a good request, so none is the best\n"),
-        "{table}"
-    );
+    assert!(table.ends_with("no point has a good request, so none is the best\n"), "{table}");
     let (_, json, _) = run(dir.path(), &format!("{words} --report-json -"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(json["best"].is_null(), "{json}");
@@ -303,14 +247,8 @@ fn sweep_skips_points_that_do_not_fit() {
     let (code, table, errors) = run(dir.path(), &words);
     assert_eq!(code, 0, "{errors}");
     let lines: Vec<&str> = table.lines().collect();
-    assert!(
-        lines[1].starts_with("1 ") && lines[1].contains('–'),
-        "{table}"
-    );
-    assert!(
-        lines[2].starts_with("4 ") && lines[2].ends_with('*'),
-        "{table}"
-    );
+    assert!(lines[1].starts_with("1 ") && lines[1].contains('–'), "{table}");
+    assert!(lines[2].starts_with("4 ") && lines[2].ends_with('*'), "{table}");
     let why = "tensor-parallel-size=1: meta-llama/Llama-3.1-70B-Instruct does not fit on 1 x ";
     assert!(lines[4].starts_with(why), "{table}");
     let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
@@ -331,23 +269,15 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         text
     };
     let plain = of("");
-    for part in [
-        "Memory of each GPU (GB)",
-        "weights                      16.06   config.json",
-        "the rest",
-    ] {
+    for part in
+        ["Memory of each GPU (GB)", "weights                      16.06   config.json", "the rest"]
+    {
         assert!(plain.contains(part), "no {part:?} in\n{plain}");
     }
     assert!(!plain.contains("draft model"), "{plain}");
     let typed = of("--kv-cache-memory-bytes 10737418240");
-    assert!(
-        typed.contains("10.74 GB of cache are 5120 blocks"),
-        "{typed}"
-    );
-    assert!(
-        typed.contains("--kv-cache-memory-bytes, regardless of free memory"),
-        "{typed}"
-    );
+    assert!(typed.contains("10.74 GB of cache are 5120 blocks"), "{typed}");
+    assert!(typed.contains("--kv-cache-memory-bytes, regardless of free memory"), "{typed}");
     assert!(!of("-dp 2").contains("run in lockstep"));
     let words = "explain Qwen/Qwen3-30B-A3B --gpu h100 -dp 2";
     let (_, experts, _) = run(dir.path(), words);
@@ -361,18 +291,11 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         "{alone}"
     );
     let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");
-    for part in [
-        "Drafts      2 per step",
-        "making them takes 0.",
-        "draft model",
-        "adapters",
-    ] {
+    for part in ["Drafts      2 per step", "making them takes 0.", "draft model", "adapters"] {
         assert!(drafting.contains(part), "no {part:?} in\n{drafting}");
     }
     let alone = |text: &str| -> f64 {
-        let lines = text
-            .lines()
-            .skip_while(|line| !line.starts_with("One decode step"));
+        let lines = text.lines().skip_while(|line| !line.starts_with("One decode step"));
         let mut lines = lines.skip_while(|line| !line.starts_with("step "));
         let step = lines.next().and_then(|line| line.split_whitespace().nth(1));
         step.unwrap().parse().unwrap()
@@ -381,9 +304,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
     let offloaded = of("--cpu-offload-gb 4");
     let slower = alone(&offloaded) - alone(&plain);
     assert!((slower - 82.6).abs() < 0.1, "{slower}");
-    let part = offloaded
-        .lines()
-        .find(|line| line.starts_with("  host weights"));
+    let part = offloaded.lines().find(|line| line.starts_with("  host weights"));
     assert!(part.unwrap().contains(" 82.60 "), "{offloaded}");
     assert!(!plain.contains("host weights"), "{plain}");
 }
@@ -395,15 +316,10 @@ fn completed(script: &std::path::Path, words: &[&str]) -> Vec<String> {
     let ask = format!(
         "source {script:?}; COMP_WORDS=({words}); COMP_CWORD={at}; _vllm__sim vllm-sim {last:?} \
          {previous}; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-        words = words
-            .iter()
-            .map(|word| format!("{word:?} "))
-            .collect::<String>(),
+        words = words.iter().map(|word| format!("{word:?} ")).collect::<String>(),
         at = before.len(),
     );
-    let shell = std::process::Command::new("bash")
-        .args(["-c", &ask])
-        .output();
+    let shell = std::process::Command::new("bash").args(["-c", &ask]).output();
     let output = shell.expect("bash is installed");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(str::to_owned).collect()
@@ -419,15 +335,9 @@ fn bash_completion_works_for_every_command() {
     for (words, offered) in [
         (&["vllm-sim", "rep"][..], "replay"),
         (&["vllm-sim", "--max-num-se"], "--max-num-seqs"),
-        (
-            &["vllm-sim", "serve", "demo", "--max-num-se"],
-            "--max-num-seqs",
-        ),
+        (&["vllm-sim", "serve", "demo", "--max-num-se"], "--max-num-seqs"),
         (&["vllm-sim", "serve", "llama-3.1-7"], "llama-3.1-70b"),
-        (
-            &["vllm-sim", "serve", "demo", "--gpu", "H10"],
-            "H100-SXM-80GB",
-        ),
+        (&["vllm-sim", "serve", "demo", "--gpu", "H10"], "H100-SXM-80GB"),
         (&["vllm-sim", "replay", "--rou"], "--router"),
         (&["vllm-sim", "plan", "--slo-t"], "--slo-ttft-ms"),
         (&["vllm-sim", "explain", "--gp"], "--gpu"),
@@ -435,10 +345,7 @@ fn bash_completion_works_for_every_command() {
         (&["vllm-sim", "gateway", "score", "--rep"], "--replicas"),
     ] {
         let found = completed(&path, words);
-        assert!(
-            found.iter().any(|word| word == offered),
-            "{words:?}: {found:?}"
-        );
+        assert!(found.iter().any(|word| word == offered), "{words:?}: {found:?}");
     }
     let first = completed(&path, &["vllm-sim", ""]);
     assert!(first.contains(&"serve".to_owned()), "{first:?}");
@@ -456,32 +363,18 @@ fn healthcheck_command_probes_server() {
             let (mut socket, _) = listener.accept().unwrap();
             let mut head = [0; 1024];
             let read = socket.read(&mut head).unwrap();
-            assert!(
-                head[..read].starts_with(b"GET /health HTTP/1.1"),
-                "{head:?}"
-            );
+            assert!(head[..read].starts_with(b"GET /health HTTP/1.1"), "{head:?}");
             let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
             socket.write_all(answer.as_bytes()).unwrap();
         }
     });
     let healthy = run(dir.path(), &format!("healthcheck {url}"));
-    assert_eq!(
-        (healthy.0, healthy.1.trim()),
-        (0, format!("{url}: healthy").as_str())
-    );
+    assert_eq!((healthy.0, healthy.1.trim()), (0, format!("{url}: healthy").as_str()));
     let (code, _, errors) = run(dir.path(), &format!("healthcheck {url}"));
-    assert_eq!(
-        (code, errors.contains("returned 503")),
-        (1, true),
-        "{errors}"
-    );
+    assert_eq!((code, errors.contains("returned 503")), (1, true), "{errors}");
     server.join().unwrap();
     let (code, _, errors) = run(dir.path(), &format!("healthcheck {url}"));
-    assert_eq!(
-        (code, errors.contains("cannot connect")),
-        (1, true),
-        "{errors}"
-    );
+    assert_eq!((code, errors.contains("cannot connect")), (1, true), "{errors}");
     let (code, ..) = run(dir.path(), "healthcheck nowhere");
     assert_eq!(code, 2);
 }

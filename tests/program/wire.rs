@@ -138,25 +138,13 @@ fn check(file: &Path, said: impl Fn(&Case) -> Option<String>) -> usize {
             ));
         }
     }
-    let shown = wrong
-        .iter()
-        .take(25)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("\n");
-    assert!(
-        wrong.is_empty(),
-        "{}: {} of {checked} differ\n{shown}",
-        file.display(),
-        wrong.len()
-    );
+    let shown = wrong.iter().take(25).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{}: {} of {checked} differ\n{shown}", file.display(), wrong.len());
     checked
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures/errors")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/errors").join(name)
 }
 
 #[test]
@@ -208,10 +196,7 @@ fn generate(
         limits.check_prompt_tokens(*prompt)?;
     }
     for prompt in prompts {
-        let params = params(
-            output_budget_tokens(limits, asked, *prompt, &defaults),
-            &defaults,
-        )?;
+        let params = params(output_budget_tokens(limits, asked, *prompt, &defaults), &defaults)?;
         params.verify_against_engine(limits)?;
         limits.check_data_parallel_rank(rank)?;
         params.verify_against_prompt(*prompt)?;
@@ -229,16 +214,10 @@ fn chat(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> 
         .map(|m| tokens(m["content"].as_str().unwrap_or_default(), limits))
         .sum();
     let words = words.min(limits.max_model_len as usize + 1);
-    generate(
-        case,
-        limits,
-        &[words],
-        request.requested_output_limit().1,
-        |budget, defaults| {
-            let sampling = request.sampling_request(defaults)?;
-            sampling.with_output_budget(budget, &defaults.bounds)
-        },
-    )
+    generate(case, limits, &[words], request.requested_output_limit().1, |budget, defaults| {
+        let sampling = request.sampling_request(defaults)?;
+        sampling.with_output_budget(budget, &defaults.bounds)
+    })
 }
 
 fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> {
@@ -254,16 +233,10 @@ fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), F
             CompletionPrompt::Tokens(ids) => ids.len(),
         })
         .collect();
-    generate(
-        case,
-        limits,
-        &counts,
-        request.max_tokens,
-        |budget, defaults| {
-            let sampling = request.sampling_request(defaults)?;
-            sampling.with_output_budget(budget, &defaults.bounds)
-        },
-    )?;
+    generate(case, limits, &counts, request.max_tokens, |budget, defaults| {
+        let sampling = request.sampling_request(defaults)?;
+        sampling.with_output_budget(budget, &defaults.bounds)
+    })?;
     for prompt in &prompts {
         if let CompletionPrompt::Tokens(ids) = prompt {
             limits.check_prompt_ids(ids)?;

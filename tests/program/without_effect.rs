@@ -1,9 +1,6 @@
 //! Warnings about settings that have no effect with other settings, and about unknown keys.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -59,10 +56,7 @@ fn unknown_key_is_named_with_missing_model() {
     std::fs::write(dir.path().join("bad.yaml"), "max-num-seqz: 4\n").unwrap();
     let (code, errors) = run(dir.path(), "--config bad.yaml");
     assert_eq!(code, 2, "{errors}");
-    for told in [
-        "model parameter is empty",
-        "max-num-seqz; did you mean max-num-seqs?",
-    ] {
+    for told in ["model parameter is empty", "max-num-seqz; did you mean max-num-seqs?"] {
         assert!(errors.contains(told), "no {told:?} in {errors}");
     }
 }

@@ -161,11 +161,9 @@ impl CalibrationCase {
             .then_some("overloaded: only inter-token latencies are fitted");
         let actual = &json["actual"];
         let measured: Vec<(Option<usize>, &Value)> = match actual["stages"].as_array() {
-            Some(stages) if by_stage => stages
-                .iter()
-                .enumerate()
-                .map(|(i, v)| (Some(i), v))
-                .collect(),
+            Some(stages) if by_stage => {
+                stages.iter().enumerate().map(|(i, v)| (Some(i), v)).collect()
+            }
             _ => vec![(None, &actual["summary"])],
         };
         let mut found = Vec::new();
@@ -283,8 +281,7 @@ impl CalibrationCase {
     /// fitted.
     pub(super) fn front_end_us(&self) -> Option<f64> {
         let default = RooflineCoefficients::default().front_end_us;
-        self.has_front_end
-            .then_some(default + self.front_end_offset_us)
+        self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
     /// Returns the change of every target by moving a parameter by the scale of its prior, if it is
@@ -341,12 +338,7 @@ impl CalibrationCase {
     /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with stages
     /// their mean absolute value.
     pub(super) fn error_percentages(&self, prediction: &LatencyPrediction) -> [Option<f64>; 3] {
-        [
-            LatencyStatistic::Ttft,
-            LatencyStatistic::Itl,
-            LatencyStatistic::E2e,
-        ]
-        .map(|kind| {
+        [LatencyStatistic::Ttft, LatencyStatistic::Itl, LatencyStatistic::E2e].map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
             let errors: Vec<f64> = of_kind
                 .filter_map(|target| {
@@ -456,9 +448,7 @@ fn is_held_out(name: &str, options: &CalibrateOptions) -> bool {
 
 /// Returns a warning if the run shows that the server could not keep up with the load.
 fn overload_warning(bench: &BenchRun) -> Option<&'static str> {
-    if bench
-        .rates
-        .is_some_and(|(asked, reached)| reached < MIN_ACHIEVED_RATE_RATIO * asked)
+    if bench.rates.is_some_and(|(asked, reached)| reached < MIN_ACHIEVED_RATE_RATIO * asked)
         && matches!(bench.load, OfferedLoad::Drawn(_))
         && bench.requests.len() >= 200
     {
@@ -490,21 +480,11 @@ fn prompt_block_plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<
         _ => 0,
     };
     let name = request.prefix.as_deref().unwrap_or_default();
-    let prefix = name
-        .bytes()
-        .fold(1, |id, byte| mix_u64_pair(id, byte.into()));
+    let prefix = name.bytes().fold(1, |id, byte| mix_u64_pair(id, byte.into()));
     let total = request.input.saturating_add(request.output);
     let keys = (0..total / block.max(1)).map(|i| {
-        let owner = if (i + 1) * block <= shared {
-            prefix
-        } else {
-            mix_u64_pair(3, number)
-        };
+        let owner = if (i + 1) * block <= shared { prefix } else { mix_u64_pair(3, number) };
         BlockKey(mix_u64_pair(owner, i.into()))
     });
-    Arc::new(BlockPlan {
-        keys: keys.collect(),
-        block_size: block,
-        ..BlockPlan::default()
-    })
+    Arc::new(BlockPlan { keys: keys.collect(), block_size: block, ..BlockPlan::default() })
 }

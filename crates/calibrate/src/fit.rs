@@ -108,11 +108,8 @@ pub(super) fn fit_cases(
     let (lines, plan) = alternate_plan_and_descent(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();
     let origin = vec![0.0; machine.columns.len()];
-    let played = machine.predict_cases(
-        &[origin, lines.at.clone()],
-        &everywhere,
-        SimulatedRunPart::Whole,
-    )?;
+    let played =
+        machine.predict_cases(&[origin, lines.at.clone()], &everywhere, SimulatedRunPart::Whole)?;
     let runs = cases.iter().enumerate().map(|(i, case)| RunFitErrors {
         name: case.name.clone(),
         deployment: machine.deployments[i],
@@ -125,19 +122,13 @@ pub(super) fn fit_cases(
     let parameters = fitted_parameters(&machine, &lines, &plan, None);
     let own = first.iter().enumerate().map(|(n, case)| FittedDeployment {
         name: case.label.clone(),
-        runs: runs
-            .iter()
-            .filter(|run| run.deployment == n && !run.held_out)
-            .count(),
+        runs: runs.iter().filter(|run| run.deployment == n && !run.held_out).count(),
         parameters: fitted_deployment_parameters(&machine, &lines, &plan, (n, case)),
     });
     let own: Vec<FittedDeployment> = own.collect();
     let fitted = |parameter: RooflineParameter| {
         let own = own.iter().flat_map(|own| &own.parameters);
-        parameters
-            .iter()
-            .chain(own)
-            .any(|o| o.parameter == parameter)
+        parameters.iter().chain(own).any(|o| o.parameter == parameter)
     };
     let mut left = Vec::new();
     for parameter in super::parameters::PARAMETER_FIT_ORDER {
@@ -164,9 +155,7 @@ fn group_by_deployment(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec
     let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
     for case in cases {
-        let place = known
-            .iter()
-            .position(|other| other.roofline_setup() == case.roofline_setup());
+        let place = known.iter().position(|other| other.roofline_setup() == case.roofline_setup());
         of.push(place.unwrap_or_else(|| {
             known.push(case);
             known.len() - 1
@@ -176,16 +165,13 @@ fn group_by_deployment(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec
 }
 
 fn find_case(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
-    cases
-        .iter()
-        .position(|case| case.name == name)
-        .ok_or_else(|| {
-            let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-            let names = names.join(", ");
-            CalibrateError::Other(format!(
-                "--profile-of: no run has the name {name:?}; the runs are {names}"
-            ))
-        })
+    cases.iter().position(|case| case.name == name).ok_or_else(|| {
+        let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        let names = names.join(", ");
+        CalibrateError::Other(format!(
+            "--profile-of: no run has the name {name:?}; the runs are {names}"
+        ))
+    })
 }
 
 /// Alternates between choosing a fit plan and minimizing its cost, until the plan does not change.
@@ -194,9 +180,8 @@ fn alternate_plan_and_descent(
     choice: &ParameterChoice,
 ) -> Result<(LinearizedResiduals, RidgeFitPlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
-    let mut here = machine
-        .fitted_residuals(std::slice::from_ref(&origin), SimulatedRunPart::Whole)?
-        .remove(0);
+    let mut here =
+        machine.fitted_residuals(std::slice::from_ref(&origin), SimulatedRunPart::Whole)?.remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.linearize_residuals(&origin, &here, &all)?;
     let mut plan = choice.best_validated_plan(&machine.columns, &lines);
@@ -219,9 +204,8 @@ fn alternate_plan_and_descent(
         // Parameters outside the plan return to their defaults, whatever the cost.
         let goal = lines.lowest_cost_point(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_bounds(j, u)).collect();
-        here = machine
-            .fitted_residuals(std::slice::from_ref(&at), SimulatedRunPart::Whole)?
-            .remove(0);
+        here =
+            machine.fitted_residuals(std::slice::from_ref(&at), SimulatedRunPart::Whole)?.remove(0);
         lines = machine.linearize_residuals(&at, &here, &all)?;
     }
     Ok((lines, plan))

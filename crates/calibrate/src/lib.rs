@@ -67,9 +67,7 @@ pub fn fit_bench_runs(
     deployment: (&VllmConfig, &RooflineSetup),
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
-    let cases = runs
-        .iter()
-        .map(|run| CalibrationCase::from_bench_run(run, deployment, options));
+    let cases = runs.iter().map(|run| CalibrationCase::from_bench_run(run, deployment, options));
     fit::fit_cases(cases.collect::<Result<_, _>>()?, options)
 }
 
@@ -82,10 +80,7 @@ pub fn fit_recorded_runs(
     folder: &Path,
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
-    let io = |error| ValidateError::Io {
-        path: folder.to_owned(),
-        error,
-    };
+    let io = |error| ValidateError::Io { path: folder.to_owned(), error };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
@@ -96,14 +91,10 @@ pub fn fit_recorded_runs(
     files.sort();
     let mut cases = Vec::new();
     for path in files {
-        let text = std::fs::read_to_string(&path).map_err(|error| ValidateError::Io {
-            path: path.clone(),
-            error,
-        })?;
-        let json: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
-            path: path.clone(),
-            error,
-        })?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| ValidateError::Io { path: path.clone(), error })?;
+        let json: Value = serde_json::from_str(&text)
+            .map_err(|error| ValidateError::Json { path: path.clone(), error })?;
         cases.push(CalibrationCase::from_recorded_run(&json, options)?);
     }
     fit::fit_cases(cases, options)
@@ -119,9 +110,7 @@ pub fn apply_fit(
     let mut scale = 1.0;
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);
     for outcome in fitted.parameters.iter().chain(own) {
-        outcome
-            .parameter
-            .apply_value(outcome.value, &mut coefficients, &mut scale);
+        outcome.parameter.apply_value(outcome.value, &mut coefficients, &mut scale);
     }
     (coefficients, scale)
 }

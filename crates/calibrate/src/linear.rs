@@ -105,11 +105,7 @@ impl LinearizedResiduals {
     /// defaults.
     pub(super) fn lowest_cost_point(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
-        for ((column, _), u) in plan
-            .terms
-            .iter()
-            .zip(self.minimize_cost_without_unit(plan, None))
-        {
+        for ((column, _), u) in plan.terms.iter().zip(self.minimize_cost_without_unit(plan, None)) {
             place[*column] = u;
         }
         place
@@ -135,9 +131,7 @@ impl LinearizedResiduals {
         let data = residuals.iter().zip(&self.weights);
         let held = plan.terms.iter();
         data.map(|(r, w)| w * soft_l1_loss(*r)).sum::<f64>()
-            + held
-                .map(|(j, ridge)| (ridge * place[*j]).powi(2))
-                .sum::<f64>()
+            + held.map(|(j, ridge)| (ridge * place[*j]).powi(2)).sum::<f64>()
     }
 
     /// Returns the standard errors of the columns of `plan`, in scales of the priors.
@@ -208,27 +202,19 @@ mod tests {
         let x = solve_linear_system(vec![vec![0.0, 2.0], vec![4.0, 1.0]], &[6.0, 7.0])
             .expect("has a solution");
         assert_eq!(x, [1.0, 3.0]);
-        assert_eq!(
-            solve_linear_system(vec![vec![1.0, 1.0], vec![1.0, 1.0]], &[1.0, 2.0]),
-            None
-        );
+        assert_eq!(solve_linear_system(vec![vec![1.0, 1.0], vec![1.0, 1.0]], &[1.0, 2.0]), None);
     }
 
     /// Residuals `offset` that column 0 shifts by `slope`, plus noise that column 1 could fit only
     /// within one unit.
     fn noisy_linear_residuals(offsets: &[f64], noise: f64) -> LinearizedResiduals {
         let n = offsets.len();
-        let here = offsets
-            .iter()
-            .enumerate()
-            .map(|(i, o)| o + if i % 2 == 0 { noise } else { -noise });
+        let here =
+            offsets.iter().enumerate().map(|(i, o)| o + if i % 2 == 0 { noise } else { -noise });
         LinearizedResiduals {
             at: vec![0.0; 2],
             here: here.collect(),
-            slopes: vec![
-                vec![0.1; n],
-                (0..n).map(|i| [0.1, -0.1, 0.0][i % 3]).collect(),
-            ],
+            slopes: vec![vec![0.1; n], (0..n).map(|i| [0.1, -0.1, 0.0][i % 3]).collect()],
             weights: vec![1.0; n],
             units: (0..n).collect(),
         }
@@ -237,9 +223,7 @@ mod tests {
     #[test]
     fn effect_shared_by_runs_lowers_cross_validated_cost() {
         let line = noisy_linear_residuals(&[0.05; 6], 0.0);
-        let plan = RidgeFitPlan {
-            terms: vec![(0, 0.001)],
-        };
+        let plan = RidgeFitPlan { terms: vec![(0, 0.001)] };
         let place = line.lowest_cost_point(&plan);
         assert!((place[0] + 0.5).abs() < 1e-3, "{place:?}");
         assert!(
@@ -251,9 +235,7 @@ mod tests {
     #[test]
     fn parameter_fitted_to_noise_raises_validated_cost() {
         let line = noisy_linear_residuals(&[0.0; 6], 0.02);
-        let plan = RidgeFitPlan {
-            terms: vec![(1, 0.001)],
-        };
+        let plan = RidgeFitPlan { terms: vec![(1, 0.001)] };
         assert!(
             line.cross_validated_cost(&plan) > line.cross_validated_cost(&RidgeFitPlan::default())
         );

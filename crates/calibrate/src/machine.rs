@@ -111,17 +111,10 @@ impl CaseRunner<'_> {
         });
         let done = done.into_inner().unwrap_or_default();
         let lost = || CalibrateError::Other("a run was not simulated to its end".to_owned());
-        let mut played = done
-            .into_iter()
-            .map(|one| one.unwrap_or_else(|| Err(lost())));
+        let mut played = done.into_iter().map(|one| one.unwrap_or_else(|| Err(lost())));
         let mut all = Vec::with_capacity(places.len());
         for _ in places {
-            all.push(
-                played
-                    .by_ref()
-                    .take(cases.len())
-                    .collect::<Result<_, _>>()?,
-            );
+            all.push(played.by_ref().take(cases.len()).collect::<Result<_, _>>()?);
         }
         Ok(all)
     }
@@ -135,8 +128,7 @@ impl CaseRunner<'_> {
         let played = self.predict_cases(places, &cases, length)?;
         let all = played.iter().map(|predictions| {
             let each = cases.iter().zip(predictions);
-            each.flat_map(|(i, p)| self.cases[*i].log_residuals(p))
-                .collect()
+            each.flat_map(|(i, p)| self.cases[*i].log_residuals(p)).collect()
         });
         Ok(all.collect())
     }
@@ -232,11 +224,7 @@ impl CaseRunner<'_> {
         fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
             // Stages share the weight of a run, unless it is the only one.
-            let share = if fitted.len() == 1 {
-                case.stage_count()
-            } else {
-                1.0
-            };
+            let share = if fitted.len() == 1 { case.stage_count() } else { 1.0 };
             let targets = case.targets.iter();
             targets.map(move |target| target.weight * share)
         })
@@ -245,9 +233,7 @@ impl CaseRunner<'_> {
     /// Returns the index of the run to which each residual belongs.
     fn case_of_residuals(&self) -> Vec<usize> {
         let cases = self.fitted_case_indices().into_iter();
-        cases
-            .flat_map(|i| std::iter::repeat_n(i, self.cases[i].targets.len()))
-            .collect()
+        cases.flat_map(|i| std::iter::repeat_n(i, self.cases[i].targets.len())).collect()
     }
 
     /// Returns the cross-validation unit of each residual: its run, or for a single run its stage.

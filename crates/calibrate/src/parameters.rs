@@ -67,9 +67,7 @@ impl RooflineParameter {
     }
 
     pub(super) fn by_coefficient_name(name: &str) -> Option<Self> {
-        PARAMETER_FIT_ORDER
-            .into_iter()
-            .find(|parameter| parameter.coefficient_name() == name)
+        PARAMETER_FIT_ORDER.into_iter().find(|parameter| parameter.coefficient_name() == name)
     }
 
     pub(super) fn parameter_prior(self) -> ParameterPrior {
@@ -86,11 +84,7 @@ impl RooflineParameter {
             Self::AllReduce => (defaults.all_reduce_scale, 0.4, (0.3, 3.0)),
             Self::Moe => (defaults.moe_scale, 0.1, (0.8, 1.25)),
         };
-        ParameterPrior {
-            centre,
-            scale,
-            bounds,
-        }
+        ParameterPrior { centre, scale, bounds }
     }
 
     /// Writes a parameter value to its coefficient, or to `step_scale`.
@@ -117,7 +111,5 @@ impl RooflineParameter {
 
 /// Returns the names of all parameters, separated by commas, for messages.
 pub fn parameter_names() -> String {
-    PARAMETER_FIT_ORDER
-        .map(RooflineParameter::coefficient_name)
-        .join(", ")
+    PARAMETER_FIT_ORDER.map(RooflineParameter::coefficient_name).join(", ")
 }

@@ -39,11 +39,8 @@ pub(super) fn choose_parameters(
     cases: &[CalibrationCase],
     options: &CalibrateOptions,
 ) -> Result<ParameterChoice, CalibrateError> {
-    let fitted: Vec<CaseTraits> = cases
-        .iter()
-        .filter(|case| !case.held_out)
-        .map(CalibrationCase::traits)
-        .collect();
+    let fitted: Vec<CaseTraits> =
+        cases.iter().filter(|case| !case.held_out).map(CalibrationCase::traits).collect();
     if fitted.is_empty() {
         let problem = "no run to fit: all runs are held out, or none was given";
         return Err(CalibrateError::Other(problem.to_owned()));
@@ -57,9 +54,7 @@ pub(super) fn choose_parameters(
     };
     let points: usize = fitted.iter().map(|traits| traits.stages).sum();
     let loads = points > 1 && ratio(|t| t.load) >= 1.5 || fitted.iter().any(|t| t.stages > 1);
-    let models = fitted
-        .windows(2)
-        .any(|pair| pair[0].hidden != pair[1].hidden);
+    let models = fitted.windows(2).any(|pair| pair[0].hidden != pair[1].hidden);
     let why_not = |parameter: RooflineParameter| -> Option<&'static str> {
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
@@ -111,9 +106,7 @@ fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice
     for name in &options.fit {
         let parameter = RooflineParameter::by_coefficient_name(name.trim()).ok_or_else(|| {
             let names = parameter_names();
-            CalibrateError::Other(format!(
-                "--fit: unknown number {name:?}; allowed are {names}"
-            ))
+            CalibrateError::Other(format!("--fit: unknown number {name:?}; allowed are {names}"))
         })?;
         if parameter == RooflineParameter::FrontEnd && options.front_end_us.is_some() {
             let problem = "--fit front_end_us and --front-end-ms cannot be used together";
@@ -123,22 +116,14 @@ fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice
             chosen.push(parameter);
         }
     }
-    Ok(ParameterChoice {
-        chosen,
-        left: Vec::new(),
-        named: true,
-        own: &[],
-    })
+    Ok(ParameterChoice { chosen, left: Vec::new(), named: true, own: &[] })
 }
 
 impl ParameterChoice {
     /// Returns a column for every parameter that may move, in common and per deployment if there
     /// are several deployments.
     pub(super) fn fit_columns(&self, deployments: usize) -> Vec<FitColumn> {
-        let shared = |parameter: RooflineParameter| FitColumn {
-            parameter,
-            deployment: None,
-        };
+        let shared = |parameter: RooflineParameter| FitColumn { parameter, deployment: None };
         let mut columns: Vec<FitColumn> = self.chosen.iter().copied().map(shared).collect();
         if self.named {
             return columns;
@@ -172,9 +157,7 @@ impl ParameterChoice {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
         let ladder = |indices: &[usize]| -> Vec<RidgeFitPlan> {
-            let plans = RIDGE_PENALTIES.map(|ridge| RidgeFitPlan {
-                terms: held(indices, ridge),
-            });
+            let plans = RIDGE_PENALTIES.map(|ridge| RidgeFitPlan { terms: held(indices, ridge) });
             plans.to_vec()
         };
         if self.named {
@@ -214,17 +197,10 @@ impl ParameterChoice {
         lines: &LinearizedResiduals,
     ) -> RidgeFitPlan {
         if lines.validation_unit_count() < 2 {
-            let wanted = if self.named {
-                &self.chosen
-            } else {
-                &DEPLOYMENT_PARAMETERS[..]
-            };
+            let wanted = if self.named { &self.chosen } else { &DEPLOYMENT_PARAMETERS[..] };
             let terms = matching_column_indices(columns, wanted, ColumnScope::Shared);
             return RidgeFitPlan {
-                terms: terms
-                    .into_iter()
-                    .map(|j| (j, SINGLE_RUN_RIDGE_PENALTY))
-                    .collect(),
+                terms: terms.into_iter().map(|j| (j, SINGLE_RUN_RIDGE_PENALTY)).collect(),
             };
         }
         let mut best = RidgeFitPlan::default();

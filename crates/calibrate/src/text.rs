@@ -65,17 +65,15 @@ impl FittedRoofline {
     }
 
     fn write_error_summary(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
-        for (what, set) in [
-            ("fitted", MeasuredRunSet::Fitted),
-            ("held out", MeasuredRunSet::HeldOut),
-        ] {
+        for (what, set) in
+            [("fitted", MeasuredRunSet::Fitted), ("held out", MeasuredRunSet::HeldOut)]
+        {
             if !self.runs.iter().any(|run| set.contains_run(run)) {
                 continue;
             }
-            for (kind, [before, after]) in [
-                ("median", self.median_errors(set)),
-                ("mean", self.mean_errors(set)),
-            ] {
+            for (kind, [before, after]) in
+                [("median", self.median_errors(set)), ("mean", self.mean_errors(set))]
+            {
                 let plain = |value: &Option<f64>| match value {
                     Some(value) => format!("{value:>8.1}"),
                     None => format!("{:>8}", "-"),
@@ -101,10 +99,7 @@ impl fmt::Display for FittedRoofline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.runs.iter().map(|run| run.name.chars().count());
         let width = names.max().unwrap_or(0).max(24);
-        writeln!(
-            f,
-            "Error in percent, with the defaults and with the fitted numbers:\n"
-        )?;
+        writeln!(f, "Error in percent, with the defaults and with the fitted numbers:\n")?;
         let heads = ["TTFT", "ITL", "E2E", "TTFT", "ITL", "E2E"];
         let heads = heads.map(|head| format!("{head:>8}")).join("");
         writeln!(f, "{:<width$} {heads}", "run")?;
@@ -123,11 +118,7 @@ impl fmt::Display for FittedRoofline {
             writeln!(f, "{:<width$} {cells}{note}", run.name)?;
         }
         self.write_error_summary(f, width)?;
-        writeln!(
-            f,
-            "\n{:<20} {:>12} {:>12} {:>12}",
-            "number", "default", "fitted", "± error"
-        )?;
+        writeln!(f, "\n{:<20} {:>12} {:>12} {:>12}", "number", "default", "fitted", "± error")?;
         for outcome in &self.parameters {
             write_parameter_line(f, outcome)?;
         }
@@ -139,11 +130,7 @@ impl fmt::Display for FittedRoofline {
                 false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
             }
         }
-        for own in self
-            .deployments
-            .iter()
-            .filter(|own| !own.parameters.is_empty())
-        {
+        for own in self.deployments.iter().filter(|own| !own.parameters.is_empty()) {
             let runs = if own.runs == 1 { "run" } else { "runs" };
             writeln!(f, "\n{} ({} {runs})", own.name, own.runs)?;
             for outcome in &own.parameters {
@@ -155,11 +142,7 @@ impl fmt::Display for FittedRoofline {
 }
 
 fn write_parameter_line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
-    let note = if outcome.at_bound {
-        "  at the limit of its range"
-    } else {
-        ""
-    };
+    let note = if outcome.at_bound { "  at the limit of its range" } else { "" };
     writeln!(
         f,
         "{:<20} {:>12.4} {:>12.4} {:>12.4}{note}",

@@ -62,10 +62,8 @@ pub fn validate_runs(
             break;
         }
         let text = std::fs::read_to_string(&path).map_err(io(&path))?;
-        let json: Value = serde_json::from_str(&text).map_err(|error| ValidateError::Json {
-            path: path.clone(),
-            error,
-        })?;
+        let json: Value = serde_json::from_str(&text)
+            .map_err(|error| ValidateError::Json { path: path.clone(), error })?;
         match simulate_run(&json, coefficients, kernel_tables) {
             Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
             Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
@@ -74,10 +72,7 @@ pub fn validate_runs(
         }
         progress_bar.add_finished(1);
     }
-    Ok(ValidationReport {
-        runs: validated,
-        left_out,
-    })
+    Ok(ValidationReport { runs: validated, left_out })
 }
 
 /// Predicts the latencies of one recorded run.
@@ -104,10 +99,7 @@ fn simulate_run(
         Some(folder) => {
             let asked = AicSetup::new(&run.setup, roofline.step_overhead());
             let aic = asked.and_then(|asked| AicStepTimes::open(folder, &asked));
-            let aic = aic.map_err(|error| ValidateError::Tables {
-                run: run.id.clone(),
-                error,
-            })?;
+            let aic = aic.map_err(|error| ValidateError::Tables { run: run.id.clone(), error })?;
             LatencyModel::Aic(Box::new(aic))
         }
     };
@@ -117,10 +109,8 @@ fn simulate_run(
         config.latency = latency.clone();
         config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
         engines.push(
-            VllmScheduler::new(config).map_err(|error| ValidateError::Engine {
-                run: run.id.clone(),
-                error,
-            })?,
+            VllmScheduler::new(config)
+                .map_err(|error| ValidateError::Engine { run: run.id.clone(), error })?,
         );
     }
     let done = SimulatedClient::new(&run, engines, &roofline).run_to_end();

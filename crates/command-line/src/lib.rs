@@ -72,10 +72,9 @@ fn suggest_similar_flag<T: Parser>(mut error: clap::Error) -> clap::Error {
             }
         }
         ErrorKind::InvalidValue => {
-            let (Some(typed), Some(ContextValue::Strings(names))) = (
-                text(ContextKind::InvalidValue),
-                error.get(ContextKind::ValidValue).cloned(),
-            ) else {
+            let (Some(typed), Some(ContextValue::Strings(names))) =
+                (text(ContextKind::InvalidValue), error.get(ContextKind::ValidValue).cloned())
+            else {
                 return error;
             };
             error.remove(ContextKind::SuggestedValue);
@@ -102,9 +101,7 @@ pub fn format_command_line(tool: &str, words: &[String]) -> String {
             Some((flag, _)) => (flag, Some(flag)),
             None => (word.as_str(), None),
         };
-        let secret = flag
-            .strip_prefix("--")
-            .is_some_and(|name| is_secret(&name.replace('_', "-")));
+        let secret = flag.strip_prefix("--").is_some_and(|name| is_secret(&name.replace('_', "-")));
         line.push(' ');
         match value {
             _ if hides => line.push_str("***"),

@@ -11,14 +11,8 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::all_effective_flags;
 
-const OUTPUT_FLAGS: [&str; 6] = [
-    "--report-json",
-    "--json",
-    "--per-request",
-    "--html",
-    "--helm-values",
-    "--out",
-];
+const OUTPUT_FLAGS: [&str; 6] =
+    ["--report-json", "--json", "--per-request", "--html", "--helm-values", "--out"];
 
 /// Names of the files in a folder that tools read.
 const INPUT_FILE_NAMES: [&str; 7] = [
@@ -91,11 +85,7 @@ fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAnd
         if OUTPUT_FLAGS.contains(&name.as_str()) {
             let value = joined.map(str::to_owned).or_else(|| words.next().cloned());
             outputs.retain(|(flag, _)| *flag != name);
-            outputs.extend(
-                value
-                    .filter(|value| value != "-")
-                    .map(|value| (name, value)),
-            );
+            outputs.extend(value.filter(|value| value != "-").map(|value| (name, value)));
         } else if word.starts_with("--") {
             inputs.extend(joined.map(|value| (name.clone(), value.to_owned())));
             last = name;
@@ -125,15 +115,8 @@ fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
 /// Identity of an existing file by inode, or of a free name in a folder.
 #[derive(Debug, PartialEq, Eq)]
 enum FileId {
-    There {
-        device: u64,
-        inode: u64,
-    },
-    Free {
-        device: u64,
-        folder: u64,
-        name: OsString,
-    },
+    There { device: u64, inode: u64 },
+    Free { device: u64, folder: u64, name: OsString },
 }
 
 impl FileId {
@@ -142,10 +125,7 @@ impl FileId {
     }
 
     fn of_metadata(file: &Metadata) -> Self {
-        Self::There {
-            device: file.dev(),
-            inode: file.ino(),
-        }
+        Self::There { device: file.dev(), inode: file.ino() }
     }
 
     /// Returns the identity of an output file; `None` for a stream, which has no content to lose.
@@ -169,11 +149,7 @@ impl FileId {
         };
         let folder = parent_folder(path).metadata();
         let folder = folder.with_context(|| format!("cannot write {shown}"))?;
-        Ok(Some(Self::Free {
-            device: folder.dev(),
-            folder: folder.ino(),
-            name: name.to_owned(),
-        }))
+        Ok(Some(Self::Free { device: folder.dev(), folder: folder.ino(), name: name.to_owned() }))
     }
 }
 
@@ -230,10 +206,7 @@ impl AtomicFile {
     /// # Errors
     /// An I/O error if the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
-        if path
-            .metadata()
-            .is_ok_and(|file| has_no_stored_content(&file))
-        {
+        if path.metadata().is_ok_and(|file| has_no_stored_content(&file)) {
             return Ok(Self {
                 file: File::options().write(true).open(path)?,
                 path: PathBuf::new(),

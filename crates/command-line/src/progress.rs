@@ -47,9 +47,7 @@ impl Progress {
         Self {
             shared,
             // Without a thread there are no reports.
-            reporter: thread
-                .spawn(move || told.report_until_ended(job, units, total))
-                .ok(),
+            reporter: thread.spawn(move || told.report_until_ended(job, units, total)).ok(),
         }
     }
 
@@ -61,11 +59,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        *self
-            .shared
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = true;
+        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();
         if let Some(reporter) = self.reporter.take() {
             let _ = reporter.join();
@@ -75,9 +69,7 @@ impl Drop for Progress {
 
 impl ProgressCounter {
     fn report_until_ended(&self, job: &str, units: &str, total: Option<u64>) {
-        let bar = std::io::stderr()
-            .is_terminal()
-            .then(|| create_progress_bar(job, units, total));
+        let bar = std::io::stderr().is_terminal().then(|| create_progress_bar(job, units, total));
         let (mut pause, mut told) = (FIRST_REPORT_DELAY, Duration::ZERO);
         while !self.ends_within(pause) {
             let done = self.done.load(Ordering::Relaxed);
@@ -86,9 +78,7 @@ impl ProgressCounter {
                 pause = BAR_REFRESH_INTERVAL;
                 continue;
             }
-            let of = total
-                .map(|total| format!(" of {total}"))
-                .unwrap_or_default();
+            let of = total.map(|total| format!(" of {total}")).unwrap_or_default();
             // A write error is ignored: the report has no reader then.
             let _ = writeln!(std::io::stderr().lock(), "{job}: {done}{of} {units}");
             told += pause;

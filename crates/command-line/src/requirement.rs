@@ -32,11 +32,7 @@ impl MetricRequirement {
         let Some(bound) = number.filter(|n: &f64| n.is_finite() && *n >= 0.0) else {
             refuse!("--require {text:?}: {bound:?} is not a number of 0 or more");
         };
-        Ok(Self {
-            name: name.trim().to_owned(),
-            operator,
-            bound,
-        })
+        Ok(Self { name: name.trim().to_owned(), operator, bound })
     }
 
     /// Returns whether a value is within the bound; an unknown value is not.

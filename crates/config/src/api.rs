@@ -133,12 +133,8 @@ impl ApiConfig {
 
     pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let compat = model.compat;
-        let tool_call_parser = read_parser_name(
-            v,
-            &api::TOOL_CALL_PARSER,
-            &api::TOOL_PARSER_PLUGIN,
-            &TOOL_PARSERS,
-        )?;
+        let tool_call_parser =
+            read_parser_name(v, &api::TOOL_CALL_PARSER, &api::TOOL_PARSER_PLUGIN, &TOOL_PARSERS)?;
         let enable_auto_tool_choice = v.get(&api::ENABLE_AUTO_TOOL_CHOICE)?;
         if v.cli_mode == CliMode::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
             return Err(ConfigError::Invalid(
@@ -250,9 +246,7 @@ fn read_parser_name(
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let kind = flag.name.replace('-', " ");
     let list = known.join(",");
-    Err(ConfigError::Invalid(format!(
-        "invalid {kind}: {name} (chose from {{ {list} }}){hint}"
-    )))
+    Err(ConfigError::Invalid(format!("invalid {kind}: {name} (chose from {{ {list} }}){hint}")))
 }
 
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.

@@ -102,10 +102,7 @@ fn gpu_default_limits(
     let name = v.get(&engine::GPU)?;
     let Some(gpu) = name.as_deref().and_then(find_gpu) else {
         let rule = "vLLM's default without a GPU of 70 GiB";
-        return Ok((
-            DefaultWithRule::new(without.0, rule),
-            DefaultWithRule::new(without.1, rule),
-        ));
+        return Ok((DefaultWithRule::new(without.0, rule), DefaultWithRule::new(without.1, rule)));
     };
     let is_a100 = gpu.name.to_ascii_lowercase().contains("a100");
     let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GPU_CLASS_GIB {
@@ -116,10 +113,7 @@ fn gpu_default_limits(
         (256, 2048, "below 70 GiB, and for A100")
     };
     let rule = format!("vLLM's default of GPUs {class} ({})", gpu.name);
-    Ok((
-        DefaultWithRule::new(seqs, &rule),
-        DefaultWithRule::new(tokens, &rule),
-    ))
+    Ok((DefaultWithRule::new(seqs, &rule), DefaultWithRule::new(tokens, &rule)))
 }
 
 fn adjust_default_limits(
@@ -132,10 +126,7 @@ fn adjust_default_limits(
     let batched = backend.is_some_and(|name| LOW_LATENCY_ALL2ALL_BACKENDS.contains(&name.as_str()));
     let spread = v.get(&engine::ENABLE_EXPERT_PARALLEL)? && v.get(&engine::DATA_PARALLEL_SIZE)? > 1;
     if batched && spread {
-        tokens.override_with(
-            LOW_LATENCY_ALL2ALL_MAX_TOKENS,
-            "256 with this all2all-backend",
-        );
+        tokens.override_with(LOW_LATENCY_ALL2ALL_MAX_TOKENS, "256 with this all2all-backend");
     }
     if mode == PerformanceMode::Throughput {
         let reason = "twice that with performance-mode throughput";
@@ -188,7 +179,5 @@ fn check_token_budget(
 fn read_max_num_active_seqs(v: &FlagValues, seqs: u32) -> Result<u32, ConfigError> {
     let flag = &engine::MAX_NUM_ACTIVE_SEQS;
     let words = "max num active seqs cannot be less than 1 or more than max num seqs";
-    v.get(flag)?.map_or(Ok(seqs), |n| {
-        v.check_integer_range(flag, n, 1..=i64::from(seqs), words)
-    })
+    v.get(flag)?.map_or(Ok(seqs), |n| v.check_integer_range(flag, n, 1..=i64::from(seqs), words))
 }

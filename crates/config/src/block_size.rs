@@ -13,15 +13,8 @@ const LLMD_BLOCK_SIZES_TOKENS: [i64; 5] = [8, 16, 32, 64, 128];
 const BLACKWELL_GPUS: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
 
 /// Names of GPUs where FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
-const FLASHINFER_GDN_GPUS: [&str; 7] = [
-    "H100",
-    "H200",
-    "GH200",
-    "B200",
-    "B300",
-    "RTX-PRO-6000",
-    "RTX-5090",
-];
+const FLASHINFER_GDN_GPUS: [&str; 7] =
+    ["H100", "H200", "GH200", "B200", "B300", "RTX-PRO-6000", "RTX-5090"];
 
 pub(super) fn kv_block_size_tokens(
     v: &FlagValues,
@@ -112,10 +105,9 @@ fn smallest_backend_block_size(
         (true, _) if backend == "FLASHMLA" => (64, "FlashMLA takes blocks of 64"),
         (true, true) if backend == "CUTLASS_MLA" => (128, "CUTLASS MLA takes blocks of 128"),
         (true, true) => (32, "FlashInfer MLA takes blocks of 32 or 64"),
-        (false, true) if shape.head_dim == 256 => (
-            128,
-            "FlashAttention 4 takes blocks of 128 with heads of 256",
-        ),
+        (false, true) if shape.head_dim == 256 => {
+            (128, "FlashAttention 4 takes blocks of 128 with heads of 256")
+        }
         _ => (16, "the attention backend takes vLLM's usual 16"),
     }
 }

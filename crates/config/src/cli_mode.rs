@@ -94,10 +94,7 @@ pub(super) fn parse_invocation<'a>(
         [] => ("vllm-sim", args),
         [program, words @ ..] => (file_name_of_program(program), words),
     };
-    parse_command_word(
-        named.filter(|_| program == "vllm-sim").unwrap_or(program),
-        words,
-    )
+    parse_command_word(named.filter(|_| program == "vllm-sim").unwrap_or(program), words)
 }
 
 fn parse_command_word<'a>(
@@ -120,11 +117,7 @@ fn parse_command_word<'a>(
     }
     let serve = |words| entry(CommandAction::Serve, Some(CliMode::Vllm), words);
     let Some((first, rest)) = words.split_first() else {
-        let action = if called_vllm {
-            CommandAction::Help
-        } else {
-            CommandAction::Serve
-        };
+        let action = if called_vllm { CommandAction::Help } else { CommandAction::Serve };
         return Ok(entry(action, None, words));
     };
     if let Some(tool) = TOOL_COMMANDS.into_iter().find(|tool| tool == first) {
@@ -132,10 +125,9 @@ fn parse_command_word<'a>(
     }
     match (first.as_str(), rest) {
         ("serve", _) => Ok(serve(rest)),
-        ("launch", [what, rest @ ..]) if what == "render" => Ok(Invocation {
-            render: true,
-            ..serve(rest)
-        }),
+        ("launch", [what, rest @ ..]) if what == "render" => {
+            Ok(Invocation { render: true, ..serve(rest) })
+        }
         ("launch", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
             Ok(entry(CommandAction::Version, None, &[]))
         }
@@ -204,40 +196,15 @@ mod tests {
     fn the_first_argument_and_the_program_name_select_the_mode() {
         let vllm = Some(CliMode::Vllm);
         for (line, action, cli_mode, rest) in [
-            (
-                "vllm-sim --model x",
-                CommandAction::Serve,
-                None,
-                "--model x",
-            ),
+            ("vllm-sim --model x", CommandAction::Serve, None, "--model x"),
             ("/usr/bin/vllm-sim serve x", CommandAction::Serve, vllm, "x"),
-            (
-                "vllm serve x --port 1",
-                CommandAction::Serve,
-                vllm,
-                "x --port 1",
-            ),
+            ("vllm serve x --port 1", CommandAction::Serve, vllm, "x --port 1"),
             ("vllm launch render x", CommandAction::Serve, vllm, "x"),
             ("vllm --version", CommandAction::Serve, vllm, "--version"),
-            (
-                "vllm-sim config --port 1",
-                CommandAction::Config,
-                None,
-                "--port 1",
-            ),
+            ("vllm-sim config --port 1", CommandAction::Config, None, "--port 1"),
             ("vllm-sim config serve x", CommandAction::Config, vllm, "x"),
-            (
-                "vllm bench serve",
-                CommandAction::Tool("bench"),
-                None,
-                "serve",
-            ),
-            (
-                "llm-d-inference-sim --model x",
-                CommandAction::Serve,
-                None,
-                "--model x",
-            ),
+            ("vllm bench serve", CommandAction::Tool("bench"), None, "serve"),
+            ("llm-d-inference-sim --model x", CommandAction::Serve, None, "--model x"),
             (
                 "vllm-sim -m vllm.entrypoints.openai.api_server --model x",
                 CommandAction::Serve,

@@ -66,12 +66,7 @@ pub(super) fn parse_command_line(
     words: &[String],
     unknown: UnknownFlagPolicy,
 ) -> Result<ParsedCommandLine, ConfigError> {
-    let mut reader = CommandLineParser {
-        words,
-        at: 0,
-        out: ParsedCommandLine::default(),
-        unknown,
-    };
+    let mut reader = CommandLineParser { words, at: 0, out: ParsedCommandLine::default(), unknown };
     while let Some(word) = reader.next_word() {
         reader.parse_word(word)?;
     }
@@ -99,9 +94,7 @@ impl<'a> CommandLineParser<'a> {
     fn parse_word(&mut self, word: &'a str) -> Result<(), ConfigError> {
         match word {
             "--" => {
-                self.out
-                    .positional
-                    .extend_from_slice(&self.words[self.at..]);
+                self.out.positional.extend_from_slice(&self.words[self.at..]);
                 self.at = self.words.len();
             }
             "-h" => self.out.help = Some(HelpRequest::Short),
@@ -153,10 +146,7 @@ impl<'a> CommandLineParser<'a> {
         if self.unknown == UnknownFlagPolicy::Reject
             && let Some(known) = find_by_unique_prefix(&base)
         {
-            self.out
-                .layer
-                .warnings
-                .push(format!("--{base} is short for --{}", known_name(known)));
+            self.out.layer.warnings.push(format!("--{base} is short for --{}", known_name(known)));
             return self.set_known_flag(known, &base, key, inline);
         }
         self.handle_unknown_flag(word, &base)
@@ -191,9 +181,7 @@ impl<'a> CommandLineParser<'a> {
         match (known, key) {
             (KnownFlag::Ours(flag), Some(key)) if flag.kind == FlagKind::Json => {
                 let value = self.take_flag_value(typed, inline)?;
-                self.out
-                    .layer
-                    .set_json_key(flag, key, value, ValueSource::CommandLine)
+                self.out.layer.set_json_key(flag, key, value, ValueSource::CommandLine)
             }
             (KnownFlag::Ours(_), Some(key)) => {
                 self.handle_unknown_flag(&format!("--{typed}.{key}"), typed)
@@ -207,9 +195,7 @@ impl<'a> CommandLineParser<'a> {
                     FlagKind::List => self.take_list_values(inline),
                     _ => vec![self.take_flag_value(typed, inline)?.to_owned()],
                 };
-                self.out
-                    .layer
-                    .set_flag(flag, values, ValueSource::CommandLine);
+                self.out.layer.set_flag(flag, values, ValueSource::CommandLine);
                 Ok(())
             }
             (KnownFlag::Ignored(name, arity), _) => {
@@ -235,9 +221,7 @@ impl<'a> CommandLineParser<'a> {
         }
         match known {
             KnownFlag::Ours(flag) => {
-                self.out
-                    .layer
-                    .set_flag(flag, vec!["false".to_owned()], ValueSource::CommandLine);
+                self.out.layer.set_flag(flag, vec!["false".to_owned()], ValueSource::CommandLine);
             }
             KnownFlag::Ignored(name, _) => self.record_ignored_flag(name),
         }
@@ -258,10 +242,7 @@ impl<'a> CommandLineParser<'a> {
         match self.peek_word() {
             Some(word) if matches!(word.to_ascii_lowercase().as_str(), "true" | "false") => {
                 self.at += 1;
-                self.out
-                    .layer
-                    .warnings
-                    .push(format!("--{typed} {word}: read as --{typed}={word}"));
+                self.out.layer.warnings.push(format!("--{typed} {word}: read as --{typed}={word}"));
                 word.to_ascii_lowercase()
             }
             _ => "true".to_owned(),
@@ -290,11 +271,7 @@ impl<'a> CommandLineParser<'a> {
     /// dropped, so a list can be cleared.
     fn take_list_values(&mut self, inline: Option<&str>) -> Vec<String> {
         if let Some(value) = inline {
-            return if value.is_empty() {
-                Vec::new()
-            } else {
-                vec![value.to_owned()]
-            };
+            return if value.is_empty() { Vec::new() } else { vec![value.to_owned()] };
         }
         let mut values = Vec::new();
         while let Some(word) = self.peek_word().filter(|word| !looks_like_flag(word)) {
@@ -328,21 +305,15 @@ fn split_at_equals_sign(body: &str) -> (&str, Option<&str>) {
 }
 
 fn find_long_flag(name: &str) -> Option<KnownFlag> {
-    flags::find_long_flag(name)
-        .map(KnownFlag::Ours)
-        .or_else(|| {
-            ignored::find_ignored_long_flag(name)
-                .map(|(name, arity)| KnownFlag::Ignored(name, arity))
-        })
+    flags::find_long_flag(name).map(KnownFlag::Ours).or_else(|| {
+        ignored::find_ignored_long_flag(name).map(|(name, arity)| KnownFlag::Ignored(name, arity))
+    })
 }
 
 fn find_short(name: &str) -> Option<KnownFlag> {
-    flags::find_short_flag(name)
-        .map(KnownFlag::Ours)
-        .or_else(|| {
-            ignored::find_ignored_short_flag(name)
-                .map(|(name, arity)| KnownFlag::Ignored(name, arity))
-        })
+    flags::find_short_flag(name).map(KnownFlag::Ours).or_else(|| {
+        ignored::find_ignored_short_flag(name).map(|(name, arity)| KnownFlag::Ignored(name, arity))
+    })
 }
 
 fn is_switch(known: KnownFlag) -> bool {

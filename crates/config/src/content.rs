@@ -140,9 +140,7 @@ fn read_reply_dataset(
     let in_memory = v.get(&content::DATASET_IN_MEMORY)?;
     let fallback = v.get(&content::DATASET_FALLBACK)?;
     let replay_timing = v.get(&content::REPLAY_TIMING)?;
-    let sha256 = v
-        .get(&content::DATASET_SHA256)?
-        .map(|hex| hex.to_lowercase());
+    let sha256 = v.get(&content::DATASET_SHA256)?.map(|hex| hex.to_lowercase());
     if let Some(hex) = &sha256
         && (hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()))
     {
@@ -164,9 +162,7 @@ fn read_reply_dataset(
         return Ok(None);
     };
     if mode == TextMode::Echo {
-        return Err(ConfigError::Invalid(
-            "dataset cannot be defined in echo mode".to_owned(),
-        ));
+        return Err(ConfigError::Invalid("dataset cannot be defined in echo mode".to_owned()));
     }
     Ok(Some(ReplyDatasetConfig {
         path,
@@ -200,10 +196,8 @@ fn read_tool_settings(v: &FlagValues, compat: Compat) -> Result<ToolSettings, Co
             &content::MAX_TOOL_CALL_NUMBER_PARAM,
         ));
     }
-    let (shortest, longest) = (
-        &content::MIN_TOOL_CALL_ARRAY_PARAM_LENGTH,
-        &content::MAX_TOOL_CALL_ARRAY_PARAM_LENGTH,
-    );
+    let (shortest, longest) =
+        (&content::MIN_TOOL_CALL_ARRAY_PARAM_LENGTH, &content::MAX_TOOL_CALL_ARRAY_PARAM_LENGTH);
     // llm-d checks this before the bounds of each value.
     if v.get_integer(longest)? < v.get_integer(shortest)? {
         return Err(v.unsupported_value_error(

@@ -9,11 +9,8 @@ use super::values::FlagValues;
 use vllm_sim_engine::latency::{CudaGraphLimits, CudaGraphs, find_gpu};
 
 /// Keys of `--compilation-config` with an effect in the simulator.
-const SUPPORTED_COMPILATION_KEYS: [&str; 3] = [
-    "cudagraph_mode",
-    "cudagraph_capture_sizes",
-    "max_cudagraph_capture_size",
-];
+const SUPPORTED_COMPILATION_KEYS: [&str; 3] =
+    ["cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"];
 
 /// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`; else computes
 /// vLLM's defaults from the limits of a step and the number of draft tokens.
@@ -26,9 +23,7 @@ pub(super) fn cuda_graph_batch_sizes(
     drafts: u32,
 ) -> Result<CudaGraphs, ConfigError> {
     let config = v.get(&engine::COMPILATION_CONFIG)?.unwrap_or_default();
-    let idle = config
-        .keys()
-        .filter(|key| !SUPPORTED_COMPILATION_KEYS.contains(&key.as_str()));
+    let idle = config.keys().filter(|key| !SUPPORTED_COMPILATION_KEYS.contains(&key.as_str()));
     let idle: Vec<&str> = idle.map(String::as_str).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
@@ -38,8 +33,7 @@ pub(super) fn cuda_graph_batch_sizes(
     let most = read_max_capture_size(v, &config)?;
     let mode = config.get("cudagraph_mode");
     let none = mode.is_some_and(|mode| {
-        mode.as_str()
-            .is_some_and(|mode| mode.eq_ignore_ascii_case("none"))
+        mode.as_str().is_some_and(|mode| mode.eq_ignore_ascii_case("none"))
             || mode.as_u64() == Some(0)
     });
     let level = v.get(&engine::OPTIMIZATION_LEVEL)?;
@@ -114,14 +108,7 @@ fn read_max_capture_size(
     }
     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
     let expected = "a whole number";
-    let bad = || {
-        v.json_key_error(
-            &engine::COMPILATION_CONFIG,
-            key,
-            &value.to_string(),
-            expected,
-        )
-    };
+    let bad = || v.json_key_error(&engine::COMPILATION_CONFIG, key, &value.to_string(), expected);
     most.map(Some).ok_or_else(bad)
 }
 

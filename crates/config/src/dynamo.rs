@@ -19,22 +19,13 @@ const MOCKER_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("block_size", &kv::BLOCK_SIZE.spec),
     ("max_model_len", &model::MAX_MODEL_LEN.spec),
     ("max_num_seqs", &engine::MAX_NUM_SEQS.spec),
-    (
-        "max_num_batched_tokens",
-        &engine::MAX_NUM_BATCHED_TOKENS.spec,
-    ),
+    ("max_num_batched_tokens", &engine::MAX_NUM_BATCHED_TOKENS.spec),
     ("enable_prefix_caching", &kv::ENABLE_PREFIX_CACHING.spec),
-    (
-        "enable_chunked_prefill",
-        &engine::ENABLE_CHUNKED_PREFILL.spec,
-    ),
+    ("enable_chunked_prefill", &engine::ENABLE_CHUNKED_PREFILL.spec),
     ("speedup_ratio", &engine::SPEEDUP_RATIO.spec),
     ("decode_speedup_ratio", &engine::DECODE_SPEEDUP_RATIO.spec),
     ("aic_nextn", &engine::SPEC_TOKENS.spec),
-    (
-        "aic_nextn_accept_rates",
-        &engine::SPEC_ACCEPTANCE_RATES.spec,
-    ),
+    ("aic_nextn_accept_rates", &engine::SPEC_ACCEPTANCE_RATES.spec),
     ("preemption_mode", &engine::PREEMPTION_MODE.spec),
     ("watermark", &engine::WATERMARK.spec),
     ("worker_type", &engine::DISAGGREGATION_MODE.spec),
@@ -48,41 +39,24 @@ const MOCKER_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("dp_size", &engine::DATA_PARALLEL_SIZE.spec),
     ("tensor_parallel_size", &engine::TENSOR_PARALLEL_SIZE.spec),
     ("startup_time", &server::STARTUP_TIME.spec),
-    (
-        "gpu_memory_utilization",
-        &engine::GPU_MEMORY_UTILIZATION.spec,
-    ),
+    ("gpu_memory_utilization", &engine::GPU_MEMORY_UTILIZATION.spec),
     ("mem_fraction_static", &engine::GPU_MEMORY_UTILIZATION.spec),
 ];
 
 const SGLANG_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("schedule_policy", &engine::SGLANG_SCHEDULE_POLICY.spec),
-    (
-        "max_prefill_tokens",
-        &engine::SGLANG_MAX_PREFILL_TOKENS.spec,
-    ),
-    (
-        "chunked_prefill_size",
-        &engine::SGLANG_CHUNKED_PREFILL_SIZE.spec,
-    ),
-    (
-        "clip_max_new_tokens",
-        &engine::SGLANG_CLIP_MAX_NEW_TOKENS.spec,
-    ),
-    (
-        "schedule_conservativeness",
-        &engine::SGLANG_SCHEDULE_CONSERVATIVENESS.spec,
-    ),
+    ("max_prefill_tokens", &engine::SGLANG_MAX_PREFILL_TOKENS.spec),
+    ("chunked_prefill_size", &engine::SGLANG_CHUNKED_PREFILL_SIZE.spec),
+    ("clip_max_new_tokens", &engine::SGLANG_CLIP_MAX_NEW_TOKENS.spec),
+    ("schedule_conservativeness", &engine::SGLANG_SCHEDULE_CONSERVATIVENESS.spec),
 ];
 
 /// Mocker keys for the kernel-time tables of NVIDIA's AIConfigurator, without the prefix `aic_` or
 /// `ais_`, with their flags.
 ///
 /// The simulator uses its roofline model instead of the tables.
-const KERNEL_TABLE_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
-    ("system", &engine::GPU.spec),
-    ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec),
-];
+const KERNEL_TABLE_KEY_FLAGS: &[(&str, &FlagSpec)] =
+    &[("system", &engine::GPU.spec), ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec)];
 
 /// Mocker keys of the kernel tables that have no effect: `--model` sets the model.
 const IGNORED_KERNEL_TABLE_KEYS: &[&str] = &[
@@ -113,10 +87,8 @@ const IGNORED_MOCKER_KEYS: &[&str] = &[
 ];
 
 /// Mocker keys where `null` means unlimited, with the value that replaces it.
-const NULL_MEANS_UNLIMITED_KEYS: [(&str, &str); 2] = [
-    ("max_num_seqs", "1048576"),
-    ("max_num_batched_tokens", "16777216"),
-];
+const NULL_MEANS_UNLIMITED_KEYS: [(&str, &str); 2] =
+    [("max_num_seqs", "1048576"), ("max_num_batched_tokens", "16777216")];
 
 /// Reads the mocker's engine arguments from a file, or from `path` itself if it starts with a
 /// brace.
@@ -125,20 +97,14 @@ const NULL_MEANS_UNLIMITED_KEYS: [(&str, &str); 2] = [
 /// [`ConfigError::File`] if the file cannot be read or is not a JSON object,
 /// [`ConfigError::Unknown`] for a key that the mocker does not have.
 pub(super) fn read_mocker_engine_args(path: &str) -> Result<ConfigLayer, ConfigError> {
-    let file = |reason: String| ConfigError::File {
-        path: path.to_owned(),
-        reason,
-    };
+    let file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
     let text = match path.trim_start().starts_with('{') {
         true => path.to_owned(),
         false => std::fs::read_to_string(path).map_err(|e| file(e.to_string()))?,
     };
     let keys: Map<String, Value> =
         serde_saphyr::from_str(&text).map_err(|e| file(format!("not a JSON object: {e}")))?;
-    let mut reader = MockerArgsReader {
-        path,
-        layer: ConfigLayer::default(),
-    };
+    let mut reader = MockerArgsReader { path, layer: ConfigLayer::default() };
     reader.read_all_keys(&keys)?;
     Ok(reader.layer)
 }
@@ -211,14 +177,8 @@ impl MockerArgsReader<'_> {
                 self.set_flag(&engine::LATENCY_MODEL, "profile");
                 self.set_flag(&engine::LATENCY_PROFILE, path);
             }
-            (_, Value::Null)
-                if NULL_MEANS_UNLIMITED_KEYS
-                    .iter()
-                    .any(|(name, _)| *name == key) =>
-            {
-                let most = NULL_MEANS_UNLIMITED_KEYS
-                    .iter()
-                    .find(|(name, _)| *name == key);
+            (_, Value::Null) if NULL_MEANS_UNLIMITED_KEYS.iter().any(|(name, _)| *name == key) => {
+                let most = NULL_MEANS_UNLIMITED_KEYS.iter().find(|(name, _)| *name == key);
                 let flag = MOCKER_KEY_FLAGS.iter().find(|(name, _)| *name == key);
                 if let (Some((_, most)), Some((_, flag))) = (most, flag) {
                     self.set_flag(flag, most);
@@ -238,17 +198,10 @@ impl MockerArgsReader<'_> {
 
     fn read_kernel_table_key(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
         let name = kernel_table_key_name(key).unwrap_or_default();
-        if name == "backend"
-            && !["vllm", "sglang", "trtllm"]
-                .iter()
-                .any(|known| value == known)
-        {
+        if name == "backend" && !["vllm", "sglang", "trtllm"].iter().any(|known| value == known) {
             return Err(self.wrong_value_error(key, value, "vllm, sglang or trtllm"));
         }
-        match KERNEL_TABLE_KEY_FLAGS
-            .iter()
-            .find(|(known, _)| *known == name)
-        {
+        match KERNEL_TABLE_KEY_FLAGS.iter().find(|(known, _)| *known == name) {
             Some((_, flag)) => self.set_flag(flag, &value_to_flag_text(value)),
             None => self.record_ignored_key(key),
         }
@@ -260,12 +213,8 @@ impl MockerArgsReader<'_> {
     }
 
     fn read_timing_model(&mut self, timing: &Map<String, Value>) -> Result<(), ConfigError> {
-        let ms = |key: &str| {
-            format!(
-                "{}ms",
-                timing.get(key).and_then(Value::as_f64).unwrap_or(0.0)
-            )
-        };
+        let ms =
+            |key: &str| format!("{}ms", timing.get(key).and_then(Value::as_f64).unwrap_or(0.0));
         match timing.get("type").and_then(Value::as_str) {
             None | Some("polynomial") => {}
             Some("fixed") => {
@@ -287,9 +236,7 @@ impl MockerArgsReader<'_> {
                 self.set_flag(&engine::LATENCY_MODEL, "roofline");
                 self.set_flag(
                     &engine::GPU,
-                    config["system"]
-                        .as_str()
-                        .unwrap_or(DEFAULT_KERNEL_TABLE_GPU),
+                    config["system"].as_str().unwrap_or(DEFAULT_KERNEL_TABLE_GPU),
                 );
                 if !config["tp"].is_null() {
                     self.set_flag(
@@ -335,12 +282,8 @@ impl MockerArgsReader<'_> {
 
 /// Returns a mocker key without `aic_` or `ais_`, if it is a key of kernel tables.
 fn kernel_table_key_name(key: &str) -> Option<&str> {
-    let name = key
-        .strip_prefix("aic_")
-        .or_else(|| key.strip_prefix("ais_"))?;
-    let known = KERNEL_TABLE_KEY_FLAGS
-        .iter()
-        .any(|(known, _)| *known == name);
+    let name = key.strip_prefix("aic_").or_else(|| key.strip_prefix("ais_"))?;
+    let known = KERNEL_TABLE_KEY_FLAGS.iter().any(|(known, _)| *known == name);
     (known || IGNORED_KERNEL_TABLE_KEYS.contains(&name)).then_some(name)
 }
 
@@ -396,9 +339,7 @@ mod tests {
         let layer = read_mocker_engine_args(timing).unwrap();
         assert_eq!(layer.settings["gpu"].values, ["h200_sxm"]);
         assert_eq!(layer.settings["tensor-parallel-size"].values, ["4"]);
-        let error = read_mocker_engine_args(r#"{"aic_backend": "tgi"}"#)
-            .unwrap_err()
-            .to_string();
+        let error = read_mocker_engine_args(r#"{"aic_backend": "tgi"}"#).unwrap_err().to_string();
         assert!(error.contains("vllm, sglang or trtllm"), "{error}");
     }
 

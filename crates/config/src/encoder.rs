@@ -73,10 +73,7 @@ impl MediaEncoderConfig {
             budget: tokens.max(largest),
             chunked_input: !whole,
             shapes: model.hf_config.as_deref().map_or((None, None), |config| {
-                (
-                    EncoderShape::vision_from_config(config),
-                    EncoderShape::audio_from_config(config),
-                )
+                (EncoderShape::vision_from_config(config), EncoderShape::audio_from_config(config))
             }),
             spreads_items: mode == EncoderTpMode::Data,
             rule: format!(
@@ -105,11 +102,8 @@ fn largest_media_item(
     let (sees, hears) = (has("vision_config"), has("audio_config"));
     // A model without a known encoder may have both.
     let unknown = !sees && !hears;
-    let modalities = [
-        (MediaModality::Image, sees),
-        (MediaModality::Video, sees),
-        (MediaModality::Audio, hears),
-    ];
+    let modalities =
+        [(MediaModality::Image, sees), (MediaModality::Video, sees), (MediaModality::Audio, hears)];
     let taken = modalities.into_iter().filter(|(modality, has)| {
         (*has || unknown) && api.max_media_items_per_prompt(*modality) > 0
     });

@@ -263,9 +263,7 @@ impl EngineConfig {
                     .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
                 prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
                 victim: v.get_choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
-                policy: v
-                    .get_choice(&engine::SCHEDULING_POLICY)?
-                    .unwrap_or_default(),
+                policy: v.get_choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
                 async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
                 watermark: v.get(&engine::WATERMARK)?,
             },
@@ -313,9 +311,7 @@ impl KvTransferCost {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
-            kv_transfer_bandwidth: v
-                .get(&kv::KV_TRANSFER_BANDWIDTH)?
-                .filter(|rate| *rate > 0.0),
+            kv_transfer_bandwidth: v.get(&kv::KV_TRANSFER_BANDWIDTH)?.filter(|rate| *rate > 0.0),
         })
     }
 }
@@ -337,15 +333,10 @@ impl QueueLimits {
 }
 
 fn offloading_backend(v: &FlagValues) -> Result<&'static str, ConfigError> {
-    Ok(
-        match v
-            .get_choice(&kv::KV_OFFLOADING_BACKEND)?
-            .unwrap_or_default()
-        {
-            OffloadBackend::Native => "native",
-            OffloadBackend::LmCache => "lmcache",
-        },
-    )
+    Ok(match v.get_choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {
+        OffloadBackend::Native => "native",
+        OffloadBackend::LmCache => "lmcache",
+    })
 }
 
 fn hash_algo(v: &FlagValues) -> Result<HashAlgo, ConfigError> {
@@ -399,10 +390,7 @@ fn async_scheduling(
 /// **Source:** `dynamo/mocker/args.py`.
 fn read_serving_role(v: &FlagValues) -> Result<ServingRole, ConfigError> {
     let flag = &engine::DISAGGREGATION_MODE;
-    let switches = (
-        v.get(&engine::IS_PREFILL_WORKER)?,
-        v.get(&engine::IS_DECODE_WORKER)?,
-    );
+    let switches = (v.get(&engine::IS_PREFILL_WORKER)?, v.get(&engine::IS_DECODE_WORKER)?);
     let chosen = v.get_choice(flag)?.unwrap_or_default();
     match (switches, v.is_set(flag)) {
         ((false, false), _) => Ok(chosen),
@@ -435,13 +423,11 @@ fn stagger_delay(v: &FlagValues) -> Result<Duration, ConfigError> {
     if seconds != -1.0 {
         return Err(ConfigError::Invalid(flag.out_of_bounds_message(v.cli_mode)));
     }
-    Ok(Duration::from_millis(
-        match v.get(&flags::model::REPLICAS)? {
-            0..=32 => 0,
-            33..=128 => 100,
-            _ => 200,
-        },
-    ))
+    Ok(Duration::from_millis(match v.get(&flags::model::REPLICAS)? {
+        0..=32 => 0,
+        33..=128 => 100,
+        _ => 200,
+    }))
 }
 
 fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
@@ -463,23 +449,20 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
             )),
         };
     }
-    for (name, given) in [
-        ("aic-data", tables.folder.is_some()),
-        ("aic-backend-version", tables.version.is_some()),
-    ] {
+    for (name, given) in
+        [("aic-data", tables.folder.is_some()), ("aic-backend-version", tables.version.is_some())]
+    {
         if given {
-            v.warn(format!(
-                "--{name} has no effect: step times do not come from kernel tables"
-            ));
+            v.warn(format!("--{name} has no effect: step times do not come from kernel tables"));
         }
     }
     match (kind, profile) {
         (LatencyKind::Aic, _) => Ok(LatencySource::Delays),
         (LatencyKind::Delays, _) => Ok(LatencySource::Delays),
         (LatencyKind::Polynomial, _) => Ok(LatencySource::Polynomial),
-        (LatencyKind::Roofline, _) if !gpu => Err(ConfigError::Invalid(
-            "--latency-model roofline requires --gpu".to_owned(),
-        )),
+        (LatencyKind::Roofline, _) if !gpu => {
+            Err(ConfigError::Invalid("--latency-model roofline requires --gpu".to_owned()))
+        }
         (LatencyKind::Roofline, _) => Ok(roofline),
         (LatencyKind::Profile, None) => Err(ConfigError::Invalid(
             "--latency-model profile requires --latency-profile".to_owned(),

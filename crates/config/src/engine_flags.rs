@@ -63,11 +63,7 @@ pub fn load_single_engine(
     let engine = &loaded.config.engine;
     let ranks = engine.parallel.data;
     if engine.replicas.count > 1 {
-        return Err(several_engines_error(
-            &loaded,
-            REPLICAS.name,
-            engine.replicas.count,
-        ));
+        return Err(several_engines_error(&loaded, REPLICAS.name, engine.replicas.count));
     }
     // Ranks that share experts form one worker: the size determines the experts per GPU.
     if ranks > 1 && !engine.parallel.expert && !engine.lock_step {

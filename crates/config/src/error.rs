@@ -56,9 +56,7 @@ pub enum ConfigError {
 }
 
 fn format_warning_lines(warnings: &[String]) -> String {
-    let lines = warnings
-        .iter()
-        .map(|warning| format!("\nwarning: {warning}"));
+    let lines = warnings.iter().map(|warning| format!("\nwarning: {warning}"));
     lines.collect()
 }
 

@@ -27,12 +27,8 @@ const HISTOGRAM_BUCKET_KEYS: [(&str, usize, Option<&str>); 12] = [
     ("request-max-generation-tokens", usize::MAX, None),
 ];
 
-const TOTAL_KEYS: [&str; 4] = [
-    "total-prompt-tokens",
-    "total-generation-tokens",
-    "prefix-cache-hits",
-    "prefix-cache-queries",
-];
+const TOTAL_KEYS: [&str; 4] =
+    ["total-prompt-tokens", "total-generation-tokens", "prefix-cache-hits", "prefix-cache-queries"];
 
 /// Keys of fake token histograms, with the key of the total that replaces their sum if set.
 pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
@@ -46,13 +42,8 @@ const OTHER_KEYS: [&str; 2] = ["loras", "request-success-total"];
 
 const GAUGE_FUNCTION_NAMES: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
 
-const FINISH_REASONS: [&str; 5] = [
-    "stop",
-    "length",
-    "tool_calls",
-    "remote_decode",
-    "cache_threshold",
-];
+const FINISH_REASONS: [&str; 5] =
+    ["stop", "length", "tool_calls", "remote_decode", "cache_threshold"];
 
 /// Checks fake metrics, complete or partial, and converts `loras` to objects. An unknown key is
 /// dropped and reported to `warn`.
@@ -108,11 +99,7 @@ pub(super) fn check_fake_metrics_of_flag(
 
 fn fake_metric_keys() -> impl Iterator<Item = &'static str> {
     let buckets = HISTOGRAM_BUCKET_KEYS.iter().map(|(key, _, _)| *key);
-    GAUGE_KEYS
-        .into_iter()
-        .chain(TOTAL_KEYS)
-        .chain(OTHER_KEYS)
-        .chain(buckets)
+    GAUGE_KEYS.into_iter().chain(TOTAL_KEYS).chain(OTHER_KEYS).chain(buckets)
 }
 
 fn invalid_fake_metrics(words: impl Into<String>) -> ConfigError {
@@ -136,17 +123,13 @@ fn check_gauge(
     if let Some(text) = value.as_str() {
         let (start, end) = gauge_function_range(text)?;
         if start > greatest || end > greatest {
-            return Err(invalid_fake_metrics(format!(
-                "{ends_outside} ({key} is {text:?})"
-            )));
+            return Err(invalid_fake_metrics(format!("{ends_outside} ({key} is {text:?})")));
         }
         return Ok(());
     }
     match value.as_f64() {
         Some(number) if (0.0..=greatest).contains(&number) => Ok(()),
-        Some(number) => Err(invalid_fake_metrics(format!(
-            "{outside} ({key} is {number})"
-        ))),
+        Some(number) => Err(invalid_fake_metrics(format!("{outside} ({key} is {number})"))),
         None => Err(invalid_fake_metrics(format!(
             "fake metrics {key} must be a number or a function, not {value}"
         ))),
@@ -155,9 +138,7 @@ fn check_gauge(
 
 fn gauge_function_range(text: &str) -> Result<(f64, f64), ConfigError> {
     let unreadable = |why: String| {
-        invalid_fake_metrics(format!(
-            "unknown format in fake metric generation function: {why}"
-        ))
+        invalid_fake_metrics(format!("unknown format in fake metric generation function: {why}"))
     };
     let parts: Vec<&str> = text.split(':').collect();
     let &[name, start, end, period] = parts.as_slice() else {
@@ -182,9 +163,7 @@ fn gauge_function_range(text: &str) -> Result<(f64, f64), ConfigError> {
     let typed = duration::parse_signed_duration(period, 1)
         .map_err(|why| unreadable(format!("time: invalid duration {period:?}: {why}")))?;
     if typed.bare {
-        return Err(unreadable(format!(
-            "time: missing unit in duration {period:?}"
-        )));
+        return Err(unreadable(format!("time: missing unit in duration {period:?}")));
     }
     let parameter = |what: &str| {
         invalid_fake_metrics(format!("invalid fake metrics generation parameter: {what}"))
@@ -243,9 +222,7 @@ fn check_totals(object: &Map<String, Value>) -> Result<(), ConfigError> {
         match non_null_value(object, key).map(|value| (value, value.as_i64())) {
             None | Some((_, Some(0..))) => {}
             Some((_, Some(_))) => {
-                return Err(invalid_fake_metrics(format!(
-                    "fake metrics {key} cannot be negative"
-                )));
+                return Err(invalid_fake_metrics(format!("fake metrics {key} cannot be negative")));
             }
             Some((value, None)) => {
                 return Err(invalid_fake_metrics(format!(
@@ -306,15 +283,10 @@ fn lora_texts_to_objects(loras: &Value) -> Result<Value, ConfigError> {
     let items = loras.as_array().ok_or_else(|| wrong(loras))?;
     let read = |item: &Value| match item {
         Value::Object(_) => Ok(item.clone()),
-        Value::String(text) => serde_json::from_str(text)
-            .ok()
-            .filter(Value::is_object)
-            .ok_or_else(|| wrong(item)),
+        Value::String(text) => {
+            serde_json::from_str(text).ok().filter(Value::is_object).ok_or_else(|| wrong(item))
+        }
         _ => Err(wrong(item)),
     };
-    items
-        .iter()
-        .map(read)
-        .collect::<Result<_, _>>()
-        .map(Value::Array)
+    items.iter().map(read).collect::<Result<_, _>>().map(Value::Array)
 }

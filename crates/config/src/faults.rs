@@ -66,7 +66,5 @@ impl FaultInjectionConfig {
 
 fn unknown_fault_error(typed: &str) -> ConfigError {
     let allowed = InjectedFailure::ALL.map(InjectedFailure::name).join(", ");
-    ConfigError::Invalid(format!(
-        "invalid failure type '{typed}', valid types are: {allowed}"
-    ))
+    ConfigError::Invalid(format!("invalid failure type '{typed}', valid types are: {allowed}"))
 }

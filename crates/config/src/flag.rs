@@ -137,10 +137,7 @@ impl<T: FlagValue> Flag<T> {
     /// Returns a flag that help texts show, without default, bounds, aliases or environment
     /// variables.
     pub(crate) const fn new(name: &'static str, group: FlagGroup, help: &'static str) -> Self {
-        Self {
-            spec: FlagSpec::new(name, group, T::KIND, help),
-            meanings: &[],
-        }
+        Self { spec: FlagSpec::new(name, group, T::KIND, help), meanings: &[] }
     }
 }
 
@@ -229,10 +226,8 @@ impl<T> Flag<T> {
         vllm: (i64, i64),
         refusal: &'static str,
     ) -> Self {
-        self.spec.ranges = Some((
-            FlagBounds::Whole(llmd.0, llmd.1),
-            FlagBounds::Whole(vllm.0, vllm.1),
-        ));
+        self.spec.ranges =
+            Some((FlagBounds::Whole(llmd.0, llmd.1), FlagBounds::Whole(vllm.0, vllm.1)));
         self.with_bounds_error(refusal)
     }
 
@@ -259,11 +254,7 @@ impl<T> Flag<T> {
     }
 
     pub(crate) fn choice_named(&self, word: &str) -> Option<&'static T> {
-        let at = self
-            .spec
-            .choice_words()
-            .iter()
-            .position(|known| *known == word)?;
+        let at = self.spec.choice_words().iter().position(|known| *known == word)?;
         self.choice_at(at)
     }
 }

@@ -133,10 +133,9 @@ pub(super) fn server_help_text(cli_mode: CliMode, request: &HelpRequest) -> Stri
     let topic = topic.replace(['_', ' '], "-");
     let after = match request {
         HelpRequest::Short => "`--help` shows more, `--help=all` every flag.".to_owned(),
-        HelpRequest::Long => format!(
-            "{SERVER_HELP_EXAMPLES}\n\n{}\n\n{SERVER_HELP_FOOTER}",
-            list_flag_groups()
-        ),
+        HelpRequest::Long => {
+            format!("{SERVER_HELP_EXAMPLES}\n\n{}\n\n{SERVER_HELP_FOOTER}", list_flag_groups())
+        }
         HelpRequest::Topic(_) => SERVER_HELP_FOOTER.to_owned(),
     };
     let wanted = move |flag: &FlagSpec| match topic.as_str() {
@@ -160,9 +159,7 @@ fn help_word_of_group(group: FlagGroup) -> String {
 fn list_flag_groups() -> String {
     let mut out = String::from("More flags, by group:");
     for group in FlagGroup::ALL {
-        let count = all_effective_flags()
-            .filter(|flag| flag.group == group)
-            .count();
+        let count = all_effective_flags().filter(|flag| flag.group == group).count();
         let word = format!("--help={}", help_word_of_group(group));
         let _ = write!(out, "\n  {word:<28} {count:>3} flags");
     }
@@ -293,18 +290,13 @@ fn markdown_value_kind(flag: &FlagSpec) -> String {
         FlagKind::Seconds => "duration; bare: s".to_owned(),
         FlagKind::Text => "text".to_owned(),
         FlagKind::Path | FlagKind::Repeat => "path".to_owned(),
-        FlagKind::Choice(words) => words
-            .iter()
-            .map(|word| format!("`{word}`"))
-            .collect::<Vec<_>>()
-            .join(" "),
+        FlagKind::Choice(words) => {
+            words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" ")
+        }
         FlagKind::List => "list".to_owned(),
         FlagKind::Json => "JSON".to_owned(),
     };
-    match flag
-        .ranges
-        .map(|(llmd, vllm)| (describe_bounds(llmd), describe_bounds(vllm)))
-    {
+    match flag.ranges.map(|(llmd, vllm)| (describe_bounds(llmd), describe_bounds(vllm))) {
         None => what,
         Some((llmd, vllm)) if llmd == vllm => format!("{what}, {llmd}"),
         Some((llmd, vllm)) => format!("{what}, {llmd}; {vllm}"),
@@ -324,18 +316,10 @@ fn describe_bounds(range: FlagBounds) -> String {
 
 fn markdown_flag_defaults(flag: &FlagSpec) -> String {
     let show = |text: &str| {
-        if text.is_empty() {
-            "–".to_owned()
-        } else {
-            format!("`{text}`")
-        }
+        if text.is_empty() { "–".to_owned() } else { format!("`{text}`") }
     };
     let (llmd, vllm) = flag.defaults;
-    if llmd == vllm {
-        show(llmd)
-    } else {
-        format!("{}; {}", show(llmd), show(vllm))
-    }
+    if llmd == vllm { show(llmd) } else { format!("{}; {}", show(llmd), show(vllm)) }
 }
 
 fn escape_markdown(text: &str) -> String {

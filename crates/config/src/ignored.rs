@@ -31,9 +31,7 @@ const VLLM_SERVE_FLAG_LIST: &str = include_str!("vllm_serve_flags.txt");
 /// Returns whether `vllm serve` of any release from 0.6 to 0.33 has a flag of this name.
 pub fn is_vllm_serve_flag(name: &str) -> bool {
     let lines = VLLM_SERVE_FLAG_LIST.lines();
-    lines
-        .filter(|line| !line.starts_with('#'))
-        .any(|line| line.split(' ').next() == Some(name))
+    lines.filter(|line| !line.starts_with('#')).any(|line| line.split(' ').next() == Some(name))
 }
 
 const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
@@ -102,13 +100,8 @@ static IGNORED_FLAGS: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
         until: None,
         has_vllm_effect: false,
     });
-    let all = VLLM_SERVE_FLAG_LIST
-        .lines()
-        .filter_map(parse_ignored_flag_line)
-        .chain(others);
-    let mut flags: Vec<_> = all
-        .filter(|flag| flags::find_long_flag(flag.name).is_none())
-        .collect();
+    let all = VLLM_SERVE_FLAG_LIST.lines().filter_map(parse_ignored_flag_line).chain(others);
+    let mut flags: Vec<_> = all.filter(|flag| flags::find_long_flag(flag.name).is_none()).collect();
     // The chart's schema keeps this order.
     flags.sort_by_key(|flag| flag.arity);
     flags
@@ -122,13 +115,8 @@ fn parse_ignored_flag_line(line: &'static str) -> Option<IgnoredFlag> {
         "list" => IgnoredFlagArity::List,
         _ => IgnoredFlagArity::Value,
     };
-    let mut flag = IgnoredFlag {
-        name,
-        arity,
-        shorts: Vec::new(),
-        until: None,
-        has_vllm_effect: false,
-    };
+    let mut flag =
+        IgnoredFlag { name, arity, shorts: Vec::new(), until: None, has_vllm_effect: false };
     for word in words {
         match word.strip_prefix("until=") {
             Some(last) => flag.until = parse_release(last),
@@ -169,9 +157,7 @@ pub(super) fn ignored_flags_with_vllm_effect(typed: &[String]) -> Vec<String> {
 
 /// Returns the last release of vLLM with this flag, also for flags that have an effect here.
 pub(super) fn last_vllm_release_with_flag(name: &str) -> Option<VllmRelease> {
-    let mut lines = VLLM_SERVE_FLAG_LIST
-        .lines()
-        .filter_map(parse_ignored_flag_line);
+    let mut lines = VLLM_SERVE_FLAG_LIST.lines().filter_map(parse_ignored_flag_line);
     lines.find(|flag| flag.name == name)?.until
 }
 
@@ -190,9 +176,9 @@ pub(super) fn ignored_flags_for_docs() -> Vec<(&'static str, String)> {
     flags.sort_unstable_by_key(|flag| flag.name);
     let remark = |flag: &IgnoredFlag| {
         let mark = if flag.has_vllm_effect { " *" } else { "" };
-        let until = flag.until.map_or_else(String::new, |(major, minor)| {
-            format!(", until {major}.{minor}")
-        });
+        let until = flag
+            .until
+            .map_or_else(String::new, |(major, minor)| format!(", until {major}.{minor}"));
         format!("{mark}{until}")
     };
     flags.iter().map(|flag| (flag.name, remark(flag))).collect()
@@ -203,8 +189,6 @@ pub(super) fn find_ignored_long_flag(name: &str) -> Option<(&'static str, Ignore
 }
 
 pub(super) fn find_ignored_short_flag(name: &str) -> Option<(&'static str, IgnoredFlagArity)> {
-    let flag = IGNORED_FLAGS
-        .iter()
-        .find(|flag| flag.shorts.contains(&name))?;
+    let flag = IGNORED_FLAGS.iter().find(|flag| flag.shorts.contains(&name))?;
     Some((flag.name, flag.arity))
 }

@@ -57,10 +57,7 @@ pub struct KvCacheCapacity {
 }
 
 fn describe_block_count_source(engine: &EngineConfig) -> &'static str {
-    match (
-        engine.memory.num_blocks,
-        engine.memory.kv_cache_memory_bytes,
-    ) {
+    match (engine.memory.num_blocks, engine.memory.kv_cache_memory_bytes) {
         (Some(_), _) => "as typed",
         (None, Some(_)) => "--kv-cache-memory-bytes divided by the bytes of a block",
         (None, None) => {
@@ -258,10 +255,7 @@ fn plan_gpu_memory(engine: &EngineConfig, stage: &ModelShape, gpu: &Gpu) -> (KvC
         None,
     );
     let offloaded = (engine.memory.cpu_offload_gib * BYTES_PER_GIB).min(memory.weight_bytes);
-    let rest = KvCacheMemory {
-        weight_bytes: memory.weight_bytes - offloaded,
-        ..memory
-    };
+    let rest = KvCacheMemory { weight_bytes: memory.weight_bytes - offloaded, ..memory };
     let memory = rest.minus_bytes(engine.memory.reserved.total_bytes_per_gpu() - offloaded);
     (memory, offloaded)
 }
@@ -283,10 +277,7 @@ fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64)
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
     let drafts = engine.drafter.as_ref();
     let drafts = drafts.map_or(0.0, |drafter| drafter.kv_bytes_per_token(tp, width));
-    ModelShape {
-        layers: stage.layers + (drafts / layer.max(1.0)).ceil() as u32,
-        ..stage.clone()
-    }
+    ModelShape { layers: stage.layers + (drafts / layer.max(1.0)).ceil() as u32, ..stage.clone() }
 }
 
 /// Returns the model's layer sizes and weights; `--quantization` applies if `config.json` has none.
@@ -302,10 +293,7 @@ pub(super) fn model_shape_for_engine(
     let typed = typed.and_then(Quantization::from_flag);
     let silent = found.quantization == Quantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
-    Some(ModelShape {
-        quantization,
-        ..found
-    })
+    Some(ModelShape { quantization, ..found })
 }
 
 /// Returns whether the KV connector supports only one group of layers, and the model has several.
@@ -313,9 +301,7 @@ pub(super) fn model_shape_for_engine(
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`, `supports_hma`.
 fn needs_single_layer_group(v: &FlagValues, shape: &ModelShape) -> Result<bool, ConfigError> {
     let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
-    let backend = v
-        .get_choice(&kv::KV_OFFLOADING_BACKEND)?
-        .unwrap_or_default();
+    let backend = v.get_choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
     let found = match (offloads, backend) {
         (true, OffloadBackend::LmCache) => Some("LMCacheMPConnector".to_owned()),
         (true, _) => None,
@@ -337,14 +323,9 @@ fn find_single_group_connector(config: &Value) -> Option<String> {
     let name = config.get("kv_connector")?.as_str()?;
     if name == "MultiConnector" {
         let children = config.get("kv_connector_extra_config")?.get("connectors")?;
-        return children
-            .as_array()?
-            .iter()
-            .find_map(find_single_group_connector);
+        return children.as_array()?.iter().find_map(find_single_group_connector);
     }
-    SINGLE_GROUP_CONNECTORS
-        .contains(&name)
-        .then(|| name.to_owned())
+    SINGLE_GROUP_CONNECTORS.contains(&name).then(|| name.to_owned())
 }
 
 /// Returns whether layers of the model attend to chunks (Llama-4); vLLM caches them like full

@@ -63,10 +63,7 @@ impl KvEventsConfig {
     pub fn endpoints_of_rank(&self, rank: u32) -> (String, Option<String>) {
         let moved =
             |endpoint: &String| for_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone());
-        (
-            moved(&self.endpoint),
-            self.replay_endpoint.as_ref().map(moved),
-        )
+        (moved(&self.endpoint), self.replay_endpoint.as_ref().map(moved))
     }
 
     pub(super) fn from_values(v: &FlagValues, engine: &EngineConfig) -> Result<Self, ConfigError> {
@@ -101,11 +98,7 @@ impl KvEventsConfig {
         Ok(Self {
             enabled,
             encoding: KvEventEncoding {
-                format: if map {
-                    KvEventFormat::LlmdMap
-                } else {
-                    KvEventFormat::LlmdArray
-                },
+                format: if map { KvEventFormat::LlmdMap } else { KvEventFormat::LlmdArray },
                 hashes: HashFormat::Int,
                 host: host_event_detail(engine),
                 groups: cache_groups(engine),
@@ -120,10 +113,7 @@ impl KvEventsConfig {
             replay_endpoint,
             hwm: 100_000,
             max_queue_size: 100_000,
-            topic: v
-                .get_text(&kv::KV_EVENT_TOPIC)
-                .unwrap_or(LLMD_TOPIC_TEMPLATE)
-                .to_owned(),
+            topic: v.get_text(&kv::KV_EVENT_TOPIC).unwrap_or(LLMD_TOPIC_TEMPLATE).to_owned(),
             batch_size: v.get(&kv::EVENT_BATCH_SIZE)?,
         })
     }
@@ -133,10 +123,8 @@ impl KvEventsConfig {
         config: &Map<String, Value>,
         own: &Self,
     ) -> Result<Self, ConfigError> {
-        let config: Map<String, Value> = config
-            .iter()
-            .map(|(key, value)| (key.replace('-', "_"), value.clone()))
-            .collect();
+        let config: Map<String, Value> =
+            config.iter().map(|(key, value)| (key.replace('-', "_"), value.clone())).collect();
         for key in config.keys() {
             if !CONFIG_KEYS.contains(&key.as_str()) {
                 return Err(ConfigError::Unknown {
@@ -148,15 +136,11 @@ impl KvEventsConfig {
         }
         let field = KvEventsConfigFields { v, config: &config };
         let enabled = field.get_bool("enable_kv_cache_events")?;
-        let publisher = field
-            .get_text("publisher")?
-            .unwrap_or_else(|| "zmq".to_owned());
+        let publisher = field.get_text("publisher")?.unwrap_or_else(|| "zmq".to_owned());
         if !matches!(publisher.as_str(), "zmq" | "null") {
             return Err(field.wrong_value_error("publisher", "zmq or null"));
         }
-        let endpoint = field
-            .get_text("endpoint")?
-            .unwrap_or_else(|| "tcp://*:5557".to_owned());
+        let endpoint = field.get_text("endpoint")?.unwrap_or_else(|| "tcp://*:5557".to_owned());
         let topic = field.get_text("topic")?;
         Ok(Self {
             enabled: enabled && publisher == "zmq",
@@ -186,16 +170,8 @@ fn cache_groups(engine: &EngineConfig) -> LayerCacheGroups {
         false => AttentionKind::Full,
     };
     match plan.full_groups {
-        0 => LayerCacheGroups {
-            main: 0,
-            main_kind: sparse_kind,
-            sparse_kind,
-        },
-        _ => LayerCacheGroups {
-            main: plan.sparse_groups,
-            main_kind: full_kind,
-            sparse_kind,
-        },
+        0 => LayerCacheGroups { main: 0, main_kind: sparse_kind, sparse_kind },
+        _ => LayerCacheGroups { main: plan.sparse_groups, main_kind: full_kind, sparse_kind },
     }
 }
 
@@ -206,12 +182,8 @@ struct KvEventsConfigFields<'a> {
 
 impl KvEventsConfigFields<'_> {
     fn wrong_value_error(&self, key: &str, expected: &str) -> ConfigError {
-        let value = self
-            .config
-            .get(key)
-            .map_or_else(String::new, Value::to_string);
-        self.v
-            .json_key_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
+        let value = self.config.get(key).map_or_else(String::new, Value::to_string);
+        self.v.json_key_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
     }
 
     fn get_text(&self, key: &str) -> Result<Option<String>, ConfigError> {
@@ -245,12 +217,7 @@ impl KvEventsConfigFields<'_> {
 }
 
 fn port_of(endpoint: &str) -> Option<u32> {
-    endpoint
-        .strip_prefix("tcp://")?
-        .rsplit_once(':')?
-        .1
-        .parse()
-        .ok()
+    endpoint.strip_prefix("tcp://")?.rsplit_once(':')?.1.parse().ok()
 }
 
 /// Checks that the ports of the publisher and replay endpoints do not overlap; rank r adds r to

@@ -176,13 +176,10 @@ impl OffloadConnectorSettings {
         transfer: Option<&mut KvTransferConfig>,
     ) -> Result<Option<Self>, ConfigError> {
         let size_gib = v.get(&kv::KV_OFFLOADING_SIZE)?;
-        let backend = v
-            .get_choice(&kv::KV_OFFLOADING_BACKEND)?
-            .unwrap_or_default();
+        let backend = v.get_choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
         let simple = v.get(&kv::SIMPLE_KV_OFFLOAD)?;
-        let typed = transfer
-            .as_ref()
-            .and_then(|transfer| Self::from_connector_name(v, &transfer.raw));
+        let typed =
+            transfer.as_ref().and_then(|transfer| Self::from_connector_name(v, &transfer.raw));
         // Size 0 disables the cache, for sweeps over the size.
         let Some(gib) = size_gib.filter(|gib| *gib > 0.0) else {
             return Ok(typed);
@@ -193,9 +190,7 @@ impl OffloadConnectorSettings {
                 extra.clone_from(more);
             }
             if let Some(name) = transfer.raw.get("kv_connector").and_then(Value::as_str) {
-                v.warn(format!(
-                    "--kv-offloading-size replaces kv_connector {name}, as in vLLM"
-                ));
+                v.warn(format!("--kv-offloading-size replaces kv_connector {name}, as in vLLM"));
             }
             (transfer.connector, transfer.producer, transfer.consumer) = (None, true, true);
             transfer.bootstrap_port = None;
@@ -212,12 +207,7 @@ impl OffloadConnectorSettings {
             true => OffloadConnector::Simple,
             false => OffloadConnector::Native,
         };
-        Ok(Some(Self {
-            rules,
-            is_lmcache: false,
-            extra,
-            size_gib,
-        }))
+        Ok(Some(Self { rules, is_lmcache: false, extra, size_gib }))
     }
 
     fn from_connector_name(v: &FlagValues, config: &Value) -> Option<Self> {
@@ -240,9 +230,7 @@ impl OffloadConnectorSettings {
             }
             "MultiConnector" => {
                 let all = extra.get("connectors").and_then(Value::as_array)?;
-                let mut stores = all
-                    .iter()
-                    .filter_map(|child| Self::from_connector_name(v, child));
+                let mut stores = all.iter().filter_map(|child| Self::from_connector_name(v, child));
                 let first = stores.next();
                 for other in stores {
                     let name = other.connector_name();
@@ -254,12 +242,7 @@ impl OffloadConnectorSettings {
             }
             _ => return None,
         };
-        Some(Self {
-            rules,
-            is_lmcache: name == "LMCacheConnectorV1",
-            extra,
-            size_gib: None,
-        })
+        Some(Self { rules, is_lmcache: name == "LMCacheConnectorV1", extra, size_gib: None })
     }
 
     fn wrong_value_error(&self, v: &FlagValues, key: &str, expected: &str) -> ConfigError {
@@ -294,14 +277,7 @@ impl OffloadConnectorSettings {
             OffloadConnector::Native => &[
                 ("spec_name", &["CPUOffloadingSpec"]),
                 // LMCache has no `eviction_policy` of vLLM.
-                (
-                    "eviction_policy",
-                    if self.is_lmcache {
-                        &["lru"]
-                    } else {
-                        &["lru", "arc"]
-                    },
-                ),
+                ("eviction_policy", if self.is_lmcache { &["lru"] } else { &["lru", "arc"] }),
             ],
             OffloadConnector::Simple => &[("kv_offload_backend", &["cpu"])],
         };
@@ -314,10 +290,7 @@ impl OffloadConnectorSettings {
             }
         }
         for (key, reason) in [
-            (
-                "cache_policy_module_path",
-                "code that is loaded from a module",
-            ),
+            ("cache_policy_module_path", "code that is loaded from a module"),
             ("spec_module_path", "code that is loaded from a module"),
             ("secondary_tiers", "a tier behind CPU memory"),
         ] {
@@ -333,10 +306,7 @@ impl OffloadConnectorSettings {
                 "false: blocks are stored when they are computed",
             ));
         }
-        if self
-            .get_number(v, "sync_load_budget_bytes")?
-            .is_some_and(|n| n > 0.0)
-        {
+        if self.get_number(v, "sync_load_budget_bytes")?.is_some_and(|n| n > 0.0) {
             v.warn("sync_load_budget_bytes has no effect: all loads are between steps");
         }
         Ok(())
@@ -372,11 +342,7 @@ impl OffloadConnectorSettings {
             return Ok(blocks * block);
         }
         let each = self.get_number(v, "cpu_bytes_to_use_per_rank")?;
-        Ok(
-            each.map_or(total.unwrap_or(SIMPLE_CONNECTOR_DEFAULT_BYTES), |each| {
-                each * workers
-            }),
-        )
+        Ok(each.map_or(total.unwrap_or(SIMPLE_CONNECTOR_DEFAULT_BYTES), |each| each * workers))
     }
 
     fn blocks_per_chunk(&self, v: &FlagValues, block_size: u32) -> Result<u32, ConfigError> {
@@ -442,10 +408,7 @@ impl OffloadConnectorSettings {
         let chunk = size * f64::from(blocks_per_chunk);
         let chunks = (bytes / (token.whole * chunk)).floor();
         if chunks < 1.0 {
-            v.warn(format!(
-                "{} has no effect: smaller than one block",
-                self.connector_name()
-            ));
+            v.warn(format!("{} has no effect: smaller than one block", self.connector_name()));
             return Ok(None);
         }
         if chunks > MAX_CHUNKS {
@@ -489,11 +452,9 @@ impl OffloadConnectorSettings {
 fn host_link(engine: &EngineConfig, bandwidth: Option<f64>) -> HostLink {
     let known = engine.gpu.as_deref().and_then(find_gpu);
     match bandwidth {
-        Some(typed) => HostLink {
-            name: "--kv-offloading-bandwidth",
-            to_host: typed,
-            to_device: typed,
-        },
+        Some(typed) => {
+            HostLink { name: "--kv-offloading-bandwidth", to_host: typed, to_device: typed }
+        }
         None => known.map_or(HostLink::PCIE_5, HostLink::of_gpu),
     }
 }

@@ -107,9 +107,8 @@ impl KvTransferConfig {
             _ => Map::new(),
         };
         let name = text("kv_connector");
-        let connector = name
-            .as_deref()
-            .and_then(|name| KvConnector::from_connector_name(name, &extra));
+        let connector =
+            name.as_deref().and_then(|name| KvConnector::from_connector_name(name, &extra));
         let (producer, consumer) = read_kv_role(v, text("kv_role").as_deref(), name.as_deref())?;
         check_connector(v, &config)?;
         let load_failure_policy = failure_policy(v, text("kv_load_failure_policy"))?;
@@ -201,25 +200,17 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
         }
         return Ok(());
     }
-    let is_foreign = config
-        .get("kv_connector_module_path")
-        .is_some_and(Value::is_string);
+    let is_foreign = config.get("kv_connector_module_path").is_some_and(Value::is_string);
     if is_foreign || CONNECTORS_WITHOUT_EFFECT.contains(&name) {
-        v.warn(format!(
-            "kv_connector {name} has no effect: it is not simulated"
-        ));
+        v.warn(format!("kv_connector {name} has no effect: it is not simulated"));
         return Ok(());
     }
     if SIMULATED_CONNECTORS.contains(&name) {
         return Ok(());
     }
-    let hint = closest_name(
-        name,
-        SIMULATED_CONNECTORS
-            .into_iter()
-            .chain(CONNECTORS_WITHOUT_EFFECT),
-    )
-    .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    let hint =
+        closest_name(name, SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT))
+            .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),

@@ -65,8 +65,7 @@ impl ConfigLayer {
                 begun.values.extend(values)
             }
             _ => {
-                self.settings
-                    .insert(flag.name, LayerSetting { values, source });
+                self.settings.insert(flag.name, LayerSetting { values, source });
             }
         }
     }
@@ -108,8 +107,7 @@ impl ConfigLayer {
         };
         update_json_key(&mut object, path, value, update);
         let values = vec![Value::Object(object).to_string()];
-        self.settings
-            .insert(flag.name, LayerSetting { values, source });
+        self.settings.insert(flag.name, LayerSetting { values, source });
         Ok(())
     }
 
@@ -139,9 +137,8 @@ enum KeyUpdate {
 fn update_json_key(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyUpdate) {
     match path.split_once('.') {
         Some((head, tail)) => {
-            let below = object
-                .entry(head.replace('-', "_"))
-                .or_insert_with(|| Value::Object(Map::new()));
+            let below =
+                object.entry(head.replace('-', "_")).or_insert_with(|| Value::Object(Map::new()));
             if !below.is_object() {
                 *below = Value::Object(Map::new());
             }
@@ -150,9 +147,8 @@ fn update_json_key(object: &mut Map<String, Value>, path: &str, value: &str, upd
             }
         }
         None if update == KeyUpdate::Append => {
-            let list = object
-                .entry(path.replace('-', "_"))
-                .or_insert_with(|| Value::Array(Vec::new()));
+            let list =
+                object.entry(path.replace('-', "_")).or_insert_with(|| Value::Array(Vec::new()));
             if !list.is_array() {
                 *list = Value::Array(Vec::new());
             }
@@ -211,8 +207,5 @@ fn split_list_variable(text: &str) -> Vec<String> {
     if text.starts_with(['[', '{']) {
         return vec![text.to_owned()];
     }
-    text.split(',')
-        .map(|part| part.trim().to_owned())
-        .filter(|part| !part.is_empty())
-        .collect()
+    text.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }

@@ -254,12 +254,7 @@ impl Config {
         }
         self.check_heads(v)?;
         without_effect::warn_of_settings_without_effect(self, v);
-        for module in self
-            .lora
-            .modules
-            .iter()
-            .filter(|_| v.cli_mode == CliMode::Vllm)
-        {
+        for module in self.lora.modules.iter().filter(|_| v.cli_mode == CliMode::Vllm) {
             if let Some(text) = self.lora.rank_limit_error(&module.path) {
                 return Err(ConfigError::Invalid(text));
             }

@@ -95,11 +95,7 @@ pub fn load_config(
     if let CommandAction::Tool(name) = entry.action {
         let mut own = entry.words.iter().take_while(|word| *word != "--");
         if own.any(|word| matches!(word.as_str(), "-V" | "--version")) {
-            return Ok(ParsedCommand::Version(version_text(
-                &entry,
-                &ConfigLayer::default(),
-                env,
-            )));
+            return Ok(ParsedCommand::Version(version_text(&entry, &ConfigLayer::default(), env)));
         }
         let args = entry.words.to_vec();
         return Ok(ParsedCommand::Tool { name, args });
@@ -180,10 +176,7 @@ fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: V
     layer
         .settings
         .entry(flag.name)
-        .or_insert_with(|| LayerSetting {
-            values: vec![value.to_owned()],
-            source,
-        });
+        .or_insert_with(|| LayerSetting { values: vec![value.to_owned()], source });
 }
 
 /// Assigns positional arguments: the model of `serve MODEL`. llm-d ignores others, vLLM rejects
@@ -197,10 +190,8 @@ fn assign_positional(
     if entry.takes_model
         && let Some((model, others)) = positional.split_first()
     {
-        let setting = LayerSetting {
-            values: vec![model.clone()],
-            source: ValueSource::CommandLine,
-        };
+        let setting =
+            LayerSetting { values: vec![model.clone()], source: ValueSource::CommandLine };
         typed.settings.insert(MODEL.name, setting);
         rest = others;
     }
@@ -210,9 +201,7 @@ fn assign_positional(
         ))),
         Some(_) => {
             let words = rest.join(" ");
-            typed.warnings.push(format!(
-                "arguments that belong to no flag are ignored: {words}"
-            ));
+            typed.warnings.push(format!("arguments that belong to no flag are ignored: {words}"));
             Ok(())
         }
         None => Ok(()),
@@ -232,11 +221,7 @@ fn version_text(
         .settings
         .get(VLLM_VERSION.name)
         .and_then(|setting| setting.values.last().cloned())
-        .or_else(|| {
-            VLLM_VERSION
-                .default_for_mode(CliMode::Llmd)
-                .map(str::to_owned)
-        })
+        .or_else(|| VLLM_VERSION.default_for_mode(CliMode::Llmd).map(str::to_owned))
         .unwrap_or_default();
     if entry.called_vllm {
         release
@@ -305,10 +290,9 @@ impl LoadedConfig {
         let config = config.map_err(|error| match settings.warnings.is_empty() {
             true => error,
             // A misspelt key may be the cause of the error.
-            false => ConfigError::Warned {
-                error: Box::new(error),
-                warnings: settings.warnings.clone(),
-            },
+            false => {
+                ConfigError::Warned { error: Box::new(error), warnings: settings.warnings.clone() }
+            }
         })?;
         let notes = values.finish_notes();
         let mut resolved_flags: Vec<ResolvedFlag> = all_effective_flags()
@@ -415,15 +399,10 @@ impl LoadedConfig {
                 admin_value_to_flag_values(flag, value, self.config.model.compat)?
             };
             let source = ValueSource::Operator;
-            settings
-                .settings
-                .insert(flag.name, LayerSetting { values, source });
+            settings.settings.insert(flag.name, LayerSetting { values, source });
         }
         let tuned = Self::from_merged_layer(settings, self.config.model.cli_mode)?;
-        Ok(Self {
-            at_start: Some(at_start),
-            ..tuned
-        })
+        Ok(Self { at_start: Some(at_start), ..tuned })
     }
 }
 
@@ -477,17 +456,11 @@ fn removed_vllm_flags(
     let is_own = |flag: &str| match flag {
         "--preemption-mode" => {
             let typed = values.raw_values(&PREEMPTION_MODE);
-            typed
-                .iter()
-                .all(|word| matches!(word.as_str(), "lifo" | "fifo"))
+            typed.iter().all(|word| matches!(word.as_str(), "lifo" | "fifo"))
         }
         flag => flag == "--task",
     };
-    let (own, dropped) = settings
-        .dropped
-        .iter()
-        .cloned()
-        .partition(|flag| is_own(flag));
+    let (own, dropped) = settings.dropped.iter().cloned().partition(|flag| is_own(flag));
     let own: Vec<String> = own;
     if own.iter().any(|flag| flag == "--task") {
         warnings.push(

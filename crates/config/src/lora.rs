@@ -84,12 +84,8 @@ impl LoraConfig {
         let patterns = adapter.get("rank_pattern").and_then(Value::as_object);
         let patterns = patterns.into_iter().flat_map(|map| map.values());
         let rank = patterns.filter_map(Value::as_u64).chain(own).max()?;
-        (rank > u64::from(self.max_rank)).then(|| {
-            format!(
-                "LoRA rank {rank} is greater than max_lora_rank {}.",
-                self.max_rank
-            )
-        })
+        (rank > u64::from(self.max_rank))
+            .then(|| format!("LoRA rank {rank} is greater than max_lora_rank {}.", self.max_rank))
     }
 }
 

@@ -92,12 +92,8 @@ const CONTEXT_LENGTH_KEYS: [&str; 9] = [
     "seq_len",
 ];
 
-const SIZE_KEYS: [&str; 4] = [
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "vocab_size",
-];
+const SIZE_KEYS: [&str; 4] =
+    ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"];
 const VLLM_TEMPLATES: [&str; 7] = [
     "template_basic.jinja",
     "template_blip2.jinja",
@@ -116,9 +112,7 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
         && v.cli_mode == CliMode::Llmd
         && all.trim().contains(char::is_whitespace)
     {
-        v.warn(format!(
-            "--served-model-name {all:?} is read as several names"
-        ));
+        v.warn(format!("--served-model-name {all:?} is read as several names"));
         names = all.split_whitespace().map(str::to_owned).collect();
     }
     names.retain(|name| !name.is_empty());
@@ -152,9 +146,7 @@ impl ModelConfig {
             chat_template_content_format: v
                 .get_choice(&model::CHAT_TEMPLATE_CONTENT_FORMAT)?
                 .flatten(),
-            chat_template_kwargs: v
-                .get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?
-                .unwrap_or_default(),
+            chat_template_kwargs: v.get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?.unwrap_or_default(),
             response_role: v.get(&model::RESPONSE_ROLE)?,
             generation_config_file: generation_config_file(v, &name)?,
             generation_config: v.get(&model::GENERATION_CONFIG)?,
@@ -176,15 +168,12 @@ impl ModelConfig {
 }
 
 fn read_tokenizer_source(v: &FlagValues, model: &str) -> Result<TokenizerSource, ConfigError> {
-    let cache = v
-        .get(&model::HF_HUB_CACHE)?
-        .or(v.get(&model::HF_HOME)?.map(|home| home.join("hub")));
+    let cache =
+        v.get(&model::HF_HUB_CACHE)?.or(v.get(&model::HF_HOME)?.map(|home| home.join("hub")));
     let offline = v.get(&model::HF_HUB_OFFLINE)?;
     Ok(TokenizerSource {
         name: v.get_text(&model::TOKENIZER).unwrap_or(model).to_owned(),
-        revision: v
-            .get(&model::TOKENIZER_REVISION)?
-            .or(v.get(&model::REVISION)?),
+        revision: v.get(&model::TOKENIZER_REVISION)?.or(v.get(&model::REVISION)?),
         force_dummy: v.get(&model::FORCE_DUMMY_TOKENIZER)?,
         download: v.get(&model::DOWNLOAD_TOKENIZER)? && !offline,
         cache_dir: v.get(&model::DOWNLOAD_DIR)?.or(cache),
@@ -225,10 +214,7 @@ fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> 
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or holds no JSON object.
 pub(super) fn read_json_object_file(file: &Path) -> Result<Option<Value>, ConfigError> {
-    let wrong = |reason: String| ConfigError::File {
-        path: file.display().to_string(),
-        reason,
-    };
+    let wrong = |reason: String| ConfigError::File { path: file.display().to_string(), reason };
     let Some(text) = read_optional_text_file(file)? else {
         return Ok(None);
     };
@@ -292,10 +278,7 @@ fn generation_config_file(
 }
 
 fn is_local_path(name: &str) -> bool {
-    ["/", "./", "../", "~"]
-        .iter()
-        .any(|start| name.starts_with(start))
-        || name == "."
+    ["/", "./", "../", "~"].iter().any(|start| name.starts_with(start)) || name == "."
 }
 
 /// Reads `--chat-template` as vLLM does: text without braces and newlines is a file name.
@@ -355,20 +338,13 @@ fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigEr
 }
 
 fn context_tokens_of_hf_config(config: &Value) -> u32 {
-    let config = config
-        .get("text_config")
-        .filter(|c| c.is_object())
-        .unwrap_or(config);
+    let config = config.get("text_config").filter(|c| c.is_object()).unwrap_or(config);
     let least = CONTEXT_LENGTH_KEYS
         .iter()
         .filter_map(|key| config.get(key)?.as_f64())
         .filter(|n| *n >= 1.0)
         .fold(f64::INFINITY, f64::min);
-    let mut length = if least.is_finite() {
-        least
-    } else {
-        CONTEXT_TOKENS_WITHOUT_KEYS
-    };
+    let mut length = if least.is_finite() { least } else { CONTEXT_TOKENS_WITHOUT_KEYS };
     let rope = config
         .get("rope_scaling")
         .filter(|rope| rope.is_object())
@@ -383,9 +359,8 @@ fn context_tokens_of_hf_config(config: &Value) -> u32 {
         // These RoPE types already include the scaling factor.
         if !matches!(kind, "su" | "longrope" | "llama3" | "mrope" | "default") {
             if kind == "yarn"
-                && let Some(base) = rope
-                    .get("original_max_position_embeddings")
-                    .and_then(Value::as_f64)
+                && let Some(base) =
+                    rope.get("original_max_position_embeddings").and_then(Value::as_f64)
             {
                 length = base;
             }

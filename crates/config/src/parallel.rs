@@ -147,12 +147,9 @@ fn read_data_parallel_rank(v: &FlagValues, data: u32) -> Result<Option<u32>, Con
     }
     match v.cli_mode {
         // llm-d ignores the size if a rank is set.
-        CliMode::Llmd => v.check_integer_range(
-            flag,
-            rank,
-            0..=7,
-            "data parallel rank must be between 0 and 7",
-        ),
+        CliMode::Llmd => {
+            v.check_integer_range(flag, rank, 0..=7, "data parallel rank must be between 0 and 7")
+        }
         CliMode::Vllm => {
             let last = i64::from(data) - 1;
             let words = format!("data parallel rank must be between 0 and {last}");

@@ -31,10 +31,7 @@ pub(super) fn is_profiler_configured(v: &FlagValues) -> Result<bool, ConfigError
         let folder = config.get(key).and_then(Value::as_str);
         folder.is_some_and(|folder| !folder.is_empty())
     };
-    for (profiler, folder) in [
-        ("torch", "torch_profiler_dir"),
-        ("proton", "proton_profiler_dir"),
-    ] {
+    for (profiler, folder) in [("torch", "torch_profiler_dir"), ("proton", "proton_profiler_dir")] {
         let words = match (kind == Some(profiler), named(folder)) {
             (true, false) => format!("{folder} must be set when profiler is '{profiler}'"),
             (false, true) => {

@@ -15,10 +15,7 @@ const EXPECTED_INTEGER: &str = "a whole number";
 const EXPECTED_NUMBER: &str = "a number";
 
 fn unreadable_value_error(value: &str, expected: impl Into<String>) -> FlagValueError {
-    FlagValueError::Unreadable {
-        value: value.to_owned(),
-        expected: expected.into(),
-    }
+    FlagValueError::Unreadable { value: value.to_owned(), expected: expected.into() }
 }
 
 impl<'a> RawFlagValues<'a> {
@@ -77,9 +74,7 @@ impl<'a> RawFlagValues<'a> {
             Err(_) => None,
         };
         let expected = "a whole number, or one with k, K, m, M, g, G, t or T";
-        scaled
-            .map(Some)
-            .ok_or_else(|| unreadable_value_error(text, expected))
+        scaled.map(Some).ok_or_else(|| unreadable_value_error(text, expected))
     }
 
     fn parse_bounded_integer(&self) -> Result<Option<i64>, FlagValueError> {
@@ -184,9 +179,7 @@ impl FlagValue for f64 {
     const KIND: FlagKind = FlagKind::Float;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        typed
-            .parse_float()?
-            .ok_or_else(|| unreadable_value_error("", EXPECTED_NUMBER))
+        typed.parse_float()?.ok_or_else(|| unreadable_value_error("", EXPECTED_NUMBER))
     }
 }
 
@@ -223,12 +216,7 @@ impl FlagValue for String {
     const KIND: FlagKind = FlagKind::Text;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        let default = || {
-            typed
-                .spec
-                .default_for_mode(typed.cli_mode)
-                .unwrap_or_default()
-        };
+        let default = || typed.spec.default_for_mode(typed.cli_mode).unwrap_or_default();
         Ok(typed.last_text().unwrap_or_else(default).to_owned())
     }
 }

@@ -246,9 +246,7 @@ impl HttpServerConfig {
             grpc_port: v.get(&server::GRPC_PORT)?,
             otlp: OtlpConfig {
                 traces_endpoint: v.get(&server::OTLP_TRACES_ENDPOINT)?,
-                traces_protocol: v
-                    .get_choice(&server::OTLP_TRACES_PROTOCOL)?
-                    .unwrap_or_default(),
+                traces_protocol: v.get_choice(&server::OTLP_TRACES_PROTOCOL)?.unwrap_or_default(),
             },
             headless: v.get(&server::HEADLESS)?,
         })
@@ -266,9 +264,7 @@ fn dashboard_peers(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
         return Err(ConfigError::Invalid(text));
     }
     let url = |url: &String| {
-        let host = ["http://", "https://"]
-            .iter()
-            .find_map(|s| url.strip_prefix(s));
+        let host = ["http://", "https://"].iter().find_map(|s| url.strip_prefix(s));
         let host = host.filter(|host| !host.starts_with('/') && !host.is_empty());
         match host.filter(|host| !host.contains(['?', '#', '@'])) {
             Some(_) => Ok(url.trim_end_matches('/').to_owned()),
@@ -326,12 +322,7 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
                 .to_owned(),
         ));
     }
-    Ok(certificate.map(|certificate| TlsConfig {
-        certificate,
-        ca_certs,
-        client_certs,
-        refresh,
-    }))
+    Ok(certificate.map(|certificate| TlsConfig { certificate, ca_certs, client_certs, refresh }))
 }
 
 fn read_log_config(v: &FlagValues) -> Result<LogConfig, ConfigError> {

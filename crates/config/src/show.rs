@@ -12,9 +12,8 @@ use super::layers::ValueSource;
 use super::loaded::{LoadedConfig, ResolvedFlag, format_go_duration};
 use super::read::expand_json_lists;
 
-const YAML_RESERVED_WORDS: [&str; 12] = [
-    "true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf",
-];
+const YAML_RESERVED_WORDS: [&str; 12] =
+    ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf"];
 
 pub(super) fn format_config_yaml(loaded: &LoadedConfig) -> String {
     let cli_mode = match loaded.config.model.cli_mode {
@@ -67,13 +66,9 @@ fn shown_flags_of_group(
     loaded: &LoadedConfig,
     group: FlagGroup,
 ) -> impl Iterator<Item = (&'static FlagSpec, &ResolvedFlag)> {
-    all_effective_flags()
-        .zip(&loaded.resolved_flags)
-        .filter(move |(flag, _)| {
-            flag.group == group
-                && flag.name != model::CLI_MODE.name
-                && flag.name != model::CONFIG.name
-        })
+    all_effective_flags().zip(&loaded.resolved_flags).filter(move |(flag, _)| {
+        flag.group == group && flag.name != model::CLI_MODE.name && flag.name != model::CONFIG.name
+    })
 }
 
 fn push_yaml_line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
@@ -104,37 +99,21 @@ fn push_yaml_line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
     let mark = if typed { "" } else { "# " };
     let rule = entry.rule.as_ref();
     let rule = rule.map_or_else(String::new, |rule| format!(": {rule}"));
-    let _ = writeln!(
-        out,
-        "{mark}{}: {value}  # {}{rule}",
-        flag.name, entry.source
-    );
+    let _ = writeln!(out, "{mark}{}: {value}  # {}{rule}", flag.name, entry.source);
 }
 
 /// Formats a YAML string, quoted if YAML would parse it as something else.
 fn format_yaml_string(text: &str) -> String {
     let simple = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_./-@".contains(c))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./-@".contains(c))
         && !YAML_RESERVED_WORDS.contains(&text.to_ascii_lowercase().as_str());
-    if simple {
-        text.to_owned()
-    } else {
-        Value::from(text).to_string()
-    }
+    if simple { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 fn quote_unless_plain(text: &str) -> String {
-    let simple = !text.is_empty()
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || ".-+".contains(c));
-    if simple {
-        text.to_owned()
-    } else {
-        Value::from(text).to_string()
-    }
+    let simple =
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-+".contains(c));
+    if simple { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 pub(super) fn config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {

@@ -171,19 +171,15 @@ impl SpeculativeConfigKeys {
         let trained = match (method, self.get_text("model")) {
             (Some("suffix"), _) => Some(SUFFIX_DEFAULT_DRAFT_TOKENS),
             // The MTP modules are part of the target's files, which vLLM reads in this case.
-            (Some("mtp"), Some(named)) if named == target.name => target
-                .hf_config
-                .as_deref()
-                .and_then(trained_mtp_draft_tokens),
+            (Some("mtp"), Some(named)) if named == target.name => {
+                target.hf_config.as_deref().and_then(trained_mtp_draft_tokens)
+            }
             _ => draft.and_then(trained_mtp_draft_tokens),
         };
-        let Some(number) = self
-            .get_non_null("num_speculative_tokens")
-            .map_or(trained, |given| {
-                // A value that is not a number is rejected below.
-                Some(given.as_u64().unwrap_or(0))
-            })
-        else {
+        let Some(number) = self.get_non_null("num_speculative_tokens").map_or(trained, |given| {
+            // A value that is not a number is rejected below.
+            Some(given.as_u64().unwrap_or(0))
+        }) else {
             return Err(invalid_config_error(
                 "num_speculative_tokens must be provided with speculative model unless the draft \
                  model config contains an n_predict parameter."
@@ -198,9 +194,7 @@ impl SpeculativeConfigKeys {
 
     fn draft_model_hf_config(&self) -> Result<Option<Value>, ConfigError> {
         let folder = self.get_text("model").map(Path::new);
-        folder.map_or(Ok(None), |folder| {
-            read_json_object_file(&folder.join("config.json"))
-        })
+        folder.map_or(Ok(None), |folder| read_json_object_file(&folder.join("config.json")))
     }
 
     fn draft_shape(&self, config: Option<&Value>) -> Option<ModelShape> {
@@ -252,9 +246,7 @@ impl SpeculativeConfigKeys {
     fn synthetic_acceptance_rates(&self, drafts: u32) -> Result<Option<Vec<f64>>, ConfigError> {
         let rates = self.get_non_null("synthetic_acceptance_rates");
         let length = self.get_non_null("synthetic_acceptance_length");
-        let way = self
-            .get_text("rejection_sample_method")
-            .unwrap_or("standard");
+        let way = self.get_text("rejection_sample_method").unwrap_or("standard");
         match way {
             "standard" | "block" | "fly" if rates.is_none() && length.is_none() => Ok(None),
             "standard" | "block" | "fly" => Err(invalid_config_error(
@@ -366,9 +358,8 @@ fn invalid_config_error(words: String) -> ConfigError {
 }
 
 fn parse_acceptance_rates(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
-    let rates: Option<Vec<f64>> = typed
-        .as_array()
-        .and_then(|list| list.iter().map(Value::as_f64).collect());
+    let rates: Option<Vec<f64>> =
+        typed.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
     let rates = rates.filter(|rates| rates.len() == drafts).ok_or_else(|| {
         let words = format!("synthetic_acceptance_rates must have length {drafts}, got {typed}.");
         invalid_config_error(words)
@@ -435,10 +426,7 @@ fn read_acceptance_rates_flag(v: &FlagValues, drafts: u32) -> Result<Vec<f64>, C
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
     for text in v.comma_list(flag)? {
-        let rate = text
-            .parse::<f64>()
-            .ok()
-            .filter(|rate| (0.0..=1.0).contains(rate));
+        let rate = text.parse::<f64>().ok().filter(|rate| (0.0..=1.0).contains(rate));
         rates.push(
             rate.ok_or_else(|| v.unreadable_value_error(flag, &text, "a number between 0 and 1"))?,
         );

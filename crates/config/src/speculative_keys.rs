@@ -130,9 +130,7 @@ pub(super) fn current_method_name(v: &FlagValues, typed: &str) -> Result<String,
         return Ok(typed.to_owned());
     }
     if MTP_METHOD_NAMES.contains(&typed) {
-        v.warn(format!(
-            "method `{typed}` is deprecated and replaced with mtp."
-        ));
+        v.warn(format!("method `{typed}` is deprecated and replaced with mtp."));
         return Ok("mtp".to_owned());
     }
     if is_older(v)? && matches!(typed, "medusa" | "mlp_speculator") {

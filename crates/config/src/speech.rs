@@ -66,25 +66,15 @@ const SPEECH_ARCHITECTURES: [(&str, SpeechModelCapabilities); 14] = [
     ("WhisperForConditionalGeneration", WHISPER_CAPABILITIES),
     (
         "CohereAsrForConditionalGeneration",
-        SpeechModelCapabilities {
-            segments: false,
-            detects: false,
-            ..WHISPER_CAPABILITIES
-        },
+        SpeechModelCapabilities { segments: false, detects: false, ..WHISPER_CAPABILITIES },
     ),
     (
         "FireRedASR2ForConditionalGeneration",
-        SpeechModelCapabilities {
-            detects: false,
-            ..WHISPER_CAPABILITIES
-        },
+        SpeechModelCapabilities { detects: false, ..WHISPER_CAPABILITIES },
     ),
     (
         "FunASRForConditionalGeneration",
-        SpeechModelCapabilities {
-            detects: false,
-            ..WHISPER_CAPABILITIES
-        },
+        SpeechModelCapabilities { detects: false, ..WHISPER_CAPABILITIES },
     ),
     (
         "MossTranscribeDiarizeForConditionalGeneration",
@@ -95,32 +85,14 @@ const SPEECH_ARCHITECTURES: [(&str, SpeechModelCapabilities); 14] = [
             ..MULTIMODAL_LM_CAPABILITIES
         },
     ),
-    (
-        "Gemma3nForConditionalGeneration",
-        MULTIMODAL_LM_CAPABILITIES,
-    ),
+    ("Gemma3nForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
     ("GlmAsrForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
-    (
-        "GraniteSpeechForConditionalGeneration",
-        MULTIMODAL_LM_CAPABILITIES,
-    ),
-    (
-        "GraniteSpeechPlusForConditionalGeneration",
-        MULTIMODAL_LM_CAPABILITIES,
-    ),
+    ("GraniteSpeechForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
+    ("GraniteSpeechPlusForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
     ("MoonshotKimiaForCausalLM", MULTIMODAL_LM_CAPABILITIES),
-    (
-        "Qwen3OmniMoeForConditionalGeneration",
-        MULTIMODAL_LM_CAPABILITIES,
-    ),
-    (
-        "Qwen3ASRForConditionalGeneration",
-        MULTIMODAL_LM_CAPABILITIES,
-    ),
-    (
-        "VoxtralForConditionalGeneration",
-        MULTIMODAL_LM_CAPABILITIES,
-    ),
+    ("Qwen3OmniMoeForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
+    ("Qwen3ASRForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
+    ("VoxtralForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
     ("Qwen3ASRRealtimeGeneration", MULTIMODAL_LM_CAPABILITIES),
 ];
 
@@ -137,9 +109,7 @@ impl SpeechConfig {
     ) -> Result<(ModelTask, Self), ConfigError> {
         let architecture = model.hf_config.as_deref().and_then(model_architecture);
         let realtime = architecture.is_some_and(|name| REALTIME_ARCHITECTURES.contains(&name));
-        let known = SPEECH_ARCHITECTURES
-            .iter()
-            .find(|(name, _)| architecture == Some(name));
+        let known = SPEECH_ARCHITECTURES.iter().find(|(name, _)| architecture == Some(name));
         let known = known.map(|(_, listener)| *listener);
         let known = known.or(realtime.then_some(MULTIMODAL_LM_CAPABILITIES));
         // A configured task is kept; else a transcription-only model determines it.

@@ -41,21 +41,13 @@ impl FlagValues {
     pub(super) fn new(layer: &ConfigLayer, cli_mode: CliMode) -> Self {
         let settings = flags::all_effective_flags().map(|flag| {
             let default = || LayerSetting {
-                values: flag
-                    .default_for_mode(cli_mode)
-                    .map(str::to_owned)
-                    .into_iter()
-                    .collect(),
+                values: flag.default_for_mode(cli_mode).map(str::to_owned).into_iter().collect(),
                 source: ValueSource::Default,
             };
             let given = layer.settings.get(flag.name).cloned();
             (flag.name, given.unwrap_or_else(default))
         });
-        Self {
-            cli_mode,
-            settings: settings.collect(),
-            notes: RefCell::default(),
-        }
+        Self { cli_mode, settings: settings.collect(), notes: RefCell::default() }
     }
 
     /// Returns whether the value of the flag has a source other than the default.
@@ -69,9 +61,7 @@ impl FlagValues {
     }
 
     pub(super) fn value_source(&self, flag: &FlagSpec) -> ValueSource {
-        self.settings
-            .get(flag.name)
-            .map_or(ValueSource::Default, |s| s.source.clone())
+        self.settings.get(flag.name).map_or(ValueSource::Default, |s| s.source.clone())
     }
 
     /// Returns the values of a flag as typed, or its default; lists are not expanded.
@@ -80,11 +70,7 @@ impl FlagValues {
     }
 
     fn raw_flag_values<'a>(&'a self, flag: &'a FlagSpec) -> RawFlagValues<'a> {
-        RawFlagValues {
-            spec: flag,
-            cli_mode: self.cli_mode,
-            values: self.raw_values(flag),
-        }
+        RawFlagValues { spec: flag, cli_mode: self.cli_mode, values: self.raw_values(flag) }
     }
 
     pub(super) fn get<T: FlagValue>(&self, flag: &Flag<T>) -> Result<T, ConfigError> {
@@ -106,10 +92,7 @@ impl FlagValues {
         let Some(word) = text.or_else(|| self.raw_values(flag).last().map(String::as_str)) else {
             return Ok(None);
         };
-        let known = flag
-            .choice_words()
-            .iter()
-            .position(|w| w.eq_ignore_ascii_case(word));
+        let known = flag.choice_words().iter().position(|w| w.eq_ignore_ascii_case(word));
         match (known, text) {
             (Some(at), _) => Ok(flag.choice_at(at).cloned()),
             (None, None) => Ok(None),
@@ -136,9 +119,7 @@ impl FlagValues {
         words: &str,
     ) -> Result<T, ConfigError> {
         let value = range.contains(&value).then(|| T::try_from(value).ok());
-        value
-            .flatten()
-            .ok_or_else(|| self.unsupported_value_error(words, flag))
+        value.flatten().ok_or_else(|| self.unsupported_value_error(words, flag))
     }
 
     /// Returns the last value of a flag; `None` if there is none, or it is empty or `none`.
@@ -187,9 +168,9 @@ impl FlagValues {
         let mut notes = self.notes.borrow().clone();
         if !notes.bare_durations.is_empty() {
             let names = notes.bare_durations.join(", ");
-            notes.warnings.push(format!(
-                "durations without a unit are read as milliseconds: {names}"
-            ));
+            notes
+                .warnings
+                .push(format!("durations without a unit are read as milliseconds: {names}"));
         }
         notes
     }
@@ -242,9 +223,6 @@ impl FlagValues {
     ) -> ConfigError {
         let value = self.raw_values(flag).join(" ");
         let origin = self.value_source(flag);
-        ConfigError::Invalid(format!(
-            "{words} (--{} is {value:?}, from {origin})",
-            flag.name
-        ))
+        ConfigError::Invalid(format!("{words} (--{} is {value:?}, from {origin})", flag.name))
     }
 }

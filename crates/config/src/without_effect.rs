@@ -34,16 +34,8 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
             is_modelled,
             "a latency model computes the times (--latency-model, --gpu)",
         ),
-        (
-            &["failure-types"],
-            rates.rate == 0,
-            "--failure-injection-rate is 0",
-        ),
-        (
-            &["stream-faults"],
-            rates.stream_rate == 0.0,
-            "--stream-fault-rate is 0",
-        ),
+        (&["failure-types"], rates.rate == 0, "--failure-injection-rate is 0"),
+        (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
     ];
     if fails_loads && !loads {
         v.warn_without_effect(format!(
@@ -76,21 +68,15 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
             && !of_service(name)
     });
     names
-        .map(
-            |name| match closest_name(&name, known.iter().map(String::as_str)) {
-                Some(near) => format!("{name}: unknown environment variable; did you mean {near}?"),
-                None => format!("{name}: unknown environment variable"),
-            },
-        )
+        .map(|name| match closest_name(&name, known.iter().map(String::as_str)) {
+            Some(near) => format!("{name}: unknown environment variable; did you mean {near}?"),
+            None => format!("{name}: unknown environment variable"),
+        })
         .collect()
 }
 
-const OTHER_KNOWN_VARIABLES: [&str; 4] = [
-    "VLLM_SIM_BINARY",
-    "VLLM_SIM_DOOR",
-    "VLLM_SIM_PROGRAM",
-    "VLLM_SIM_WITHOUT_HELM",
-];
+const OTHER_KNOWN_VARIABLES: [&str; 4] =
+    ["VLLM_SIM_BINARY", "VLLM_SIM_DOOR", "VLLM_SIM_PROGRAM", "VLLM_SIM_WITHOUT_HELM"];
 
 #[cfg(test)]
 mod tests {
@@ -109,9 +95,6 @@ mod tests {
         ];
         let told = unknown_variables(names.map(str::to_owned));
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(
-            told[0].ends_with("did you mean VLLM_SIM_MAX_NUM_SEQS?"),
-            "{told:?}"
-        );
+        assert!(told[0].ends_with("did you mean VLLM_SIM_MAX_NUM_SEQS?"), "{told:?}");
     }
 }

@@ -26,10 +26,7 @@ pub(super) fn read_config_file(
     path: &str,
     unknown: UnknownKeys,
 ) -> Result<ConfigLayer, ConfigError> {
-    let file = |reason: String| ConfigError::File {
-        path: format!("--config {path}"),
-        reason,
-    };
+    let file = |reason: String| ConfigError::File { path: format!("--config {path}"), reason };
     let text = fs::read_to_string(path).map_err(|e| file(e.to_string()))?;
     parse_config_yaml(&text, path, unknown)
 }
@@ -39,10 +36,7 @@ pub(super) fn parse_config_yaml(
     path: &str,
     unknown: UnknownKeys,
 ) -> Result<ConfigLayer, ConfigError> {
-    let file = |reason: String| ConfigError::File {
-        path: path.to_owned(),
-        reason,
-    };
+    let file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
     let keys = match serde_saphyr::from_str::<Option<Value>>(text) {
         Ok(None | Some(Value::Null)) => Map::new(),
         Ok(Some(Value::Object(keys))) => keys,
@@ -103,10 +97,7 @@ fn set_from_yaml_key(
         layer.set_flag(flag, vec![(!off).to_string()], source);
         return Ok(());
     }
-    if let Some((name, _)) = base
-        .strip_prefix("no-")
-        .and_then(ignored::find_ignored_long_flag)
-    {
+    if let Some((name, _)) = base.strip_prefix("no-").and_then(ignored::find_ignored_long_flag) {
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
@@ -136,13 +127,9 @@ fn handle_unknown_key(
 fn yaml_to_flag_values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     match (flag.kind, value) {
         (_, Value::Null) => None,
-        (FlagKind::List, Value::Array(items)) => Some(
-            items
-                .iter()
-                .map(yaml_scalar_text)
-                .filter(|item| !item.is_empty())
-                .collect(),
-        ),
+        (FlagKind::List, Value::Array(items)) => {
+            Some(items.iter().map(yaml_scalar_text).filter(|item| !item.is_empty()).collect())
+        }
         (FlagKind::List, Value::String(item)) if item.is_empty() => Some(Vec::new()),
         (_, value) => Some(vec![yaml_scalar_text(value)]),
     }

@@ -40,10 +40,7 @@ pub fn download_if_missing(
     };
     download
         .download_with_retries(sha256)
-        .map_err(|why| DatasetError::Download {
-            url: url_without_secrets(url),
-            why,
-        })
+        .map_err(|why| DatasetError::Download { url: url_without_secrets(url), why })
 }
 
 /// Removes user info, query and fragment from a URL, which may hold secrets.
@@ -92,10 +89,7 @@ impl Download<'_> {
         if self.path.exists() {
             return Ok(false);
         }
-        if !["http://", "https://"]
-            .iter()
-            .any(|scheme| self.url.starts_with(scheme))
-        {
+        if !["http://", "https://"].iter().any(|scheme| self.url.starts_with(scheme)) {
             return Err("the address must begin with http:// or https://".to_owned());
         }
         let mut part = self.lock_partial_file()?;
@@ -172,11 +166,7 @@ impl Download<'_> {
             if fruitless == MAX_FRUITLESS_ATTEMPTS {
                 return Err(why);
             }
-            tracing::warn!(
-                why,
-                bytes = after,
-                "the download was interrupted, trying again"
-            );
+            tracing::warn!(why, bytes = after, "the download was interrupted, trying again");
         }
     }
 
@@ -186,24 +176,18 @@ impl Download<'_> {
         // A compressed response cannot be resumed.
         let mut request = agent.get(self.url).set("Accept-Encoding", "identity");
         if let Some(version) = &version {
-            request = request
-                .set("Range", &format!("bytes={have}-"))
-                .set("If-Range", version);
+            request = request.set("Range", &format!("bytes={have}-")).set("If-Range", version);
         }
         let response = match request.call() {
             Ok(response) => response,
             Err(ureq::Error::Status(416, _)) if version.is_some() => {
                 // The file on the server is no longer than the part: start again.
                 part.set_len(0)?;
-                return Err(AttemptError::Broken(
-                    "the server does not have this range".to_owned(),
-                ));
+                return Err(AttemptError::Broken("the server does not have this range".to_owned()));
             }
             Err(ureq::Error::Status(status, response)) => {
                 let words = response.status_text();
-                return Err(AttemptError::Refused(format!(
-                    "the server returned {status} {words}"
-                )));
+                return Err(AttemptError::Refused(format!("the server returned {status} {words}")));
             }
             Err(ureq::Error::Transport(error)) => {
                 return Err(AttemptError::Refused(error.to_string()));
@@ -213,17 +197,13 @@ impl Download<'_> {
             if response.status() == 206 {
                 part.set_len(0)?;
                 let _ = std::fs::remove_file(&self.from);
-                return Err(AttemptError::Broken(
-                    "the server sent a different range".to_owned(),
-                ));
+                return Err(AttemptError::Broken("the server sent a different range".to_owned()));
             }
             part.set_len(0)?;
             have = 0;
         }
         part.seek(SeekFrom::Start(have))?;
-        let rest: Option<u64> = response
-            .header("content-length")
-            .and_then(|n| n.parse().ok());
+        let rest: Option<u64> = response.header("content-length").and_then(|n| n.parse().ok());
         let total = rest.map(|rest| have + rest);
         self.record_server_version(&response)?;
         append_response_body(response, part, have, total)
@@ -328,9 +308,7 @@ fn check_file_and_sha256(part: &mut File, sha256: Option<&str>) -> Result<(), St
     let read = |part: &mut File| {
         part.seek(SeekFrom::Start(0))?;
         let mut start = Vec::new();
-        Read::by_ref(part)
-            .take(SQLITE_MAGIC.len() as u64)
-            .read_to_end(&mut start)?;
+        Read::by_ref(part).take(SQLITE_MAGIC.len() as u64).read_to_end(&mut start)?;
         part.seek(SeekFrom::Start(0))?;
         let mut hasher = Sha256::new();
         if sha256.is_some() {
@@ -347,9 +325,7 @@ fn check_file_and_sha256(part: &mut File, sha256: Option<&str>) -> Result<(), St
     }
     if start != SQLITE_MAGIC {
         let shown = String::from_utf8_lossy(&start).into_owned();
-        return Err(format!(
-            "it is not an SQLite database: it begins with {shown:?}"
-        ));
+        return Err(format!("it is not an SQLite database: it begins with {shown:?}"));
     }
     Ok(())
 }
@@ -361,10 +337,7 @@ mod tests {
     #[test]
     fn url_secrets_are_not_shown() {
         let url = "https://me:secret@host.example:8443/a/b.sqlite3?token=secret#secret";
-        assert_eq!(
-            url_without_secrets(url),
-            "https://host.example:8443/a/b.sqlite3"
-        );
+        assert_eq!(url_without_secrets(url), "https://host.example:8443/a/b.sqlite3");
         assert_eq!(url_without_secrets("nonsense?x"), "nonsense");
     }
 }

@@ -76,9 +76,5 @@ pub enum DatasetError {
 }
 
 fn comma_separated(names: &[String]) -> String {
-    if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -45,13 +45,7 @@ mod tests {
 
     #[test]
     fn token_ids_hash_as_upstream_hashes_them() {
-        let ids = [
-            3_157_421_587,
-            1_477_013_615,
-            186_949_092,
-            2_949_673_445,
-            722_245_873,
-        ];
+        let ids = [3_157_421_587, 1_477_013_615, 186_949_092, 2_949_673_445, 722_245_873];
         let known = "fc77fff3e26618799a295ee2b6ed0a5c60bfcde3d33b674d36dcf63dfc224b78";
         assert_eq!(hex(hash_tokens(&ids)), known);
     }
@@ -64,13 +58,7 @@ mod tests {
 
     #[test]
     fn unknown_message_roles_hash_alike() {
-        assert_eq!(
-            hash_conversation([("poet", "x")]),
-            hash_conversation([("bard", "x")])
-        );
-        assert_ne!(
-            hash_conversation([("user", "x")]),
-            hash_conversation([("bard", "x")])
-        );
+        assert_eq!(hash_conversation([("poet", "x")]), hash_conversation([("bard", "x")]));
+        assert_ne!(hash_conversation([("user", "x")]), hash_conversation([("bard", "x")]));
     }
 }

@@ -15,11 +15,7 @@ pub(super) struct IndexedReply {
 
 impl IndexedReply {
     pub(super) fn new(hash: &PromptHash, n: u32, id: i64) -> Self {
-        Self {
-            key: hash_prefix_u64(hash),
-            n,
-            id,
-        }
+        Self { key: hash_prefix_u64(hash), n, id }
     }
 }
 
@@ -45,10 +41,7 @@ impl ReplyIndex {
         let positions = 0..u32::try_from(replies.len()).unwrap_or(u32::MAX);
         let mut by_length: Vec<u32> = positions.collect();
         by_length.sort_by_key(|position| replies[*position as usize].n);
-        Self {
-            by_prompt: replies,
-            by_length,
-        }
+        Self { by_prompt: replies, by_length }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -93,13 +86,11 @@ impl ReplyIndex {
     pub(super) fn choose_any_reply(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
         let most = wanted.max_tokens();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
-        let up_to = self
-            .by_length
-            .partition_point(|position| length(position) <= most);
+        let up_to = self.by_length.partition_point(|position| length(position) <= most);
         let from = match wanted {
-            ReplyLength::Exactly(_) => self
-                .by_length
-                .partition_point(|position| length(position) < most),
+            ReplyLength::Exactly(_) => {
+                self.by_length.partition_point(|position| length(position) < most)
+            }
             ReplyLength::AtMost(_) => 0,
         };
         let positions = match &self.by_length[from..up_to] {
@@ -132,9 +123,7 @@ pub(super) fn choose_reply(
         ReplyLength::AtMost(_) => &same[..fitting],
     };
     let second = &same[fitting..];
-    let from = [best, second, same]
-        .into_iter()
-        .find(|replies| !replies.is_empty())?;
+    let from = [best, second, same].into_iter().find(|replies| !replies.is_empty())?;
     Some(from[draw_below(from.len(), rng)].id)
 }
 

@@ -16,11 +16,8 @@ use super::store::Dataset;
 
 const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
-const REQUIRED_COLUMNS: [(&str, &[&str]); 3] = [
-    ("prompt_hash", &["BLOB"]),
-    ("gen_tokens", &["JSON", "TEXT"]),
-    ("n_gen_tokens", &["INTEGER"]),
-];
+const REQUIRED_COLUMNS: [(&str, &[&str]); 3] =
+    [("prompt_hash", &["BLOB"]), ("gen_tokens", &["JSON", "TEXT"]), ("n_gen_tokens", &["INTEGER"])];
 
 impl Dataset {
     /// Opens a table of a dataset file read-only, and reads the prompt hash and reply length of
@@ -53,13 +50,7 @@ impl Dataset {
             }
             RowStorage::OnDisk => (connection, format!("{select} WHERE t.rowid = ?1")),
         };
-        Ok(Self {
-            rows: Mutex::new(rows),
-            query,
-            index,
-            generation,
-            recorded,
-        })
+        Ok(Self { rows: Mutex::new(rows), query, index, generation, recorded })
     }
 }
 
@@ -121,17 +112,10 @@ impl DatasetFile<'_> {
     fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
         let found = self.table_names(connection)?;
         // SQLite compares names without case.
-        if found
-            .iter()
-            .any(|name| name.eq_ignore_ascii_case(self.table))
-        {
+        if found.iter().any(|name| name.eq_ignore_ascii_case(self.table)) {
             return Ok(());
         }
-        Err(DatasetError::NoTable {
-            path: self.path.into(),
-            table: self.table.into(),
-            found,
-        })
+        Err(DatasetError::NoTable { path: self.path.into(), table: self.table.into(), found })
     }
 
     fn column_names_and_types(
@@ -160,10 +144,8 @@ impl DatasetFile<'_> {
     }
 
     fn select_recorded_replies_sql(&self) -> String {
-        let (table, recording) = (
-            quote_sql_name(self.table),
-            quote_sql_name(&recording_table_name(self.table)),
-        );
+        let (table, recording) =
+            (quote_sql_name(self.table), quote_sql_name(&recording_table_name(self.table)));
         format!(
             "SELECT CAST(t.gen_tokens AS TEXT), r.token_us, r.reasoning_tokens, t.rowid \
              FROM {table} t LEFT JOIN {recording} r ON r.id = t.rowid"
@@ -176,10 +158,7 @@ impl DatasetFile<'_> {
             let Some((_, kind)) = found.iter().find(|(column, _)| column == name) else {
                 return Err(self.shape_error(format!("column {name} is missing")));
             };
-            if !types
-                .iter()
-                .any(|expected| kind.eq_ignore_ascii_case(expected))
-            {
+            if !types.iter().any(|expected| kind.eq_ignore_ascii_case(expected)) {
                 return Err(self.shape_error(format!("{name} has the type {kind:?}")));
             }
         }
@@ -202,10 +181,7 @@ impl DatasetFile<'_> {
         while let Some(row) = rows.next().map_err(failed)? {
             let id = row.get(0).map_err(failed)?;
             let hash = row.get_ref(1).map_err(failed)?;
-            let hash = hash
-                .as_blob()
-                .ok()
-                .and_then(|blob| PromptHash::try_from(blob).ok());
+            let hash = hash.as_blob().ok().and_then(|blob| PromptHash::try_from(blob).ok());
             let hash =
                 hash.ok_or_else(|| self.row_error(id, "prompt_hash is not a blob of 32 bytes"))?;
             let n = row.get_ref(2).map_err(failed)?;
@@ -260,20 +236,11 @@ impl DatasetFile<'_> {
     }
 
     fn shape_error(&self, why: String) -> DatasetError {
-        DatasetError::Shape {
-            path: self.path.into(),
-            table: self.table.into(),
-            why,
-        }
+        DatasetError::Shape { path: self.path.into(), table: self.table.into(), why }
     }
 
     fn row_error(&self, row: i64, why: &str) -> DatasetError {
-        DatasetError::Row {
-            path: self.path.into(),
-            table: self.table.into(),
-            row,
-            why: why.into(),
-        }
+        DatasetError::Row { path: self.path.into(), table: self.table.into(), row, why: why.into() }
     }
 
     fn sqlite_failure(&self, error: &rusqlite::Error) -> DatasetError {
@@ -282,10 +249,7 @@ impl DatasetFile<'_> {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 DatasetError::Locked { path }
             }
-            _ => DatasetError::Broken {
-                path,
-                why: error.to_string(),
-            },
+            _ => DatasetError::Broken { path, why: error.to_string() },
         }
     }
 }

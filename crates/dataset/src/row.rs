@@ -47,16 +47,10 @@ pub(super) fn parse_gen_tokens(json: &str) -> Result<(DatasetFormat, StoredReply
     };
     match serde_json::from_str(json).map_err(|_| wrong())? {
         GenTokensJson::Texts(texts) => {
-            let recorded = StoredReply {
-                texts,
-                ..StoredReply::default()
-            };
+            let recorded = StoredReply { texts, ..StoredReply::default() };
             Ok((DatasetFormat::Texts, recorded))
         }
-        GenTokensJson::Tokens {
-            tokens: None,
-            strings: None,
-        } => Err(wrong()),
+        GenTokensJson::Tokens { tokens: None, strings: None } => Err(wrong()),
         GenTokensJson::Tokens { tokens, strings } => {
             // Go writes a nil slice as null.
             let tokens = tokens.unwrap_or_default();
@@ -65,11 +59,7 @@ pub(super) fn parse_gen_tokens(json: &str) -> Result<(DatasetFormat, StoredReply
                 let (ids, strings) = (tokens.len(), texts.len());
                 return Err(format!("gen_tokens has {ids} Tokens and {strings} Strings"));
             }
-            let recorded = StoredReply {
-                tokens,
-                texts,
-                ..StoredReply::default()
-            };
+            let recorded = StoredReply { tokens, texts, ..StoredReply::default() };
             Ok((DatasetFormat::Tokens, recorded))
         }
     }
@@ -110,25 +100,15 @@ mod tests {
     fn both_dataset_formats_are_parsed() {
         let texts = vec!["a ".to_owned(), "b".to_owned()];
         let old = parse_gen_tokens(r#"["a ","b"]"#);
-        let recorded = StoredReply {
-            texts: texts.clone(),
-            ..StoredReply::default()
-        };
+        let recorded = StoredReply { texts: texts.clone(), ..StoredReply::default() };
         assert_eq!(old, Ok((DatasetFormat::Texts, recorded)));
-        let recorded = StoredReply {
-            tokens: vec![1, 2],
-            texts,
-            ..StoredReply::default()
-        };
+        let recorded = StoredReply { tokens: vec![1, 2], texts, ..StoredReply::default() };
         // A tool of llm-d writes the second form.
         for json in [
             r#"{"Tokens":[1,2],"Strings":["a ","b"]}"#,
             r#"{"strings":["a ","b"],"numbers":[1,2]}"#,
         ] {
-            assert_eq!(
-                parse_gen_tokens(json),
-                Ok((DatasetFormat::Tokens, recorded.clone()))
-            );
+            assert_eq!(parse_gen_tokens(json), Ok((DatasetFormat::Tokens, recorded.clone())));
         }
     }
 
@@ -143,14 +123,7 @@ mod tests {
 
     #[test]
     fn invalid_gen_tokens_are_errors() {
-        for json in [
-            "",
-            "[1]",
-            "{}",
-            "null",
-            r#"{"Tokens":[1],"Strings":[]}"#,
-            "[\"a\"",
-        ] {
+        for json in ["", "[1]", "{}", "null", r#"{"Tokens":[1],"Strings":[]}"#, "[\"a\""] {
             assert!(parse_gen_tokens(json).is_err(), "{json}");
         }
     }

@@ -14,10 +14,8 @@ pub(super) fn quote_sql_name(name: &str) -> String {
 
 /// Returns SQL that creates the tables of replies and recordings if they do not exist.
 pub fn create_tables_sql(table: &str) -> String {
-    let (replies, recording) = (
-        quote_sql_name(table),
-        quote_sql_name(&recording_table_name(table)),
-    );
+    let (replies, recording) =
+        (quote_sql_name(table), quote_sql_name(&recording_table_name(table)));
     format!(
         "CREATE TABLE IF NOT EXISTS {replies} (
              id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -42,10 +40,7 @@ pub fn create_tables_sql(table: &str) -> String {
 
 /// Returns a SQL statement that drops the table of recordings.
 pub fn drop_recording_table_sql(table: &str) -> String {
-    format!(
-        "DROP TABLE {}",
-        quote_sql_name(&recording_table_name(table))
-    )
+    format!("DROP TABLE {}", quote_sql_name(&recording_table_name(table)))
 }
 
 /// Returns a SQL statement that inserts a reply, with parameters prompt hash, `gen_tokens` and
@@ -66,10 +61,8 @@ pub fn insert_recording_sql(table: &str) -> String {
 ///
 /// The columns are `gen_tokens`, then those of the recording without id.
 pub fn select_recordings_sql(table: &str) -> String {
-    let (replies, recording) = (
-        quote_sql_name(table),
-        quote_sql_name(&recording_table_name(table)),
-    );
+    let (replies, recording) =
+        (quote_sql_name(table), quote_sql_name(&recording_table_name(table)));
     format!(
         "SELECT CAST(t.gen_tokens AS TEXT), r.api, r.model, r.request, r.prompt_tokens, \
          r.reasoning_tokens, r.finish_reason, r.streamed, r.token_us \
@@ -80,9 +73,6 @@ pub fn select_recordings_sql(table: &str) -> String {
 /// Returns a SQL statement that creates an index over prompt hash and reply length, so that opening
 /// the file need not read the replies.
 pub fn create_index_sql(table: &str) -> String {
-    let (replies, index) = (
-        quote_sql_name(table),
-        quote_sql_name(&format!("{table}_prompts")),
-    );
+    let (replies, index) = (quote_sql_name(table), quote_sql_name(&format!("{table}_prompts")));
     format!("CREATE INDEX IF NOT EXISTS {index} ON {replies} (prompt_hash, n_gen_tokens)")
 }

@@ -69,12 +69,7 @@ impl Dataset {
             None if self.generation == DatasetFormat::Texts => return None,
             None => (self.index.choose_any_reply(length, rng)?, false),
         };
-        let StoredReply {
-            mut tokens,
-            mut texts,
-            mut times,
-            reasoning,
-        } = match self.load_row(row) {
+        let StoredReply { mut tokens, mut texts, mut times, reasoning } = match self.load_row(row) {
             Ok(recorded) => recorded,
             Err(error) => {
                 tracing::warn!(row, error, "a row of the dataset cannot be read");
@@ -102,16 +97,14 @@ impl Dataset {
 
     /// Reads every row and returns the row id of the first invalid one, with the reason.
     pub fn first_invalid_row(&self) -> Option<(i64, String)> {
-        self.index
-            .row_ids_and_lengths()
-            .find_map(|(row, n)| match self.load_row(row) {
-                Err(why) => Some((row, why)),
-                Ok(recorded) if recorded.texts.len() != n as usize => {
-                    let found = recorded.texts.len();
-                    Some((row, format!("n_gen_tokens is {n}, gen_tokens has {found}")))
-                }
-                Ok(_) => None,
-            })
+        self.index.row_ids_and_lengths().find_map(|(row, n)| match self.load_row(row) {
+            Err(why) => Some((row, why)),
+            Ok(recorded) if recorded.texts.len() != n as usize => {
+                let found = recorded.texts.len();
+                Some((row, format!("n_gen_tokens is {n}, gen_tokens has {found}")))
+            }
+            Ok(_) => None,
+        })
     }
 
     fn load_row(&self, row: i64) -> Result<StoredReply, String> {

@@ -85,10 +85,7 @@ pub(super) fn parse_run_args(
     };
     let speedup = kwargs.take_number("arrival_speedup_ratio")?.unwrap_or(1.0);
     if speedup <= 0.0 {
-        return Err(invalid_field_error(
-            "kwargs.arrival_speedup_ratio",
-            "must be more than 0",
-        ));
+        return Err(invalid_field_error("kwargs.arrival_speedup_ratio", "must be more than 0"));
     }
     let max_ms = kwargs.take_number("max_sim_time_ms")?;
     let capture = kwargs.take_flag("capture_per_request")?.unwrap_or(false);
@@ -117,10 +114,7 @@ pub(super) fn parse_run_args(
             workload::trace_workload(positional, &mut kwargs, dir.run, (closed, order))?
         }
         other => {
-            return Err(invalid_field_error(
-                "api",
-                format!("{other:?} is not modelled"),
-            ));
+            return Err(invalid_field_error("api", format!("{other:?} is not modelled")));
         }
     };
     kwargs.reject_unknown_fields()?;
@@ -174,10 +168,7 @@ fn parse_worker_pools(
     }
     if prefill.worker.ranks.max(serving.worker.ranks) > 1 {
         let problem = "more than 1 is not modelled for separate prefill and decode workers";
-        return Err(invalid_field_error(
-            "kwargs.prefill_engine_args.dp_size",
-            problem,
-        ));
+        return Err(invalid_field_error("kwargs.prefill_engine_args.dp_size", problem));
     }
     Ok((Some(prefill), serving))
 }
@@ -201,10 +192,7 @@ impl DynamoWorkers {
             return Ok(());
         }
         let problem = format!("worker_type must be {role:?}, is {:?}", self.worker.role);
-        Err(invalid_field_error(
-            &format!("kwargs.{args}"),
-            problem.to_lowercase(),
-        ))
+        Err(invalid_field_error(&format!("kwargs.{args}"), problem.to_lowercase()))
     }
 }
 
@@ -262,13 +250,7 @@ fn parse_slo(kwargs: &mut JsonArgs) -> Result<LatencySlo, DynamoRunError> {
 /// # Errors
 /// Returns [`DynamoRunError`] with the name of the argument.
 pub fn parse_worker(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker, DynamoRunError> {
-    let around = [
-        "engine",
-        "dp_size",
-        "tensor_parallel_size",
-        "startup_time",
-        "dynamo",
-    ];
+    let around = ["engine", "dp_size", "tensor_parallel_size", "startup_time", "dynamo"];
     let flat = value
         .as_object()
         .is_some_and(|map| !map.is_empty() && !around.iter().any(|key| map.contains_key(*key)));
@@ -303,11 +285,7 @@ fn parse_worker_args(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker,
         "dynamo",
     ]);
     worker.reject_unknown_fields()?;
-    let roles = [
-        WorkerRole::Aggregated,
-        WorkerRole::Prefill,
-        WorkerRole::Decode,
-    ];
+    let roles = [WorkerRole::Aggregated, WorkerRole::Prefill, WorkerRole::Decode];
     let role = roles[engine.take_one_of("worker_type", &["aggregated", "prefill", "decode"])?];
     engine.ignore_fields(&["emit_kv_events", "emit_kv_token_ids"]);
     let transfer = take_transfer_time(&mut engine)?;
@@ -336,25 +314,12 @@ fn parse_worker_args(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker,
     if ranks > 1 {
         set_data_parallel_rank_config(&mut parsed, ranks)?;
     }
-    let least = if matches!(parsed, SchedulerSpec::Mocker(_)) {
-        2
-    } else {
-        1
-    };
+    let least = if matches!(parsed, SchedulerSpec::Mocker(_)) { 2 } else { 1 };
     if parsed.block_size() < least {
         let problem = format!("must be at least {least}");
-        return Err(invalid_field_error(
-            "extra_engine_args.engine.block_size",
-            problem,
-        ));
+        return Err(invalid_field_error("extra_engine_args.engine.block_size", problem));
     }
-    Ok(DynamoWorker {
-        engine: parsed,
-        ranks,
-        gpus,
-        transfer,
-        role,
-    })
+    Ok(DynamoWorker { engine: parsed, ranks, gpus, transfer, role })
 }
 
 /// Changes a worker's engine configuration to that of one of its data-parallel ranks.
@@ -363,12 +328,8 @@ fn set_data_parallel_rank_config(
     ranks: u32,
 ) -> Result<(), DynamoRunError> {
     let key = "extra_engine_args.engine.";
-    let unmodelled = |name: &str| {
-        Err(invalid_field_error(
-            &format!("{key}{name}"),
-            "needs dp_size 1",
-        ))
-    };
+    let unmodelled =
+        |name: &str| Err(invalid_field_error(&format!("{key}{name}"), "needs dp_size 1"));
     match engine {
         SchedulerSpec::Sglang(config) if config.prefill_decode_interval != 0 => {
             unmodelled("prefill_decode_interval")
@@ -411,9 +372,7 @@ fn take_scheduler_kind(
 fn take_transfer_time(args: &mut JsonArgs) -> Result<TransferTime, DynamoRunError> {
     let older = args.take_number("kv_bytes_per_token")?;
     let bytes = args.take_number("kv_transfer_bytes_per_token")?.or(older);
-    let bandwidth = args
-        .take_number("kv_transfer_bandwidth")?
-        .filter(|gb| *gb > 0.0);
+    let bandwidth = args.take_number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
     let modes = ["full_prompt", "destination_missing"];
     let whole = args.take_one_of("kv_transfer_timing_mode", &modes)? == 0;
     // Gigabytes per second are bytes per nanosecond.
@@ -421,10 +380,7 @@ fn take_transfer_time(args: &mut JsonArgs) -> Result<TransferTime, DynamoRunErro
         (Some(bytes), Some(bandwidth)) => bytes / bandwidth,
         _ => 0.0,
     };
-    Ok(TransferTime {
-        ns_per_token,
-        whole,
-    })
+    Ok(TransferTime { ns_per_token, whole })
 }
 
 fn take_speed_factors(args: &mut JsonArgs) -> Result<SpeedFactors, DynamoRunError> {
@@ -453,10 +409,7 @@ fn take_trtllm_config(
     if !config.accept.is_empty() {
         return Err(args.invalid_field("aic_nextn", "is not modelled for trtllm"));
     }
-    Ok(MockerConfig {
-        no_evict: true,
-        ..config
-    })
+    Ok(MockerConfig { no_evict: true, ..config })
 }
 
 /// Builds the configuration of a vLLM engine from its arguments; `block_size` is the default number
@@ -575,9 +528,7 @@ fn take_sglang_config(
         clip_max_new_tokens: more
             .take_count("clip_max_new_tokens")?
             .unwrap_or(defaults.clip_max_new_tokens),
-        schedule_conservativeness: more
-            .take_number("schedule_conservativeness")?
-            .unwrap_or(1.0),
+        schedule_conservativeness: more.take_number("schedule_conservativeness")?.unwrap_or(1.0),
         log_admissions: true,
         ..defaults
     };
@@ -604,10 +555,7 @@ fn take_latency_model(
                 Duration::try_from_secs_f64(ms / 1e3)
                     .map_err(|_| timing.invalid_field(key, format!("{ms} ms is too long")))
             };
-            LatencyModel::Constant {
-                prefill: ms("prefill_ms")?,
-                decode: ms("decode_ms")?,
-            }
+            LatencyModel::Constant { prefill: ms("prefill_ms")?, decode: ms("decode_ms")? }
         }
         _ => {
             timing.take_one_of("provider", &["dynamo_profile"])?;

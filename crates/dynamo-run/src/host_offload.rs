@@ -39,9 +39,7 @@ pub(super) fn take_host_offload(
     };
     let mut args = JsonArgs::new(HOST_OFFLOAD_KEY, &value)?;
     args.take_one_of("scope", &["dp_rank_local"])?;
-    let blocks = args
-        .take_count("num_host_blocks")?
-        .filter(|blocks| *blocks > 0);
+    let blocks = args.take_count("num_host_blocks")?.filter(|blocks| *blocks > 0);
     let blocks =
         blocks.ok_or_else(|| args.invalid_field("num_host_blocks", "must be at least 1"))?;
     let ms = args.take_number("latency_to_first_byte_ms")?.unwrap_or(0.0);
@@ -49,24 +47,15 @@ pub(super) fn take_host_offload(
     let latency = latency.map_err(|_| {
         args.invalid_field("latency_to_first_byte_ms", format!("{ms} ms is too long"))
     })?;
-    let to_host = args
-        .take_number("d2h_bandwidth_gbps")?
-        .unwrap_or(DEFAULT_HOST_LINK_GBPS);
-    let to_gpu = args
-        .take_number("h2d_bandwidth_gbps")?
-        .unwrap_or(DEFAULT_HOST_LINK_GBPS);
+    let to_host = args.take_number("d2h_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
+    let to_gpu = args.take_number("h2d_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
     // These values belong to a pool that several workers share.
     args.ignore_fields(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
     args.reject_unknown_fields()?;
     let token_bytes = token_bytes.filter(|bytes| *bytes > 0);
     let token_bytes = token_bytes
         .ok_or_else(|| invalid_field_error(HOST_OFFLOAD_KEY, "needs kv_cache_bytes_per_token"))?;
-    Ok(Some(HostOffloadArgs {
-        blocks,
-        gbps: (to_host, to_gpu),
-        latency,
-        token_bytes,
-    }))
+    Ok(Some(HostOffloadArgs { blocks, gbps: (to_host, to_gpu), latency, token_bytes }))
 }
 
 impl HostOffloadArgs {
@@ -82,16 +71,10 @@ impl HostOffloadArgs {
             _ => return Err(invalid_field_error(HOST_OFFLOAD_KEY, "needs backend vllm")),
         };
         if !config.enable_prefix_caching {
-            return Err(invalid_field_error(
-                HOST_OFFLOAD_KEY,
-                "needs enable_prefix_caching",
-            ));
+            return Err(invalid_field_error(HOST_OFFLOAD_KEY, "needs enable_prefix_caching"));
         }
         if !config.accept.is_empty() {
-            return Err(invalid_field_error(
-                HOST_OFFLOAD_KEY,
-                "cannot be used with aic_nextn",
-            ));
+            return Err(invalid_field_error(HOST_OFFLOAD_KEY, "cannot be used with aic_nextn"));
         }
         if ranks > 1 || !is_whole {
             let problem = "is modelled for dp_size 1 and worker_type aggregated only";

@@ -56,9 +56,7 @@ impl JsonArgs {
         };
         let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
         let problem = || format!("{value} is not a number of 0 or more");
-        number
-            .map(Some)
-            .ok_or_else(|| self.invalid_field(key, problem()))
+        number.map(Some).ok_or_else(|| self.invalid_field(key, problem()))
     }
 
     pub(super) fn take_flag(&mut self, key: &str) -> Result<Option<bool>, DynamoRunError> {
@@ -74,8 +72,7 @@ impl JsonArgs {
             return Ok(None);
         };
         let text = value.as_str().map(str::to_owned);
-        text.map(Some)
-            .ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
+        text.map(Some).ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
     }
 
     /// Takes the integer field `key`; `null` means no limit (`u32::MAX`).
@@ -117,8 +114,5 @@ impl JsonArgs {
 }
 
 pub(super) fn invalid_field_error(key: &str, problem: impl Into<String>) -> DynamoRunError {
-    DynamoRunError::Argument {
-        key: key.to_owned(),
-        problem: problem.into(),
-    }
+    DynamoRunError::Argument { key: key.to_owned(), problem: problem.into() }
 }

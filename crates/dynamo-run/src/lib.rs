@@ -38,17 +38,10 @@ pub fn replay_dynamo_run(
     kernel_tables: Option<&Path>,
 ) -> Result<ReplayReport, DynamoRunError> {
     let path = dir.join("args.json");
-    let text = std::fs::read_to_string(&path).map_err(|error| DynamoRunError::Io {
-        path: path.clone(),
-        error,
-    })?;
-    let args = serde_json::from_str(&text).map_err(|error| DynamoRunError::Json {
-        place: path.display().to_string(),
-        error,
-    })?;
-    let folders = RunFolders {
-        run: dir,
-        kernel_tables,
-    };
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| DynamoRunError::Io { path: path.clone(), error })?;
+    let args = serde_json::from_str(&text)
+        .map_err(|error| DynamoRunError::Json { place: path.display().to_string(), error })?;
+    let folders = RunFolders { run: dir, kernel_tables };
     typical::replay_typical_seed(&|| args::parse_run_args(&args, folders))
 }

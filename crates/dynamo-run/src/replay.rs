@@ -65,10 +65,7 @@ pub(super) fn simulate_deployment(
         ),
         workers: setup.serving.count,
         gpus: (
-            setup
-                .prefill
-                .as_ref()
-                .map_or(0, |workers| workers.worker.gpus),
+            setup.prefill.as_ref().map_or(0, |workers| workers.worker.gpus),
             setup.serving.worker.gpus,
         ),
         prefill_tokens: totals.prefill_tokens,

@@ -31,17 +31,11 @@ pub fn parse_kv_router_config(value: &Value) -> Result<KvAwareRouterConfig, Dyna
         decode_active_request_weight: args
             .take_number("decode_active_request_weight")?
             .unwrap_or(defaults.decode_active_request_weight),
-        temperature: args
-            .take_number("router_temperature")?
-            .unwrap_or(defaults.temperature),
+        temperature: args.take_number("router_temperature")?.unwrap_or(defaults.temperature),
         queue_threshold: args.take_number("router_queue_threshold")?,
         policy: policies[policy],
-        track_prefill_tokens: args
-            .take_flag("router_track_prefill_tokens")?
-            .unwrap_or(true),
-        track_active_blocks: args
-            .take_flag("router_track_active_blocks")?
-            .unwrap_or(true),
+        track_prefill_tokens: args.take_flag("router_track_prefill_tokens")?.unwrap_or(true),
+        track_active_blocks: args.take_flag("router_track_active_blocks")?.unwrap_or(true),
         assume_kv_reuse: args.take_flag("router_assume_kv_reuse")?.unwrap_or(true),
         event_lag: defaults.event_lag,
     };

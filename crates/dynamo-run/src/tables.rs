@@ -93,27 +93,18 @@ pub(super) fn take_timing_model(
     let timing = engine.take_value("timing_model").unwrap_or_default();
     let provider = timing["provider"].as_str();
     if timing["type"].as_str() == Some("external") && matches!(provider, Some("ais" | "aic")) {
-        return parse_canonical_table_args(&timing["config"])?
-            .open_timing_model(dir)
-            .map(Some);
+        return parse_canonical_table_args(&timing["config"])?.open_timing_model(dir).map(Some);
     }
     if !timing.is_null() {
         engine.put_back("timing_model", timing);
         return Ok(None);
     }
-    let tables = KernelTableArgs {
-        named,
-        prefix: "extra_engine_args.engine.aic_",
-    };
+    let tables = KernelTableArgs { named, prefix: "extra_engine_args.engine.aic_" };
     if tables.named.contains_key("backend") {
         return tables.open_timing_model(dir).map(Some);
     }
     if !tables.named.is_empty() {
-        let names: Vec<_> = tables
-            .named
-            .keys()
-            .map(|key| format!("aic_{key}"))
-            .collect();
+        let names: Vec<_> = tables.named.keys().map(|key| format!("aic_{key}")).collect();
         let names = names.join(", ");
         tracing::warn!("no effect without aic_backend: {names}");
     }
@@ -129,10 +120,7 @@ fn parse_canonical_table_args(config: &Value) -> Result<KernelTableArgs, DynamoR
     }
     args.ignore_fields(&["worker_type", "estimation_mode", "fallback_policy"]);
     args.reject_unknown_fields()?;
-    Ok(KernelTableArgs {
-        named,
-        prefix: "extra_engine_args.engine.timing_model.config.",
-    })
+    Ok(KernelTableArgs { named, prefix: "extra_engine_args.engine.timing_model.config." })
 }
 
 /// Arguments for the selection of kernel tables.
@@ -154,8 +142,7 @@ impl KernelTableArgs {
             return Ok(None);
         };
         let text = value.as_str();
-        text.map(Some)
-            .ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
+        text.map(Some).ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
     }
 
     fn count_arg(&self, key: &str) -> Result<u32, DynamoRunError> {
@@ -223,10 +210,7 @@ impl KernelTableArgs {
     ) -> Result<KernelTimingModel, DynamoRunError> {
         let aic = AicSetup {
             shape: setup.shape.clone(),
-            system: self
-                .text_arg("system")?
-                .unwrap_or(DEFAULT_AIC_SYSTEM)
-                .to_owned(),
+            system: self.text_arg("system")?.unwrap_or(DEFAULT_AIC_SYSTEM).to_owned(),
             backend: backend.to_owned(),
             version: self.text_arg("backend_version")?.map(str::to_owned),
             tp: setup.tp,
@@ -243,12 +227,7 @@ impl KernelTableArgs {
             "step times come from the kernel tables of {}",
             folder.display()
         );
-        Ok(KernelTimingModel {
-            backend,
-            setup,
-            model: LatencyModel::Aic(Box::new(aic)),
-            blocks: 0,
-        })
+        Ok(KernelTimingModel { backend, setup, model: LatencyModel::Aic(Box::new(aic)), blocks: 0 })
     }
 
     fn backend_arg(&self) -> Result<&'static str, DynamoRunError> {
@@ -267,25 +246,18 @@ impl KernelTableArgs {
         found.ok_or_else(|| {
             let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
             let known = known.join(", ");
-            self.invalid_field(
-                "system",
-                format!("{system:?} is not known; available are {known}"),
-            )
+            self.invalid_field("system", format!("{system:?} is not known; available are {known}"))
         })
     }
 
     fn read_model_shape(&self, path: &str, dir: &Path) -> Result<ModelShape, DynamoRunError> {
         let file = dir.join(path).join("config.json");
         if file.is_file() {
-            let text = std::fs::read_to_string(&file).map_err(|error| DynamoRunError::Io {
-                path: file.clone(),
-                error,
+            let text = std::fs::read_to_string(&file)
+                .map_err(|error| DynamoRunError::Io { path: file.clone(), error })?;
+            let json: Value = serde_json::from_str(&text).map_err(|error| {
+                DynamoRunError::Json { place: file.display().to_string(), error }
             })?;
-            let json: Value =
-                serde_json::from_str(&text).map_err(|error| DynamoRunError::Json {
-                    place: file.display().to_string(),
-                    error,
-                })?;
             return ModelShape::from_config(&json)
                 .map_err(|error| self.invalid_field("model_path", format!("{path}: {error}")));
         }
@@ -342,14 +314,8 @@ impl KernelTimingModel {
                 "the model does not fit on {tp} x {}: the weights alone take {weights:.1} GB of each",
                 gpu.name
             );
-            return Err(invalid_field_error(
-                "extra_engine_args.engine.aic_tp_size",
-                problem,
-            ));
+            return Err(invalid_field_error("extra_engine_args.engine.aic_tp_size", problem));
         }
-        Ok(Self {
-            blocks: memory.blocks,
-            ..self
-        })
+        Ok(Self { blocks: memory.blocks, ..self })
     }
 }

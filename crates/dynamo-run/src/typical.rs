@@ -56,8 +56,7 @@ fn seed_nearest_to_mean(runs: &[[f64; COMPARED_METRIC_KEYS.len()]]) -> u64 {
     let distance = |run: &[f64; COMPARED_METRIC_KEYS.len()]| -> f64 {
         let off = run.iter().zip(&means);
         let off = off.filter(|(_, mean)| **mean > 0.0);
-        off.map(|(value, mean)| ((value - mean) / mean).powi(2))
-            .sum()
+        off.map(|(value, mean)| ((value - mean) / mean).powi(2)).sum()
     };
     let all = (0..).zip(runs);
     let best = all.min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));

@@ -24,10 +24,7 @@ pub(super) fn synthetic_workload(
     concurrency: Option<usize>,
 ) -> Result<Box<dyn WorkloadSource>, DynamoRunError> {
     let mut length = |i: usize, key: &str, least: u64, most: u64| -> Result<u32, DynamoRunError> {
-        let value = positional
-            .get(i)
-            .cloned()
-            .or_else(|| kwargs.take_value(key));
+        let value = positional.get(i).cloned().or_else(|| kwargs.take_value(key));
         let n = value.as_ref().and_then(Value::as_u64);
         let n = n.filter(|n| (least..=most).contains(n));
         n.map(|n| n as u32)
@@ -82,17 +79,12 @@ pub(super) fn trace_workload(
     dir: &Path,
     (closed, agent_order): (bool, AgentOrder),
 ) -> Result<Box<dyn WorkloadSource>, DynamoRunError> {
-    let files = positional
-        .first()
-        .cloned()
-        .or_else(|| kwargs.take_value("trace_files"));
+    let files = positional.first().cloned().or_else(|| kwargs.take_value("trace_files"));
     let files: Vec<PathBuf> = match files {
         Some(Value::String(file)) => vec![dir.join(file)],
-        Some(Value::Array(files)) => files
-            .iter()
-            .filter_map(Value::as_str)
-            .map(|file| dir.join(file))
-            .collect(),
+        Some(Value::Array(files)) => {
+            files.iter().filter_map(Value::as_str).map(|file| dir.join(file)).collect()
+        }
         _ => {
             let problem = "must be a file name or a list of them";
             return Err(invalid_field_error("trace_files", problem));
@@ -117,9 +109,7 @@ pub(super) fn trace_workload(
     let options = load::WorkloadReadOptions {
         format,
         trace_block_size: kwargs.take_count("trace_block_size")?.unwrap_or(512),
-        shared_prefix_ratio: kwargs
-            .take_number("trace_shared_prefix_ratio")?
-            .unwrap_or(0.0),
+        shared_prefix_ratio: kwargs.take_number("trace_shared_prefix_ratio")?.unwrap_or(0.0),
         prefix_groups: kwargs.take_count("trace_num_prefix_groups")?.unwrap_or(0),
         session_order: match closed {
             true => load::SessionOrder::AsListed,
@@ -134,10 +124,8 @@ pub(super) fn trace_workload(
         let problem = "the trace has no start times, so give replay_concurrency";
         return Err(invalid_field_error("kwargs.trace_format", problem));
     }
-    let plain = matches!(
-        format,
-        WorkloadFormat::Mooncake | WorkloadFormat::MooncakeDelta
-    ) && !closed;
+    let plain =
+        matches!(format, WorkloadFormat::Mooncake | WorkloadFormat::MooncakeDelta) && !closed;
     if !plain {
         return Ok(source);
     }

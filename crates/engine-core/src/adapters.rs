@@ -15,10 +15,7 @@ pub(crate) struct LoraAdapters {
 
 impl LoraAdapters {
     pub(crate) fn new(parts: EngineCoreParts) -> Self {
-        Self {
-            parts,
-            names: Mutex::default(),
-        }
+        Self { parts, names: Mutex::default() }
     }
 
     /// A poisoned lock is safe to use, because each change is one assignment.
@@ -35,10 +32,7 @@ impl LoraAdapters {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
         }
         let models = &self.parts.service.models;
-        let known = matches!(
-            models.resolve_name(Some(&lora.name)),
-            Some(ModelTarget::Lora { .. })
-        );
+        let known = matches!(models.resolve_name(Some(&lora.name)), Some(ModelTarget::Lora { .. }));
         if !known || lora.in_place {
             let loaded =
                 models.load_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);

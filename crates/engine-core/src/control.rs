@@ -28,11 +28,7 @@ fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl UtilityCalls {
     pub(crate) fn new(parts: EngineCoreParts, adapters: Arc<LoraAdapters>) -> Self {
-        Self {
-            parts,
-            weights: Mutex::new("default".to_owned()),
-            adapters,
-        }
+        Self { parts, weights: Mutex::new("default".to_owned()), adapters }
     }
 
     /// Executes a utility call of a front end and returns its result.
@@ -51,14 +47,10 @@ impl UtilityCalls {
                 let level = args.take_int(0).unwrap_or(1);
                 let level = u8::try_from(level).ok().filter(|level| *level <= 2);
                 let level = level.ok_or("sleep level must be 0, 1 or 2")?;
-                service
-                    .sleep(level, parse_pause_mode(args.take_text(1))?)
-                    .await;
+                service.sleep(level, parse_pause_mode(args.take_text(1))?).await;
                 Ok(Value::Nil)
             }
-            "wake_up" => Ok(service
-                .wake_up(&parse_sleep_tags(&args.take_field(0))?)
-                .into()),
+            "wake_up" => Ok(service.wake_up(&parse_sleep_tags(&args.take_field(0))?).into()),
             "is_sleeping" => {
                 let halts = service.control.is_asleep() || service.control.is_paused();
                 Ok(halts.into())
@@ -96,15 +88,11 @@ impl UtilityCalls {
             }
             "add_lora" => self.add_lora(args.take_field(0)),
             "remove_lora" => {
-                let removed = args
-                    .take_int(0)
-                    .is_some_and(|id| self.adapters.remove_adapter(id));
+                let removed = args.take_int(0).is_some_and(|id| self.adapters.remove_adapter(id));
                 Ok(removed.into())
             }
             "pin_lora" => {
-                let known = args
-                    .take_int(0)
-                    .is_some_and(|id| self.adapters.is_loaded(id));
+                let known = args.take_int(0).is_some_and(|id| self.adapters.is_loaded(id));
                 Ok(known.into())
             }
             "list_loras" => {
@@ -118,16 +106,13 @@ impl UtilityCalls {
             }
             "get_weight_version" => Ok(lock_unpoisoned(&self.weights).as_str().into()),
             "set_weight_version" => {
-                *lock_unpoisoned(&self.weights) = args
-                    .take_text(0)
-                    .ok_or("the weight version must be a string")?;
+                *lock_unpoisoned(&self.weights) =
+                    args.take_text(0).ok_or("the weight version must be a string")?;
                 Ok(Value::Nil)
             }
             "compute_weight_checksums" => Ok(Value::Array(Vec::new())),
             "get_kv_cache_group_metadata" => Ok(self.kv_cache_groups()),
-            _ => Err(format!(
-                "the method {method} is not supported by the simulated engine core"
-            )),
+            _ => Err(format!("the method {method} is not supported by the simulated engine core")),
         }
     }
 
@@ -204,9 +189,7 @@ fn parse_sleep_tags(tags: &Value) -> Result<Vec<SleepTag>, String> {
         Some("weights") => Ok(SleepTag::Weights),
         Some("kv_cache") => Ok(SleepTag::KvCache),
         Some("scheduling") => Ok(SleepTag::Scheduling),
-        _ => Err(format!(
-            "tag is {tag}, must be weights, kv_cache or scheduling"
-        )),
+        _ => Err(format!("tag is {tag}, must be weights, kv_cache or scheduling")),
     };
     tags.iter().map(asset).collect()
 }

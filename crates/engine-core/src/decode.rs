@@ -10,11 +10,7 @@ pub(crate) enum DecodeError {
     #[error("not valid MessagePack: {0}")]
     Format(#[from] rmpv::decode::Error),
     #[error("{field} is {found}, must be {expected}")]
-    Type {
-        field: &'static str,
-        found: String,
-        expected: &'static str,
-    },
+    Type { field: &'static str, found: String, expected: &'static str },
 }
 
 pub(crate) fn decode_value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
@@ -63,11 +59,7 @@ pub(crate) fn type_error(
         found.truncate(cut);
         found.push('…');
     }
-    DecodeError::Type {
-        field,
-        found,
-        expected,
-    }
+    DecodeError::Type { field, found, expected }
 }
 
 pub(crate) fn into_text(value: Value) -> Option<String> {
@@ -88,9 +80,8 @@ pub(crate) fn decode_token_ids(
     value: &Value,
     field: &'static str,
 ) -> Result<Vec<u32>, DecodeError> {
-    let items = value
-        .as_array()
-        .ok_or_else(|| type_error(field, value, "an array of token ids"))?;
+    let items =
+        value.as_array().ok_or_else(|| type_error(field, value, "an array of token ids"))?;
     let id = |item: &Value| {
         let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| type_error(field, item, "a token id"))
@@ -172,9 +163,8 @@ mod tests {
     #[test]
     fn maps_have_names_or_numbers_for_keys() {
         // {"a": 1, 7: [nil, 2.5], "t": ext}
-        let bytes = [
-            0x83, 0xa1, b'a', 1, 7, 0x92, 0xc0, 0xca, 0x40, 0x20, 0, 0, 0xa1, b't', 0xd4, 3, 9,
-        ];
+        let bytes =
+            [0x83, 0xa1, b'a', 1, 7, 0x92, 0xc0, 0xca, 0x40, 0x20, 0, 0, 0xa1, b't', 0xd4, 3, 9];
         let read = to_json(decode_value(&bytes).expect("it is MessagePack"));
         assert_eq!(read.to_string(), r#"{"a":1,"7":[null,2.5],"t":null}"#);
     }

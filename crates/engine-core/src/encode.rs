@@ -217,11 +217,7 @@ impl MsgpackWriter {
 
     fn write_tensor(&mut self, tensor: &PoolingTensor) {
         let numbers = tensor.numbers.iter();
-        self.write_ndarray(
-            TORCH_DTYPES[1],
-            &tensor.shape,
-            numbers.map(|x| x.to_le_bytes()),
-        );
+        self.write_ndarray(TORCH_DTYPES[1], &tensor.shape, numbers.map(|x| x.to_le_bytes()));
     }
 
     /// Writes log probabilities as vLLM's `LogprobsLists`: token ids, values and ranks; request

@@ -47,23 +47,15 @@ fn first_tokens_have_events_and_cached_token_counts() {
             (EventType::Queued, SimTime::from_millis(1000)),
             (EventType::Scheduled, SimTime::from_millis(1250)),
         ];
-        output.prefill = Some(PrefillStats {
-            prompt: 40,
-            cached: 16,
-            external: 8,
-        });
+        output.prefill = Some(PrefillStats { prompt: 40, cached: 16, external: 8 });
     });
     check_golden("first-tokens", &message);
 }
 
 #[test]
 fn log_probabilities_are_arrays_in_the_message() {
-    let rows = || LogprobRows {
-        columns: 2,
-        ids: vec![7, 9],
-        values: vec![-0.5, -1.25],
-        ranks: vec![1],
-    };
+    let rows =
+        || LogprobRows { columns: 2, ids: vec![7, 9], values: vec![-0.5, -1.25], ranks: vec![1] };
     let message = encoded_output(|output| {
         output.tokens = vec![7];
         output.logprobs = Some(rows());
@@ -98,10 +90,8 @@ fn a_rejected_request_has_an_error_code() {
 #[test]
 fn a_pooling_output_is_a_tensor() {
     let message = encoded_output(|output| {
-        output.pooled = Some(PoolingTensor {
-            shape: vec![2, 2],
-            numbers: vec![1.0, 0.5, -0.5, 0.0],
-        });
+        output.pooled =
+            Some(PoolingTensor { shape: vec![2, 2], numbers: vec![1.0, 0.5, -0.5, 0.0] });
         output.finish = Some(FinishReason::Stop);
     });
     check_golden("pooled", &message);
@@ -109,10 +99,7 @@ fn a_pooling_output_is_a_tensor() {
 
 #[test]
 fn scheduler_stats_are_sent_with_a_step() {
-    let stats = SchedulerStats {
-        wave: 3,
-        ..SchedulerStats::default()
-    };
+    let stats = SchedulerStats { wave: 3, ..SchedulerStats::default() };
     let message = encode::encode_outputs(0, SimTime::from_millis(20), &[], Some(&stats));
     check_golden("statistics", &message);
 }
@@ -120,27 +107,15 @@ fn scheduler_stats_are_sent_with_a_step() {
 #[test]
 fn responses_to_calls_have_the_call_id() {
     let call = Value::from(u64::MAX - 1);
-    check_golden(
-        "answer",
-        &encode::encode_utility_response(0, &call, &Ok(true.into())),
-    );
+    check_golden("answer", &encode::encode_utility_response(0, &call, &Ok(true.into())));
     let failed = Err("Call to make_tea method failed: no".to_owned());
-    check_golden(
-        "failed-answer",
-        &encode::encode_utility_response(0, &call, &failed),
-    );
+    check_golden("failed-answer", &encode::encode_utility_response(0, &call, &failed));
 }
 
 #[test]
 fn waves_begin_and_end() {
-    check_golden(
-        "wave-begun",
-        &encode::encode_wave_change(1, WaveChange::Begun(2)),
-    );
-    check_golden(
-        "wave-complete",
-        &encode::encode_wave_change(0, WaveChange::Complete(2)),
-    );
+    check_golden("wave-begun", &encode::encode_wave_change(1, WaveChange::Begun(2)));
+    check_golden("wave-complete", &encode::encode_wave_change(0, WaveChange::Complete(2)));
 }
 
 /// Decodes a recorded request: a chat with seed, bias, stop string and template arguments, or a
@@ -148,9 +123,7 @@ fn waves_begin_and_end() {
 fn recorded_request(name: &str) -> (CoreRequest, RequestFields) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
     let text = std::fs::read_to_string(&path).expect("there is a file");
-    let bytes = text
-        .split_whitespace()
-        .map(|byte| u8::from_str_radix(byte, 16));
+    let bytes = text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16));
     let bytes: Vec<_> = bytes.collect::<Result<_, _>>().expect("hexadecimal digits");
     let mut request = CoreRequest::read(&bytes, &[]).expect("it is right");
     let nothing = Err(super::decode::type_error("", &Value::Nil, ""));

@@ -109,10 +109,8 @@ pub(crate) fn join_front_end(
     let address = tcp_endpoint(&parallel.address, parallel.rpc_port);
     let identity = (parts.rank as u16).to_le_bytes();
     let open_with = |kind, most, at: &str| {
-        connect_socket(context, kind, identity, most, at).map_err(|why| EngineCoreError::Address {
-            address: at.to_owned(),
-            why,
-        })
+        connect_socket(context, kind, identity, most, at)
+            .map_err(|why| EngineCoreError::Address { address: at.to_owned(), why })
     };
     let open = |kind, at: &str| open_with(kind, CONTROL_HIGH_WATER_MARK, at);
     let handshake = open(zmq::DEALER, &address)?;
@@ -126,10 +124,8 @@ pub(crate) fn join_front_end(
             return ended.map(|_| None);
         }
     };
-    let addresses = SocketAddresses::read(&answer).map_err(|why| EngineCoreError::Answer {
-        address: address.clone(),
-        why,
-    })?;
+    let addresses = SocketAddresses::read(&answer)
+        .map_err(|why| EngineCoreError::Answer { address: address.clone(), why })?;
     let open_all = |kind, most, at: &[String]| -> Result<Vec<_>, EngineCoreError> {
         at.iter().map(|at| open_with(kind, most, at)).collect()
     };
@@ -161,11 +157,7 @@ pub(crate) fn join_front_end(
         coordinator = coordinator.is_some(),
         "joined the front end"
     );
-    Ok(Some(HandshakeSockets {
-        inputs,
-        outputs,
-        coordinator,
-    }))
+    Ok(Some(HandshakeSockets { inputs, outputs, coordinator }))
 }
 
 fn connect_socket(
@@ -200,14 +192,9 @@ fn receive_or_stop(
     stopped: &zmq::Socket,
     address: &str,
 ) -> Result<Option<Vec<u8>>, EngineCoreError> {
-    let mut items = [
-        socket.as_poll_item(zmq::POLLIN),
-        stopped.as_poll_item(zmq::POLLIN),
-    ];
+    let mut items = [socket.as_poll_item(zmq::POLLIN), stopped.as_poll_item(zmq::POLLIN)];
     if zmq::poll(&mut items, HANDSHAKE_TIMEOUT.as_millis() as i64)? == 0 {
-        return Err(EngineCoreError::Silent {
-            address: address.to_owned(),
-        });
+        return Err(EngineCoreError::Silent { address: address.to_owned() });
     }
     if items[1].is_readable() {
         return read_shutdown_signal(stopped).map(|()| None);
@@ -218,11 +205,8 @@ fn receive_or_stop(
 
 /// Encodes a HELLO or READY message of an engine that the front end did not start.
 fn encode_status(word: &str, hash: Option<&str>) -> Vec<u8> {
-    let mut entries = vec![
-        ("status", Value::from(word)),
-        ("local", false.into()),
-        ("headless", true.into()),
-    ];
+    let mut entries =
+        vec![("status", Value::from(word)), ("local", false.into()), ("headless", true.into())];
     entries.extend(hash.map(|hash| ("parallel_config_hash", hash.into())));
     ready::encode_map(entries)
 }
@@ -256,9 +240,7 @@ impl SocketAddresses {
             stats: text("frontend_stats_publish_address"),
         };
         if found.inputs.len() != found.outputs.len() {
-            return Err(format!(
-                "the numbers of input and output addresses differ: {message}"
-            ));
+            return Err(format!("the numbers of input and output addresses differ: {message}"));
         }
         Ok(found)
     }
@@ -276,11 +258,7 @@ mod tests {
 
     #[test]
     fn invalid_addresses_are_rejected() {
-        assert!(
-            SocketAddresses::read(b"\xc0")
-                .unwrap_err()
-                .contains("no inputs")
-        );
+        assert!(SocketAddresses::read(b"\xc0").unwrap_err().contains("no inputs"));
         assert!(SocketAddresses::read(b"").is_err());
     }
 }

@@ -113,10 +113,8 @@ impl InputThread {
     ) -> Result<(), EngineCoreError> {
         let sockets: Vec<_> = inputs.iter().chain(waves).collect();
         loop {
-            let mut items: Vec<_> = sockets
-                .iter()
-                .map(|socket| socket.as_poll_item(zmq::POLLIN))
-                .collect();
+            let mut items: Vec<_> =
+                sockets.iter().map(|socket| socket.as_poll_item(zmq::POLLIN)).collect();
             items.push(broken.as_poll_item(zmq::POLLIN));
             items.push(self.stopped.as_poll_item(zmq::POLLIN));
             let busy = self.requests.is_busy();
@@ -147,10 +145,7 @@ impl InputThread {
 
     fn handle_message(&self, frames: &[Vec<u8>]) {
         let (Some(kind), Some(payload)) = (frames.first(), frames.get(1)) else {
-            tracing::warn!(
-                frames = frames.len(),
-                "message of the front end is too short"
-            );
+            tracing::warn!(frames = frames.len(), "message of the front end is too short");
             return;
         };
         let handled = match kind.as_slice() {
@@ -171,9 +166,7 @@ impl InputThread {
     /// Handles the coordinator's notification that another data-parallel rank has requests.
     fn start_wave(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
         let fields = decode::decode_value(payload)?;
-        let wave = fields
-            .as_array()
-            .and_then(|fields| fields.first()?.as_u64());
+        let wave = fields.as_array().and_then(|fields| fields.first()?.as_u64());
         let wave =
             wave.ok_or_else(|| decode::type_error("wave", &fields, "an array of numbers"))?;
         if let Some(waves) = &self.parts.waves {

@@ -104,12 +104,7 @@ impl EngineCore {
                 let _ = failure.send(error);
             }
         })?;
-        Ok(Self {
-            stop,
-            thread,
-            joined: Some(joined),
-            failed,
-        })
+        Ok(Self { stop, thread, joined: Some(joined), failed })
     }
 
     /// Resolves when the engine has joined the front end; at most one call may await it.

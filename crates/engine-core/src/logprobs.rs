@@ -134,10 +134,7 @@ impl RequestedLogprobs {
             }));
             scored += 1;
         }
-        Some(PoolingTensor {
-            shape: vec![scored, columns],
-            numbers,
-        })
+        Some(PoolingTensor { shape: vec![scored, columns], numbers })
     }
 }
 
@@ -163,23 +160,16 @@ impl OtherTokens {
 
 impl Default for LogprobRows {
     fn default() -> Self {
-        Self {
-            columns: 1,
-            ids: Vec::new(),
-            values: Vec::new(),
-            ranks: Vec::new(),
-        }
+        Self { columns: 1, ids: Vec::new(), values: Vec::new(), ranks: Vec::new() }
     }
 }
 
 impl LogprobRows {
     fn push_row(&mut self, entries: Vec<RankedToken>) {
         self.columns = entries.len();
-        self.ranks
-            .extend(entries.first().map(|own| own.rank as i32));
+        self.ranks.extend(entries.first().map(|own| own.rank as i32));
         self.ids.extend(entries.iter().map(|entry| entry.id as i32));
-        self.values
-            .extend(entries.iter().map(|entry| entry.logprob));
+        self.values.extend(entries.iter().map(|entry| entry.logprob));
     }
 
     pub(crate) fn set_last_token_id(&mut self, id: u32) {

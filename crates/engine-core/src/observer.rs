@@ -54,11 +54,7 @@ impl OutputObserver {
     }
 
     fn close_step(&mut self, at: SimTime) {
-        self.done.push(EngineStep {
-            at,
-            events: std::mem::take(&mut self.open),
-            stats: None,
-        });
+        self.done.push(EngineStep { at, events: std::mem::take(&mut self.open), stats: None });
     }
 
     fn push_event(&mut self, at: SimTime, record: &SequenceRecord, event: StepEvent) {
@@ -98,9 +94,7 @@ impl EngineObserver for OutputObserver {
             used.running += 1;
         };
         let said = match event {
-            SchedulerEvent::Scheduled {
-                cached, external, ..
-            } => {
+            SchedulerEvent::Scheduled { cached, external, .. } => {
                 self.count_lora(record, starts);
                 if record.looked_up && self.cache {
                     self.stats.count_prefix_lookup(record);
@@ -118,9 +112,7 @@ impl EngineObserver for OutputObserver {
                     },
                 }
             }
-            SchedulerEvent::Drafts {
-                proposed, accepted, ..
-            } => {
+            SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.stats.count_draft(*proposed, *accepted);
                 return;
             }
@@ -178,11 +170,7 @@ impl EngineObserver for OutputObserver {
             false => counts != self.last_sent,
         };
         if self.done.is_empty() && news {
-            self.done.push(EngineStep {
-                at: self.at,
-                events: Vec::new(),
-                stats: None,
-            });
+            self.done.push(EngineStep { at: self.at, events: Vec::new(), stats: None });
         }
         if let Some(last) = self.done.last_mut() {
             last.stats = Some(Box::new(self.stats.take_and_reset()));

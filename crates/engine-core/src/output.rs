@@ -34,11 +34,7 @@ pub(crate) enum OutputItem {
     /// The engine accepted the request.
     Admitted(Box<ActiveRequest>),
     /// The request ended immediately: it was rejected, or its pooled result is ready.
-    Answered {
-        client: usize,
-        at: SimTime,
-        output: Box<EngineCoreOutput>,
-    },
+    Answered { client: usize, at: SimTime, output: Box<EngineCoreOutput> },
     /// The front end aborted the requests with these ids.
     Abort(Vec<Arc<str>>),
     /// The encoded response to a utility call.
@@ -92,11 +88,7 @@ impl ActiveRequest {
 
     fn note_event(&mut self, event: &StepEvent) {
         match event {
-            StepEvent::Scheduled {
-                queued,
-                scheduled,
-                prefill,
-            } => {
+            StepEvent::Scheduled { queued, scheduled, prefill } => {
                 self.events.push((EventType::Queued, *queued));
                 self.events.push((EventType::Scheduled, *scheduled));
                 self.prefill = Some(*prefill);
@@ -447,13 +439,10 @@ impl OutputThread {
         if output_queue.is_full() {
             return false;
         }
-        let ends = output_queue
-            .deferred_aborts()
-            .iter()
-            .map(|id| EngineCoreOutput {
-                finish: Some(FinishReason::Abort),
-                ..EngineCoreOutput::new(id.clone())
-            });
+        let ends = output_queue.deferred_aborts().iter().map(|id| EngineCoreOutput {
+            finish: Some(FinishReason::Abort),
+            ..EngineCoreOutput::new(id.clone())
+        });
         let ends: Vec<_> = ends.collect();
         let told = output_queue.send_or_queue(encode::encode_outputs(rank, at, &ends, None));
         if told {
@@ -505,10 +494,7 @@ mod tests {
             at: SimTime::ZERO,
         };
         let (queue, items) = channel();
-        let answer = OutputItem::Answer {
-            client: 0,
-            message: vec![0xc0],
-        };
+        let answer = OutputItem::Answer { client: 0, message: vec![0xc0] };
         assert!(queue.send(answer).is_ok());
         assert!(!sender.run(&items));
         assert_eq!(front.recv_bytes(0).as_deref(), Ok(ENGINE_CORE_DEAD));

@@ -71,10 +71,7 @@ impl OutputQueue {
         }
         if self.full && self.has_room_again() {
             self.full = false;
-            tracing::info!(
-                client = self.client,
-                "the front end reads its outputs again"
-            );
+            tracing::info!(client = self.client, "the front end reads its outputs again");
         }
         self.unsent.len() < before
     }

@@ -50,10 +50,7 @@ pub(crate) fn compute_pooling(
             shape: vec![rows, columns],
             numbers: prompt.chunks(1).flat_map(row).collect(),
         },
-        false => PoolingTensor {
-            shape: vec![columns],
-            numbers: row(prompt),
-        },
+        false => PoolingTensor { shape: vec![columns], numbers: row(prompt) },
     })
 }
 

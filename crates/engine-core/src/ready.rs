@@ -55,10 +55,7 @@ pub(crate) fn encode_ready_response(
         ("pipeline_parallel_size", parallel.pipeline.into()),
         ("decode_context_parallel_size", 1.into()),
         ("max_num_seqs", engine.max_num_seqs.into()),
-        (
-            "max_num_batched_tokens",
-            engine.max_num_batched_tokens.into(),
-        ),
+        ("max_num_batched_tokens", engine.max_num_batched_tokens.into()),
         ("instance_id", instance[..5].into()),
         ("supports_lora", config.lora.enabled.into()),
         ("max_loras", loras.into()),
@@ -67,21 +64,12 @@ pub(crate) fn encode_ready_response(
         ("kv_cache_max_concurrency", concurrency.into()),
         ("kv_events_config", kv_events_config(parts)),
         ("weight_transfer_backend", Value::Nil),
-        (
-            "enable_sleep_mode",
-            config.server.routes.enable_sleep_mode.into(),
-        ),
+        ("enable_sleep_mode", config.server.routes.enable_sleep_mode.into()),
         ("supports_draft_weight_updates", false.into()),
         ("effective_attention_block_size", engine.block_size.into()),
         ("coord_store_port", 0.into()),
-        (
-            "coordinator_input_address",
-            text(coordinator.as_ref().map(|(input, _)| input)),
-        ),
-        (
-            "coordinator_output_address",
-            text(coordinator.as_ref().map(|(_, output)| output)),
-        ),
+        ("coordinator_input_address", text(coordinator.as_ref().map(|(input, _)| input))),
+        ("coordinator_output_address", text(coordinator.as_ref().map(|(_, output)| output))),
     ])
 }
 

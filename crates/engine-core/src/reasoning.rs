@@ -74,12 +74,7 @@ impl ReasoningMarkers {
             None => tokenizer.encode(text, SpecialTokens::Without),
         });
         let known = !start.is_empty() && !end.is_empty();
-        known.then(|| Self {
-            start: start.into(),
-            end,
-            reasons_by_default,
-            ratio,
-        })
+        known.then(|| Self { start: start.into(), end, reasons_by_default, ratio })
     }
 
     /// Returns the token ids that end the reasoning.
@@ -116,11 +111,7 @@ impl ReasoningMarkers {
             Some("xhigh" | "max") => (self.ratio * 2.0).min(0.95),
             _ => self.ratio,
         };
-        let start = if open {
-            Arc::default()
-        } else {
-            self.start.clone()
-        };
+        let start = if open { Arc::default() } else { self.start.clone() };
         (share > 0.0).then_some((share, start))
     }
 }
@@ -130,12 +121,7 @@ mod tests {
     use super::*;
 
     fn thoughts(reasons_by_default: bool) -> ReasoningMarkers {
-        ReasoningMarkers {
-            start: [7].into(),
-            end: vec![8],
-            reasons_by_default,
-            ratio: 0.4,
-        }
+        ReasoningMarkers { start: [7].into(), end: vec![8], reasons_by_default, ratio: 0.4 }
     }
 
     fn kwargs(key: &str, value: impl Into<Value>) -> Value {
@@ -158,16 +144,9 @@ mod tests {
         assert_eq!(opened(&[1, 2], Some(false), &off), None);
         let low = kwargs("reasoning_effort", "low");
         assert_eq!(opened(&[], None, &low), Some((0.2, vec![7])));
-        assert_eq!(
-            thoughts(false).fraction_and_start_ids(&[1], None, &nil),
-            None
-        );
+        assert_eq!(thoughts(false).fraction_and_start_ids(&[1], None, &nil), None);
         let on = kwargs("thinking", true);
-        assert!(
-            thoughts(false)
-                .fraction_and_start_ids(&[1], None, &on)
-                .is_some()
-        );
+        assert!(thoughts(false).fraction_and_start_ids(&[1], None, &on).is_some());
     }
 
     #[test]

@@ -144,10 +144,7 @@ impl RequestFields {
         let header = |name: &str| map_member(&trace, name).as_str().map(Into::into);
         Ok(Self {
             prompt,
-            media: media
-                .iter()
-                .map(decode_media_feature)
-                .collect::<Result<_, _>>()?,
+            media: media.iter().map(decode_media_feature).collect::<Result<_, _>>()?,
             work,
             lora,
             cache_salt: fields.take_text(7),
@@ -174,10 +171,7 @@ fn tokens_of_embeddings(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
         });
         (key % 256) as u32
     };
-    bytes
-        .chunks_exact(bytes.len().checked_div(rows).unwrap_or(1).max(1))
-        .map(row)
-        .collect()
+    bytes.chunks_exact(bytes.len().checked_div(rows).unwrap_or(1).max(1)).map(row).collect()
 }
 
 impl PoolingParams {
@@ -214,9 +208,7 @@ impl RequestSampling {
                 let rows = rows.ok_or_else(|| {
                     type_error("prompt_logprob_token_ids", ids, "rows of whole numbers")
                 })?;
-                let first = map_member(&value, "prompt_logprob_start")
-                    .as_u64()
-                    .unwrap_or(0);
+                let first = map_member(&value, "prompt_logprob_start").as_u64().unwrap_or(0);
                 Some((usize::try_from(first).unwrap_or(usize::MAX), rows))
             }
         };

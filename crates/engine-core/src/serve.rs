@@ -59,10 +59,7 @@ struct SubmittingGuard {
 impl SubmittingGuard {
     fn count_tokens(all: &Arc<AtomicUsize>, own: usize) -> Self {
         all.fetch_add(own, Ordering::Relaxed);
-        Self {
-            all: all.clone(),
-            own,
-        }
+        Self { all: all.clone(), own }
     }
 }
 
@@ -140,16 +137,12 @@ impl RequestSubmitter {
     }
 
     async fn submit_request(&self, request: CoreRequest) -> OutputItem {
-        let CoreRequest {
-            id, client, fields, ..
-        } = request;
+        let CoreRequest { id, client, fields, .. } = request;
         match self.start_request(&id, client, fields).await {
             Ok(StartedRequest::Generated(active)) => OutputItem::Admitted(active),
-            Ok(StartedRequest::Pooled(output)) => OutputItem::Answered {
-                client,
-                at: self.parts.service.now(),
-                output,
-            },
+            Ok(StartedRequest::Pooled(output)) => {
+                OutputItem::Answered { client, at: self.parts.service.now(), output }
+            }
             Err(failure) => self.failure_item(client, id, failure),
         }
     }
@@ -176,10 +169,7 @@ impl RequestSubmitter {
         let eos = sampling.eos;
         let logprobs = self.active_logprobs(&sampling, &prompt);
         let service = &self.parts.service;
-        let lora = fields
-            .lora
-            .map(|lora| self.load_adapter(lora))
-            .transpose()?;
+        let lora = fields.lora.map(|lora| self.load_adapter(lora)).transpose()?;
         let thought = self.thoughts.as_ref().and_then(|thoughts| {
             thoughts.fraction_and_start_ids(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
@@ -213,9 +203,7 @@ impl RequestSubmitter {
         };
         let resolved = service.resolve_model(&self.rules, lora.as_deref());
         let resolved = resolved.map_err(|refusal| failure_of_error(&refusal))?;
-        let generated = service
-            .generate(&self.rules, resolved, Box::new(request))
-            .await;
+        let generated = service.generate(&self.rules, resolved, Box::new(request)).await;
         let generated = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
         let own = service.generator.tokenizer().eos_id();
         Ok(StartedRequest::Generated(Box::new(ActiveRequest::new(
@@ -230,10 +218,7 @@ impl RequestSubmitter {
 
     fn load_adapter(&self, lora: LoraRequest) -> Result<String, RequestFailure> {
         let name = lora.name.clone();
-        self.adapters
-            .load_adapter(lora)
-            .map(|()| name)
-            .map_err(validation_failure)
+        self.adapters.load_adapter(lora).map(|()| name).map_err(validation_failure)
     }
 
     fn active_logprobs(
@@ -259,12 +244,8 @@ impl RequestSubmitter {
         if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
             let tokenizer = self.parts.service.generator.tokenizer();
             let words = sampling.bad_words.iter();
-            let words = words.map(|ids| {
-                tokenizer
-                    .decode(ids, SpecialTokens::With)
-                    .trim_start()
-                    .to_owned()
-            });
+            let words =
+                words.map(|ids| tokenizer.decode(ids, SpecialTokens::With).trim_start().to_owned());
             let words: BTreeSet<String> = words.collect();
             sampling.params.bad_words = Some(words.into_iter().collect());
         }
@@ -294,14 +275,8 @@ impl RequestSubmitter {
             return Ok(faults);
         };
         faults.report_fault(service, failure.name());
-        let message = failure
-            .error_message(service.models.displayed_name())
-            .to_string();
-        Err(failure_of_status(
-            failure.http_status(),
-            failure.name(),
-            message,
-        ))
+        let message = failure.error_message(service.models.displayed_name()).to_string();
+        Err(failure_of_status(failure.http_status(), failure.name(), message))
     }
 
     /// Returns the complete output of a pooling request, which takes no simulated time.
@@ -322,11 +297,7 @@ impl RequestSubmitter {
             pooled: Some(pooled),
             finish: Some(FinishReason::Stop),
             events: vec![(EventType::Queued, now), (EventType::Scheduled, now)],
-            prefill: Some(PrefillStats {
-                prompt: prompt.len() as u32,
-                cached: 0,
-                external: 0,
-            }),
+            prefill: Some(PrefillStats { prompt: prompt.len() as u32, cached: 0, external: 0 }),
             ..EngineCoreOutput::new(id)
         })
     }
@@ -354,20 +325,12 @@ fn failure_of_status(status: u16, code: &'static str, message: String) -> Reques
 }
 
 fn permanent_failure(code: &'static str, message: String) -> RequestFailure {
-    let error = EngineRequestError {
-        code,
-        message,
-        retryable: false,
-    };
+    let error = EngineRequestError { code, message, retryable: false };
     (FinishReason::Error, Some(error))
 }
 
 fn retryable_failure(code: &'static str, message: String) -> RequestFailure {
-    let error = EngineRequestError {
-        code,
-        message,
-        retryable: true,
-    };
+    let error = EngineRequestError { code, message, retryable: true };
     (FinishReason::Error, Some(error))
 }
 

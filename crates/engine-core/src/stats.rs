@@ -66,19 +66,12 @@ impl CacheLookups {
 
 impl DraftCounts {
     pub(crate) fn new(tokens: usize) -> Self {
-        Self {
-            drafts: 0,
-            proposed: vec![0; tokens],
-            accepted: vec![0; tokens],
-        }
+        Self { drafts: 0, proposed: vec![0; tokens], accepted: vec![0; tokens] }
     }
 
     fn add_draft(&mut self, proposed: u32, accepted: u32) {
         let count = |positions: &mut [u64], n: u32| {
-            positions
-                .iter_mut()
-                .take(n as usize)
-                .for_each(|at| *at += 1);
+            positions.iter_mut().take(n as usize).for_each(|at| *at += 1);
         };
         self.drafts += 1;
         count(&mut self.proposed, proposed);
@@ -126,14 +119,7 @@ impl SchedulerStats {
     }
 
     pub(crate) fn write(&self, w: &mut MsgpackWriter) {
-        let EngineStats {
-            running,
-            waiting,
-            deferred,
-            used_blocks,
-            total_blocks,
-            ..
-        } = self.gauges;
+        let EngineStats { running, waiting, deferred, used_blocks, total_blocks, .. } = self.gauges;
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
         // `vllm-rs` requires every key whose value may not be nil.
         w.write_map_len(12);
@@ -163,10 +149,7 @@ impl SchedulerStats {
 
     fn write_loras(&self, w: &mut MsgpackWriter) {
         let used = |count: fn(&AdapterSequences) -> u64| {
-            let used = self
-                .loras
-                .iter()
-                .map(move |(name, used)| (name, count(used)));
+            let used = self.loras.iter().map(move |(name, used)| (name, count(used)));
             used.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
         };
         w.write_text("waiting_lora_adapters");

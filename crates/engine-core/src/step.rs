@@ -16,11 +16,7 @@ pub(crate) struct EngineStep {
 
 #[derive(Debug)]
 pub(crate) enum StepEvent {
-    Scheduled {
-        queued: SimTime,
-        scheduled: SimTime,
-        prefill: PrefillStats,
-    },
+    Scheduled { queued: SimTime, scheduled: SimTime, prefill: PrefillStats },
     Preempted(SimTime),
     Resumed(SimTime),
     Tokens(u32),

@@ -26,10 +26,7 @@ struct WaveState {
 impl DataParallelWaves {
     /// Creates the wave state of idle ranks; the lowest rank in this process is `first_rank`.
     pub fn new(first_rank: u32) -> Self {
-        Self {
-            leads: first_rank == 0,
-            state: Mutex::default(),
-        }
+        Self { leads: first_rank == 0, state: Mutex::default() }
     }
 
     /// A poisoned lock is safe to use, because each change is one assignment.

@@ -32,28 +32,15 @@ fn play(name: &str, slots: usize, requests: u64, output: u32, delays: &TokenDela
         ..SlotSchedulerConfig::default()
     });
     let arrivals: Vec<_> = (0..requests)
-        .map(|id| {
-            (
-                SimTime::from_millis(id / 8),
-                Sequence::new(SeqId(id), 100, output),
-            )
-        })
+        .map(|id| (SimTime::from_millis(id / 8), Sequence::new(SeqId(id), 100, output)))
         .collect();
     let start = Instant::now();
     let log = offline::run(&mut pool, arrivals).expect("the queue has no bound");
     let taken = start.elapsed().as_nanos();
-    let ended = log
-        .iter()
-        .filter(|(_, event)| matches!(event, SchedulerEvent::Ended { .. }));
-    assert_eq!(
-        ended.count() as u64,
-        requests,
-        "{name}: some requests never end"
-    );
-    let (each, token) = (
-        taken / u128::from(requests),
-        taken / u128::from(requests * u64::from(output)),
-    );
+    let ended = log.iter().filter(|(_, event)| matches!(event, SchedulerEvent::Ended { .. }));
+    assert_eq!(ended.count() as u64, requests, "{name}: some requests never end");
+    let (each, token) =
+        (taken / u128::from(requests), taken / u128::from(requests * u64::from(output)));
     println!("{name:<28} {token:>9} ns per token {each:>9} ns per request");
 }
 
@@ -82,11 +69,8 @@ impl Loop {
             };
             BlockKey(name.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         });
-        let plan = BlockPlan {
-            keys: keys.collect(),
-            block_size: self.block,
-            ..BlockPlan::default()
-        };
+        let plan =
+            BlockPlan { keys: keys.collect(), block_size: self.block, ..BlockPlan::default() };
         Sequence {
             plan: Some(Arc::new(plan)),
             ..Sequence::new(SeqId(id), self.prompt, self.output)
@@ -158,24 +142,8 @@ const TIER: HostCacheConfig = HostCacheConfig {
 fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
     let scale = if full { 1 } else { 1000 };
     for (name, batch, prompt, output, block, groups, requests) in [
-        (
-            "vllm 64 x 1024/128, block 64",
-            64,
-            1024,
-            128,
-            64,
-            0,
-            100_000,
-        ),
-        (
-            "vllm 64 x 1024/128, 8 prefix groups",
-            64,
-            1024,
-            128,
-            64,
-            8,
-            50_000,
-        ),
+        ("vllm 64 x 1024/128, block 64", 64, 1024, 128, 64, 0, 100_000),
+        ("vllm 64 x 1024/128, 8 prefix groups", 64, 1024, 128, 64, 8, 50_000),
         ("vllm 64 x 4096/512, block 16", 64, 4096, 512, 16, 0, 20_000),
         ("vllm 64 x 128/1024, block 16", 64, 128, 1024, 16, 0, 20_000),
         ("vllm 256 x 256/256, block 16", 256, 256, 256, 16, 0, 50_000),
@@ -199,10 +167,7 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                     num_gpu_blocks,
                     enable_prefix_caching: caching,
                     block_size: block,
-                    reporting: ReportingConfig {
-                        run_lengths,
-                        ..ReportingConfig::default()
-                    },
+                    reporting: ReportingConfig { run_lengths, ..ReportingConfig::default() },
                     host_tier: host.then_some(TIER),
                     async_scheduling: false,
                     ..VllmConfig::default()
@@ -236,26 +201,8 @@ fn main() {
         ..TokenDelays::default()
     };
     for slots in [8, 1000] {
-        play(
-            &format!("no delays, {slots} slots"),
-            slots,
-            requests,
-            100,
-            &TokenDelays::default(),
-        );
-        play(
-            &format!("exact delays, {slots} slots"),
-            slots,
-            requests,
-            100,
-            &exact,
-        );
-        play(
-            &format!("drawn delays, {slots} slots"),
-            slots,
-            requests,
-            100,
-            &drawn,
-        );
+        play(&format!("no delays, {slots} slots"), slots, requests, 100, &TokenDelays::default());
+        play(&format!("exact delays, {slots} slots"), slots, requests, 100, &exact);
+        play(&format!("drawn delays, {slots} slots"), slots, requests, 100, &drawn);
     }
 }

@@ -28,13 +28,8 @@ fn main() -> Result<(), Fault> {
         let point: Value = serde_json::from_str(line)?;
         let text = |key: &str| point[key].as_str().unwrap_or_default();
         let count = |key: &str| point[key].as_u64().unwrap_or(1);
-        let who = format!(
-            "{} {} {} TP {}",
-            text("system"),
-            text("backend"),
-            text("model"),
-            count("tp")
-        );
+        let who =
+            format!("{} {} {} TP {}", text("system"), text("backend"), text("model"), count("tp"));
         let aic = match opened.get(&who) {
             Some(aic) => aic,
             None => {
@@ -51,16 +46,8 @@ fn main() -> Result<(), Fault> {
             "decode" => aic.decode_ms(count("requests"), count("requests"), count("context") + 1),
             "prefill" => aic.prefill_ms(count("requests"), count("new_tokens"), count("prefix")),
             _ => aic.combined_pass_ms(
-                (
-                    count("prefill_requests"),
-                    count("new_tokens"),
-                    count("prefix"),
-                ),
-                (
-                    count("decode_requests"),
-                    count("decode_requests"),
-                    count("context") + 1,
-                ),
+                (count("prefill_requests"), count("new_tokens"), count("prefix")),
+                (count("decode_requests"), count("decode_requests"), count("context") + 1),
             ),
         };
         let off = (ms / point["ms"].as_f64().unwrap_or(0.0) - 1.0).abs();

@@ -5,10 +5,7 @@ use vllm_sim_engine::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo};
 fn main() {
     // Ten token ids in blocks of four: two full blocks, and two further tokens.
     let prompt: Vec<u32> = (1000..1010).collect();
-    let extras = ExtraKeys {
-        model: "my-model".into(),
-        ..ExtraKeys::default()
-    };
+    let extras = ExtraKeys { model: "my-model".into(), ..ExtraKeys::default() };
     for algo in [
         HashAlgo::Sha256,
         HashAlgo::Sha256Cbor,

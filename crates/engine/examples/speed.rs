@@ -11,26 +11,16 @@ use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
 use vllm_sim_engine::{BlockKey, BlockPlan, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence};
 use vllm_sim_random::mix_u64_pair;
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "it measures the speed of the host"
-)]
+#[expect(clippy::disallowed_methods, reason = "it measures the speed of the host")]
 fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
     let (prompt, output, requests) = (512, 256, 20_000);
     let mut out = Outbox::new();
     let (mut next, mut tokens, mut now) = (0, 0u64, SimTime::ZERO);
     let submit = |engine: &mut dyn Scheduler, now, id: u64, out: &mut Outbox| {
         let keys = (0..u64::from((prompt + output) / block)).map(|i| BlockKey(mix_u64_pair(id, i)));
-        let plan = BlockPlan {
-            keys: keys.collect(),
-            block_size: block,
-            ..BlockPlan::default()
-        };
+        let plan = BlockPlan { keys: keys.collect(), block_size: block, ..BlockPlan::default() };
         let plan = Some(Arc::new(plan));
-        let seq = Sequence {
-            plan,
-            ..Sequence::new(SeqId(id), prompt, output)
-        };
+        let seq = Sequence { plan, ..Sequence::new(SeqId(id), prompt, output) };
         assert!(engine.submit(now, seq, out).is_ok());
     };
     let start = std::time::Instant::now();
@@ -63,14 +53,9 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
 }
 
 fn main() {
-    let batch = std::env::args()
-        .nth(1)
-        .and_then(|arg| arg.parse().ok())
-        .unwrap_or(64);
-    let (Some(shape), Some(gpu)) = (
-        known_model_shape("meta-llama/Llama-3.1-8B"),
-        find_gpu("H100"),
-    ) else {
+    let batch = std::env::args().nth(1).and_then(|arg| arg.parse().ok()).unwrap_or(64);
+    let (Some(shape), Some(gpu)) = (known_model_shape("meta-llama/Llama-3.1-8B"), find_gpu("H100"))
+    else {
         return;
     };
     let Ok(roofline) = Roofline::new(&RooflineSetup::new(shape, gpu.clone())) else {
@@ -89,12 +74,7 @@ fn main() {
             measure(name, &mut engine, 16, batch);
         }
     }
-    let config = SglangConfig {
-        latency,
-        num_pages: 30_000,
-        page_size: 16,
-        ..Default::default()
-    };
+    let config = SglangConfig { latency, num_pages: 30_000, page_size: 16, ..Default::default() };
     if let Ok(mut engine) = SglangScheduler::new(config) {
         measure("sglang", &mut engine, 16, batch);
     }

@@ -16,10 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             decode: Duration::from_millis(10),
         },
         num_gpu_blocks: 100,
-        reporting: ReportingConfig {
-            kv_events: true,
-            ..ReportingConfig::default()
-        },
+        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
         ..VllmConfig::default()
     })?;
     let hasher = BlockHasher::new(BlockHashConfig {

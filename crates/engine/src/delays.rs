@@ -113,9 +113,7 @@ impl TokenDelays {
                 scale_duration(self.ttft.1, load),
             ),
             (_, false) => {
-                let work = self
-                    .prefill_per_token
-                    .saturating_mul(prompt.saturating_sub(cached));
+                let work = self.prefill_per_token.saturating_mul(prompt.saturating_sub(cached));
                 let mean = scale_duration(self.prefill_overhead.saturating_add(work), load);
                 rng.draw_clamped_delay(mean, self.prefill_std_dev)
             }
@@ -141,10 +139,8 @@ impl TokenDelays {
 
     /// Draws the delay before each token after the first.
     pub fn draw_inter_token_delay(&self, load: f64, rng: &mut impl DrawRandom) -> Duration {
-        let delay = rng.draw_clamped_delay(
-            scale_duration(self.itl.0, load),
-            scale_duration(self.itl.1, load),
-        );
+        let delay = rng
+            .draw_clamped_delay(scale_duration(self.itl.0, load), scale_duration(self.itl.1, load));
         self.divide_by_speedup(delay)
     }
 
@@ -175,9 +171,5 @@ fn scale_duration(d: Duration, by: f64) -> Duration {
         return d;
     }
     let nanos = d.as_nanos() as f64 * by;
-    if nanos.is_finite() {
-        Duration::from_nanos(nanos.round() as u64)
-    } else {
-        Duration::MAX
-    }
+    if nanos.is_finite() { Duration::from_nanos(nanos.round() as u64) } else { Duration::MAX }
 }

@@ -42,9 +42,7 @@ impl ParsedDuration {
 /// Returns a sentence to follow «X is not a duration: ».
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let typed = parse_signed_duration(text, 1_000_000)?;
-    typed
-        .non_negative()
-        .ok_or_else(|| "it is negative".to_owned())
+    typed.non_negative().ok_or_else(|| "it is negative".to_owned())
 }
 
 /// Parses `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit is in `bare_unit` nanoseconds.
@@ -61,16 +59,9 @@ pub fn parse_signed_duration(text: &str, bare_unit: u64) -> Result<ParsedDuratio
         return Err("it is empty".to_owned());
     }
     let alone = body.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let nanos = if alone {
-        decimal_times_unit(body, bare_unit)?
-    } else {
-        parse_nanos(body)?
-    };
+    let nanos = if alone { decimal_times_unit(body, bare_unit)? } else { parse_nanos(body)? };
     let nanos = i64::try_from(nanos).map_err(|_| DURATION_OVERFLOW_MESSAGE.to_owned())?;
-    Ok(ParsedDuration {
-        nanos: if negative { -nanos } else { nanos },
-        bare: alone && nanos != 0,
-    })
+    Ok(ParsedDuration { nanos: if negative { -nanos } else { nanos }, bare: alone && nanos != 0 })
 }
 
 fn parse_nanos(mut rest: &str) -> Result<u64, String> {
@@ -80,9 +71,7 @@ fn parse_nanos(mut rest: &str) -> Result<u64, String> {
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .ok_or_else(|| format!("missing unit after {rest:?}"))?;
         let (number, tail) = rest.split_at(digits);
-        let end = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         let (_, nanos) = DURATION_UNITS
             .iter()
@@ -119,10 +108,7 @@ fn decimal_times_unit(number: &str, unit: u64) -> Result<u64, String> {
             value * u128::from(unit) / scale
         }
     };
-    whole
-        .checked_mul(unit)
-        .and_then(|n| n.checked_add(u64::try_from(part).ok()?))
-        .ok_or_else(long)
+    whole.checked_mul(unit).and_then(|n| n.checked_add(u64::try_from(part).ok()?)).ok_or_else(long)
 }
 
 /// Formats a duration as Go does, with `us` for microseconds: `1.5s`, `250us`, `1h2m0s`, `0s`.
@@ -175,44 +161,21 @@ mod tests {
             ("1m0.000000001s", 60_000_000_001),
             ("-3ms", -3_000_000),
         ] {
-            assert_eq!(
-                parse_signed_duration(text, MS).map(|t| t.nanos),
-                Ok(nanos),
-                "{text}"
-            );
+            assert_eq!(parse_signed_duration(text, MS).map(|t| t.nanos), Ok(nanos), "{text}");
         }
     }
 
     #[test]
     fn bare_numbers_count_in_the_given_unit() {
         let half = parse_signed_duration("0.5", MS);
-        assert_eq!(
-            half,
-            Ok(ParsedDuration {
-                nanos: 500_000,
-                bare: true
-            })
-        );
+        assert_eq!(half, Ok(ParsedDuration { nanos: 500_000, bare: true }));
         assert_eq!(parse_signed_duration("0", MS).map(|t| t.bare), Ok(false));
-        assert_eq!(
-            parse_signed_duration("20", 1_000_000_000).map(|t| t.nanos),
-            Ok(20_000_000_000)
-        );
+        assert_eq!(parse_signed_duration("20", 1_000_000_000).map(|t| t.nanos), Ok(20_000_000_000));
     }
 
     #[test]
     fn invalid_durations_are_rejected() {
-        for text in [
-            "",
-            "-",
-            "ms",
-            "1x",
-            "1.2.3s",
-            "1s2",
-            "99999999999h",
-            "1e3",
-            "1 s",
-        ] {
+        for text in ["", "-", "ms", "1x", "1.2.3s", "1s2", "99999999999h", "1e3", "1 s"] {
             assert!(parse_signed_duration(text, MS).is_err(), "{text}");
         }
     }

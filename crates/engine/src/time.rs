@@ -43,10 +43,7 @@ impl SimTime {
 impl Add<Duration> for SimTime {
     type Output = Self;
     fn add(self, d: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -65,11 +62,6 @@ impl Sub for SimTime {
 
 impl fmt::Debug for SimTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}.{:09}s",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000
-        )
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }

@@ -38,10 +38,7 @@ impl<T> Ord for TimerEntry<T> {
 
 impl<T> Default for TimerQueue<T> {
     fn default() -> Self {
-        Self {
-            heap: BinaryHeap::new(),
-            set: 0,
-        }
+        Self { heap: BinaryHeap::new(), set: 0 }
     }
 }
 
@@ -71,12 +68,7 @@ impl<T> TimerQueue<T> {
         let entries = std::mem::take(&mut self.heap).into_vec();
         self.heap = entries
             .into_iter()
-            .map(|Reverse(e)| {
-                Reverse(TimerEntry {
-                    due: e.due + by,
-                    ..e
-                })
-            })
+            .map(|Reverse(e)| Reverse(TimerEntry { due: e.due + by, ..e }))
             .collect();
     }
 

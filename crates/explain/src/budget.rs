@@ -28,26 +28,14 @@ pub(super) fn write_memory_budget(
     let rule = |share: &str| format!("gpu-memory-utilization {utilization} {share}");
     let lines = [
         ("all of it", total, "the driver's count".to_owned()),
-        (
-            "not used by vLLM",
-            total * (1.0 - utilization),
-            rule("is not more"),
-        ),
+        ("not used by vLLM", total * (1.0 - utilization), rule("is not more")),
         (
             "weights",
             memory.weight_bytes,
             format!("config.json, over {} GPUs{spread}", setup.tp * setup.pp),
         ),
-        (
-            "draft model",
-            reserved.drafts,
-            "--speculative-config: layers by the method".to_owned(),
-        ),
-        (
-            "adapters",
-            reserved.adapters,
-            "max-loras slots of max-lora-rank".to_owned(),
-        ),
+        ("draft model", reserved.drafts, "--speculative-config: layers by the method".to_owned()),
+        ("adapters", reserved.adapters, "max-loras slots of max-lora-rank".to_owned()),
         (
             "activations and more",
             memory.overhead_bytes,
@@ -85,20 +73,12 @@ pub(super) fn write_encoder_times(
         "Encoder     at most {} embeddings a step, and as many in its cache: {}{split}",
         encoder.budget, encoder.rule
     )?;
-    let input = |kind| PromptMediaItem {
-        key: 0,
-        kind,
-        start: 0,
-        len: SAMPLE_EMBEDDINGS,
-    };
+    let input = |kind| PromptMediaItem { key: 0, kind, start: 0, len: SAMPLE_EMBEDDINGS };
     for (kind, shape, name) in [
         (EncoderKind::Vision, encoder.shapes.0, "an image"),
         (EncoderKind::Audio, encoder.shapes.1, "audio"),
     ] {
-        let ms = engine
-            .encoder_time(std::iter::once(input(kind)))
-            .as_secs_f64()
-            * 1e3;
+        let ms = engine.encoder_time(std::iter::once(input(kind))).as_secs_f64() * 1e3;
         if let Some(shape) = shape.filter(|_| ms > 0.0) {
             writeln!(
                 text,
@@ -131,10 +111,7 @@ pub(super) fn write_draft_times(text: &mut String, engine: &VllmConfig) -> fmt::
         all *= chance;
         accepted += all;
     }
-    let shown: Vec<String> = chances
-        .iter()
-        .map(|chance| format!("{chance:.2}"))
-        .collect();
+    let shown: Vec<String> = chances.iter().map(|chance| format!("{chance:.2}")).collect();
     write!(
         text,
         "Drafts      {} per step, accepted with probability {} if all before are accepted: {:.2} \

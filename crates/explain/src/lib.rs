@@ -83,11 +83,7 @@ fn write_explanation(
     engine: &VllmConfig,
     setup: Option<(&RooflineSetup, f64, &str)>,
     derived: &[DerivedSetting<'_>],
-    CacheSizes {
-        kv: cache,
-        host,
-        encoder,
-    }: CacheSizes<'_>,
+    CacheSizes { kv: cache, host, encoder }: CacheSizes<'_>,
 ) -> fmt::Result {
     writeln!(text, "Model       {name}")?;
     if let Some((setup, utilization, _)) = setup {
@@ -106,11 +102,7 @@ fn write_explanation(
         "Batch       at most {} sequences, {} tokens a step; steps are scheduled {}",
         engine.max_num_seqs,
         engine.max_num_batched_tokens,
-        if engine.async_scheduling {
-            "one ahead"
-        } else {
-            "one at a time"
-        },
+        if engine.async_scheduling { "one ahead" } else { "one at a time" },
     )?;
     if let Some(encoder) = encoder {
         budget::write_encoder_times(text, engine, encoder)?;
@@ -133,10 +125,7 @@ fn write_explanation(
     {
         match setup.coefficients == RooflineCoefficients::default() {
             true => nearest_run::write_nearest_runs(text, setup)?,
-            false => writeln!(
-                text,
-                "Evidence    none: the constants differ from the defaults"
-            )?,
+            false => writeln!(text, "Evidence    none: the constants differ from the defaults")?,
         }
     }
     budget::write_draft_times(text, engine)?;
@@ -144,10 +133,7 @@ fn write_explanation(
         budget::write_memory_budget(text, setup, utilization, cache)?;
     }
     write_derived_settings(text, derived)?;
-    writeln!(
-        text,
-        "\nOne decode step, context {DECODE_CONTEXT_TOKENS} each (ms)\n"
-    )?;
+    writeln!(text, "\nOne decode step, context {DECODE_CONTEXT_TOKENS} each (ms)\n")?;
     write_decode_times(text, engine)?;
     writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
     write_prefill_times(text, engine)
@@ -161,10 +147,7 @@ fn write_kv_cache(
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
     let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
     match cache.filter(|cache| cache.plan.sparse_groups > 0) {
-        None => writeln!(
-            text,
-            "KV cache    {blocks} blocks of {size} = {tokens} tokens"
-        ),
+        None => writeln!(text, "KV cache    {blocks} blocks of {size} = {tokens} tokens"),
         Some(cache) => writeln!(
             text,
             "KV cache    {blocks} usable blocks of {size} tokens that the groups share; room for {} \
@@ -194,10 +177,9 @@ fn write_layer_groups(text: &mut String, cache: &KvCacheCapacity, context: u32) 
     let sparse_groups = 0..plan.sparse_groups;
     let full_groups = plan.sparse_groups..plan.sparse_groups + plan.full_groups;
     let (full, few) = cache.request_blocks;
-    for (groups, keeps, blocks) in [
-        (sparse_groups, sparse.as_str(), few),
-        (full_groups, "all tokens", full),
-    ] {
+    for (groups, keeps, blocks) in
+        [(sparse_groups, sparse.as_str(), few), (full_groups, "all tokens", full)]
+    {
         let name = match groups.len() {
             0 => continue,
             1 => groups.start.to_string(),
@@ -234,10 +216,7 @@ fn write_host_cache(text: &mut String, host: &KvOffloadConfig, block_size: u32) 
 
 fn write_derived_settings(text: &mut String, derived: &[DerivedSetting<'_>]) -> fmt::Result {
     if !derived.is_empty() {
-        writeln!(
-            text,
-            "\nFlags that were not set, and the rule for each value\n"
-        )?;
+        writeln!(text, "\nFlags that were not set, and the rule for each value\n")?;
     }
     for DerivedSetting { flag, value, rule } in derived {
         writeln!(text, "{flag:<24}{value:>10}   {rule}")?;
@@ -258,21 +237,13 @@ fn write_model_shape(text: &mut String, shape: &ModelShape) -> fmt::Result {
         shape.vocab,
     )?;
     if let Some(moe) = shape.moe {
-        write!(
-            text,
-            "; {} experts of {}, {} each",
-            moe.experts, moe.intermediate, moe.per_token
-        )?;
+        write!(text, "; {} experts of {}, {} each", moe.experts, moe.intermediate, moe.per_token)?;
         if moe.layers < shape.layers {
             write!(text, " in {} layers", moe.layers)?;
         }
     }
     if let Some(window) = shape.window {
-        write!(
-            text,
-            "; {} layers see {} tokens",
-            window.layers, window.tokens
-        )?;
+        write!(text, "; {} layers see {} tokens", window.layers, window.tokens)?;
     }
     let weights = shape.quantization.scheme.weight_dtype_name();
     writeln!(text, "; weights {weights}")
@@ -314,11 +285,7 @@ fn write_memory(
     match cache {
         // The table of groups has this number.
         Some(cache) if cache.plan.sparse_groups > 0 => writeln!(text),
-        None => writeln!(
-            text,
-            "; {} blocks fit into {utilization} of it",
-            memory.blocks
-        ),
+        None => writeln!(text, "; {} blocks fit into {utilization} of it", memory.blocks),
         Some(cache) => writeln!(
             text,
             "; {:.2} GB of cache are {} blocks",
@@ -336,34 +303,20 @@ fn decode_batch(n: u32, window: Option<u32>) -> BatchWork {
 
 fn write_decode_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let window = engine.latency.sliding_window();
-    let sizes = DECODE_BATCH_SIZES
-        .iter()
-        .copied()
-        .filter(|&n| n <= engine.max_num_seqs);
+    let sizes = DECODE_BATCH_SIZES.iter().copied().filter(|&n| n <= engine.max_num_seqs);
     let steps: Vec<(u32, BatchWork)> = sizes.map(|n| (n, decode_batch(n, window))).collect();
     write_table_line(text, "sequences", steps.iter().map(|(n, _)| n.to_string()))?;
     let ms = |batch: &BatchWork| engine.step_time(batch).as_secs_f64() * 1e3;
-    write_table_line(
-        text,
-        "step",
-        steps.iter().map(|(_, batch)| format!("{:.2}", ms(batch))),
-    )?;
+    write_table_line(text, "step", steps.iter().map(|(_, batch)| format!("{:.2}", ms(batch))))?;
     let rate = |n: u32, ms: f64| match ms {
         0.0 => "-".to_owned(),
         ms => format!("{:.0}", f64::from(n) * 1e3 / ms),
     };
-    write_table_line(
-        text,
-        "tokens/s",
-        steps.iter().map(|(n, batch)| rate(*n, ms(batch))),
-    )?;
+    write_table_line(text, "tokens/s", steps.iter().map(|(n, batch)| rate(*n, ms(batch))))?;
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(());
     };
-    let parts: Vec<_> = steps
-        .iter()
-        .map(|(_, batch)| roofline.step_breakdown(batch))
-        .collect();
+    let parts: Vec<_> = steps.iter().map(|(_, batch)| roofline.step_breakdown(batch)).collect();
     write_step_parts(text, &parts)?;
     write_weights_from_host(text, engine, steps.iter().map(|_| 1))
 }
@@ -384,20 +337,12 @@ fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
             batch
         })
     };
-    write_table_line(
-        text,
-        "steps",
-        lengths.iter().map(|&n| chunks(n).count().to_string()),
-    )?;
+    write_table_line(text, "steps", lengths.iter().map(|&n| chunks(n).count().to_string()))?;
     let time = |n: u32| -> f64 {
         let steps = chunks(n).map(|batch| engine.step_time(&batch));
         steps.map(|d| d.as_secs_f64() * 1e3).sum()
     };
-    write_table_line(
-        text,
-        "first token",
-        lengths.iter().map(|&n| format!("{:.1}", time(n))),
-    )?;
+    write_table_line(text, "first token", lengths.iter().map(|&n| format!("{:.1}", time(n))))?;
     if let Some(tier) = &engine.host_tier {
         let chunk = tier.blocks_per_chunk * engine.block_size;
         let load = |n: u32| match n / chunk.max(1) {
@@ -526,10 +471,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        assert!(
-            !text.contains("experts") && !text.contains("all-reduce"),
-            "{text}"
-        );
+        assert!(!text.contains("experts") && !text.contains("all-reduce"), "{text}");
         assert!(text.lines().all(|line| line.len() < 170), "{text}");
     }
 
@@ -546,14 +488,9 @@ mod tests {
             ..VllmConfig::default()
         };
         let text = explain_engine("some", &engine, None, "", &[], CacheSizes::default());
-        let rows: Vec<Vec<&str>> = text
-            .lines()
-            .map(|line| line.split_whitespace().collect())
-            .collect();
+        let rows: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");
-        assert!(
-            rows.contains(&vec!["first", "token", "10.0", "10.0", "20.0", "80.0"]),
-            "{text}"
-        );
+        assert!(rows.contains(&vec!["first", "token", "10.0", "10.0", "20.0", "80.0"]), "{text}");
     }
 }

@@ -100,10 +100,7 @@ impl RecordedDeployment {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
             (self.tp != asked.tp, "tensor parallelism"),
-            (
-                (size - 1.0).abs() > SAME_MODEL_SIZE_TOLERANCE,
-                "size of the model",
-            ),
+            ((size - 1.0).abs() > SAME_MODEL_SIZE_TOLERANCE, "size of the model"),
         ]
         .into_iter()
         .filter_map(|(differs, what)| differs.then_some(what))
@@ -121,14 +118,9 @@ impl RecordedDeployment {
 }
 
 fn nearest_deployment(asked: &RecordedDeployment) -> Option<RecordedDeployment> {
-    let known = RECORDED_DEPLOYMENTS_CSV
-        .lines()
-        .filter_map(RecordedDeployment::parse_csv_line);
+    let known = RECORDED_DEPLOYMENTS_CSV.lines().filter_map(RecordedDeployment::parse_csv_line);
     let known = known.filter(|known| known.is_comparable_to(asked));
-    known.min_by(|a, b| {
-        a.distance_doublings(asked)
-            .total_cmp(&b.distance_doublings(asked))
-    })
+    known.min_by(|a, b| a.distance_doublings(asked).total_cmp(&b.distance_doublings(asked)))
 }
 
 /// Known errors of a latency prediction, from the nearest recorded deployment.
@@ -178,15 +170,7 @@ impl DeploymentEvidence {
 
 fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
-    let memory = KvCacheMemory::new(
-        shape,
-        &setup.gpu,
-        setup.weight_ranks(),
-        1.0,
-        (16, 2),
-        1,
-        None,
-    );
+    let memory = KvCacheMemory::new(shape, &setup.gpu, setup.weight_ranks(), 1.0, (16, 2), 1, None);
     let asked = RecordedDeployment {
         judge: "",
         model: "",
@@ -218,13 +202,7 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
             short: "none".to_owned(),
         };
     };
-    let RecordedDeployment {
-        model,
-        gpu,
-        weights,
-        tp,
-        ..
-    } = found;
+    let RecordedDeployment { model, gpu, weights, tp, .. } = found;
     let differences = found.differing_properties(&asked);
     let recorded = match differences[..] {
         [] => format!(
@@ -254,19 +232,14 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
         true => format!("{ttft}{itl}"),
         false => format!("({ttft}{itl})"),
     };
-    PredictionAccuracy {
-        recorded,
-        errors: Some(errors),
-        short,
-    }
+    PredictionAccuracy { recorded, errors: Some(errors), short }
 }
 
 pub(super) fn write_nearest_runs(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
     let known = DeploymentEvidence::new(setup);
-    for (head, prompts) in [
-        ("Evidence    ", PromptLoad::Computed),
-        ("            ", PromptLoad::Cached),
-    ] {
+    for (head, prompts) in
+        [("Evidence    ", PromptLoad::Computed), ("            ", PromptLoad::Cached)]
+    {
         let found = known.accuracy_under(prompts);
         writeln!(text, "{head}{}", found.recorded)?;
         if let Some(errors) = &found.errors {
@@ -285,9 +258,8 @@ mod tests {
     #[test]
     fn every_recorded_deployment_line_is_parsed() {
         let lines = RECORDED_DEPLOYMENTS_CSV.lines().skip(1);
-        let wrong: Vec<&str> = lines
-            .filter(|line| RecordedDeployment::parse_csv_line(line).is_none())
-            .collect();
+        let wrong: Vec<&str> =
+            lines.filter(|line| RecordedDeployment::parse_csv_line(line).is_none()).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
         assert!(RECORDED_DEPLOYMENTS_CSV.lines().count() > 20);
     }
@@ -295,10 +267,8 @@ mod tests {
     #[test]
     fn differences_from_the_nearest_run_are_named() {
         let said = |name: &str, on: &str, tp: u32| {
-            let mut setup = RooflineSetup::new(
-                known_model_shape(name).unwrap(),
-                find_gpu(on).unwrap().clone(),
-            );
+            let mut setup =
+                RooflineSetup::new(known_model_shape(name).unwrap(), find_gpu(on).unwrap().clone());
             setup.tp = tp;
             let mut text = String::new();
             write_nearest_runs(&mut text, &setup).unwrap();

@@ -120,10 +120,7 @@ const MAX_POST_ATTEMPTS: usize = 3;
 async fn post_admin_settings(pod: &TargetServer, path: &str, body: Bytes) -> Result<(), String> {
     let mut tries = 1;
     let answer = loop {
-        match pod
-            .request_any_status(Method::POST, path, body.clone(), POD_TIMEOUT)
-            .await
-        {
+        match pod.request_any_status(Method::POST, path, body.clone(), POD_TIMEOUT).await {
             Err(_) if tries < MAX_POST_ATTEMPTS => tries += 1,
             answer => break answer?,
         }
@@ -142,10 +139,7 @@ pub(super) struct PodOutage {
     pub(super) to: f64,
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the histories of pods have this time, too"
-)]
+#[expect(clippy::disallowed_methods, reason = "the histories of pods have this time, too")]
 fn unix_time_seconds() -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
@@ -178,10 +172,7 @@ impl FaultSchedule {
         for disturbance in all {
             let number = disturbance.pod;
             let Some(pod) = pods.get(number) else {
-                refuse!(
-                    "--disturb: there is no pod {number}, the last is {}",
-                    pods.len() - 1
-                );
+                refuse!("--disturb: there is no pod {number}, the last is {}", pods.len() - 1);
             };
             let Some(settings) = pod.get_json("/admin/config").await else {
                 bail!(
@@ -190,16 +181,10 @@ impl FaultSchedule {
                     pod.url
                 );
             };
-            let keys = [
-                "failure-injection-rate",
-                "failure-types",
-                "health-status",
-                "latency-factor",
-            ];
-            let before: serde_json::Map<_, _> = keys
-                .iter()
-                .map(|key| ((*key).to_owned(), settings[*key].clone()))
-                .collect();
+            let keys =
+                ["failure-injection-rate", "failure-types", "health-status", "latency-factor"];
+            let before: serde_json::Map<_, _> =
+                keys.iter().map(|key| ((*key).to_owned(), settings[*key].clone())).collect();
             ready.push(FaultyPod {
                 disturbance: disturbance.clone(),
                 target: pod.target.clone(),
@@ -217,11 +202,7 @@ impl FaultSchedule {
 
     /// Posts the admin settings of a pod according to its active faults.
     async fn apply_active_faults(&self, index: usize) -> Result<(), String> {
-        let FaultyPod {
-            disturbance,
-            target,
-            before,
-        } = &self.all[index];
+        let FaultyPod { disturbance, target, before } = &self.all[index];
         let troubles: Vec<FaultKind> = {
             let active = self.active.lock();
             let all = active.keys().map(|index| &self.all[*index].disturbance);
@@ -340,10 +321,7 @@ pub(super) fn worker_counts_without_faulty_pods(
         disturbed.dedup();
         (at(time), pods.saturating_sub(disturbed.len() as u32).max(1))
     });
-    WorkerScaling {
-        schedule: schedule.collect(),
-        ..WorkerScaling::default()
-    }
+    WorkerScaling { schedule: schedule.collect(), ..WorkerScaling::default() }
 }
 
 #[cfg(test)]
@@ -354,19 +332,13 @@ mod tests {
     fn overlapping_faults_of_a_pod_combine() {
         let before = json!({"failure-injection-rate": 3, "failure-types": [], "health-status": 200, "latency-factor": 1});
         let both = merge_fault_settings(&before, [FaultKind::Slow, FaultKind::Down].into_iter());
-        assert_eq!(
-            (&both["latency-factor"], &both["health-status"]),
-            (&json!(8), &json!(503))
-        );
+        assert_eq!((&both["latency-factor"], &both["health-status"]), (&json!(8), &json!(503)));
         let left = merge_fault_settings(&before, [FaultKind::Down].into_iter());
         assert_eq!(
             (&left["latency-factor"], &left["failure-injection-rate"]),
             (&json!(1), &json!(100))
         );
-        assert_eq!(
-            merge_fault_settings(&before, [FaultKind::Sleep].into_iter()),
-            before
-        );
+        assert_eq!(merge_fault_settings(&before, [FaultKind::Sleep].into_iter()), before);
     }
 
     #[test]
@@ -374,13 +346,8 @@ mod tests {
         let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
         let all: Vec<_> = all.map(|text| ScheduledFault::parse(text).unwrap()).into();
         let schedule = worker_counts_without_faulty_pods(&all, 3).schedule;
-        let shown = schedule
-            .iter()
-            .map(|(at, pods)| (at.nanos() / 1_000_000_000, *pods));
-        assert_eq!(
-            shown.collect::<Vec<_>>(),
-            [(5, 2), (10, 1), (15, 2), (20, 2)]
-        );
+        let shown = schedule.iter().map(|(at, pods)| (at.nanos() / 1_000_000_000, *pods));
+        assert_eq!(shown.collect::<Vec<_>>(), [(5, 2), (10, 1), (15, 2), (20, 2)]);
         for text in ["fail", "0=burn", "0=fail@5..4", "x=fail", "0=fail@-1"] {
             let error = ScheduledFault::parse(text).unwrap_err().to_string();
             assert!(error.contains("must be POD=TROUBLE@FROM..TO"), "{error}");

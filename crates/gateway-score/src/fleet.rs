@@ -169,9 +169,7 @@ impl GatewayBackends {
         (all, scenario): (&[ScheduledFault], Option<&FleetScenario>),
         sending: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Vec<String>, Vec<PodOutage>)> {
-        let troubles = self
-            .runtime
-            .block_on(FaultSchedule::prepare(all, &self.pods))?;
+        let troubles = self.runtime.block_on(FaultSchedule::prepare(all, &self.pods))?;
         if let Some(scenario) = scenario {
             self.runtime.block_on(scenario.start_on_pods(&self.pods))?;
         }
@@ -223,13 +221,8 @@ impl GatewayBackends {
         let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         let all_remember = ready().all(GatewayPod::has_history);
         let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
-        let (evidence, unclaimed) = assign_requests_to_pods(
-            play,
-            (&self.pods, outages),
-            &attempts,
-            identity,
-            &mut routing,
-        );
+        let (evidence, unclaimed) =
+            assign_requests_to_pods(play, (&self.pods, outages), &attempts, identity, &mut routing);
         let unclaimed = remembers.into_iter().zip(unclaimed);
         let unclaimed = unclaimed.map(|(all, n)| all.then_some(n)).collect();
         fail_invented_responses(&mut play.turns, &evidence, unclaimed, &mut routing);
@@ -287,9 +280,7 @@ fn assign_requests_to_pods(
         let ours = identity.request_id_of_turn(turn.session, turn.turn);
         let completion = turn.reply.id.as_deref();
         let theirs = completion.and_then(|id| id.split_once('-')).map(|id| id.1);
-        let tries = remembered
-            .get(ours.as_str())
-            .or_else(|| remembered.get(theirs?));
+        let tries = remembered.get(ours.as_str()).or_else(|| remembered.get(theirs?));
         let tries = tries.map_or(&[][..], Vec::as_slice);
         let by_header = turn.reply.pod.as_ref().and_then(|name| named.get(name));
         let (pod, evidence) = PodEvidence::find_answering_pod(by_header.copied(), tries);

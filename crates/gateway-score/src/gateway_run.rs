@@ -32,10 +32,7 @@ pub(super) struct GatewayRun {
 
 impl GatewayRun {
     pub(super) fn for_pod_count(pods: usize) -> Self {
-        Self {
-            pods,
-            ..Self::default()
-        }
+        Self { pods, ..Self::default() }
     }
 }
 

@@ -93,20 +93,10 @@ struct GatewayScoreArgs {
     )]
     pod_header: Vec<String>,
     /// Request header with the session id; empty to send none.
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "x-session-id",
-        help_heading = "Gateway"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "x-session-id", help_heading = "Gateway")]
     session_header: String,
     /// Endpoint for the requests; `completions` sends token ids, which some gateways do not accept.
-    #[arg(
-        long,
-        value_enum,
-        default_value = "completions",
-        help_heading = "Gateway"
-    )]
+    #[arg(long, value_enum, default_value = "completions", help_heading = "Gateway")]
     target_api: ApiName,
     /// Model name in requests; the default is the first model that a pod lists.
     #[arg(long, help_heading = "Gateway")]
@@ -130,12 +120,7 @@ struct GatewayScoreArgs {
     disturb: Vec<String>,
     /// Run this scenario on the pods while the workload runs; each pod is the replica of its number
     /// in --fleet.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "disturb",
-        help_heading = "Workload"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "disturb", help_heading = "Workload")]
     fleet_scenario: Option<PathBuf>,
     /// Requirement NAME>=NUMBER, also with <=, > and <. Measures are compared as a fraction of the
     /// ideal, `misroutes` and `retries` as counts. A missed requirement gives exit code 1.
@@ -170,15 +155,11 @@ pub fn run_gateway_command(
     deploy: DeploymentFactory<'_>,
     serve: PodFactory<'_>,
 ) -> Result<String> {
-    match args
-        .split_first()
-        .map(|(first, rest)| (first.as_str(), rest))
-    {
+    match args.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("score", rest)) => score_gateway(rest, sort, deploy, serve),
-        Some(("-h" | "--help", _)) => Ok(gateway_clap_command()
-            .bin_name("vllm-sim gateway")
-            .render_help()
-            .to_string()),
+        Some(("-h" | "--help", _)) => {
+            Ok(gateway_clap_command().bin_name("vllm-sim gateway").render_help().to_string())
+        }
         Some((word, _)) => refuse!("gateway {word}: unknown command; use `vllm-sim gateway score`"),
         None => refuse!("gateway needs a command: `vllm-sim gateway score`"),
     }
@@ -201,10 +182,7 @@ fn score_gateway(
         Err(help) => return Ok(help),
     };
     workload::set_default_workload(&mut args.workload);
-    let requirements = args
-        .require
-        .iter()
-        .map(|text| parse_score_requirement(text));
+    let requirements = args.require.iter().map(|text| parse_score_requirement(text));
     let requirements: Vec<MetricRequirement> = requirements.collect::<Result<_>>()?;
     let disturb = args.disturb.iter().map(|text| ScheduledFault::parse(text));
     let disturb: Vec<ScheduledFault> = disturb.collect::<Result<_>>()?;
@@ -227,10 +205,7 @@ fn score_gateway(
         scenario: scenario.as_ref(),
     };
     let (live, policies) = run_live_workload(&args, &plan, serve)?;
-    let lost = live
-        .notes
-        .iter()
-        .filter(|note| note.starts_with(PROBLEM_PREFIX));
+    let lost = live.notes.iter().filter(|note| note.starts_with(PROBLEM_PREFIX));
     let lost: Vec<String> = lost.cloned().collect();
     let report = ScoreReport::new(live, policies, &workload, requirements, typed);
     let printed = write_score_report(&report, &args)?;
@@ -271,10 +246,7 @@ fn run_live_workload(
     let wait = parse_seconds("--wait", args.wait)?;
     let mut options = online_options(args, plan)?;
     let gateway = parse_target("--target", &args.target, &options)?;
-    let to_pods = OnlineOptions {
-        api_key: args.admin_api_key.clone(),
-        ..options.clone()
-    };
+    let to_pods = OnlineOptions { api_key: args.admin_api_key.clone(), ..options.clone() };
     let (urls, own) = match args.replicas {
         Some(replicas) => start_own_pods(args, deployment, workload, replicas, serve)?,
         None => (args.fleet.clone(), None),
@@ -296,19 +268,12 @@ fn run_live_workload(
     let (sent, trouble, outages) =
         backends.run_with_faults((plan.disturb, plan.scenario), || {
             let source = &mut workload.as_source();
-            Ok(online::run_online(
-                source,
-                &options,
-                &mut play,
-                &mut |_| {},
-            )?)
+            Ok(online::run_online(source, &options, &mut play, &mut |_| {})?)
         })?;
     notes.extend(trouble);
     if sent.latest > Duration::from_millis(250) {
         let late = sent.latest.as_millis();
-        notes.push(format!(
-            "requests were sent up to {late} ms late: the sender was busy"
-        ));
+        notes.push(format!("requests were sent up to {late} ms late: the sender was busy"));
     }
     let routing = backends.trace_requests_to_pods(&mut play, identity, &outages);
     let offline_setup = OfflineSimulation {
@@ -332,17 +297,9 @@ fn run_live_workload(
         }
     };
     let pods = backends.pods.iter();
-    let pods = pods
-        .map(|pod| (pod.url.clone(), pod.state.name()))
-        .collect();
+    let pods = pods.map(|pod| (pod.url.clone(), pod.state.name())).collect();
     backends.shutdown();
-    let live = LiveRunResult {
-        play,
-        routing,
-        pods,
-        ideal,
-        notes,
-    };
+    let live = LiveRunResult { play, routing, pods, ideal, notes };
     Ok((live, policies))
 }
 
@@ -404,9 +361,7 @@ fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<Onl
             true => CertificateVerification::Disabled,
             false => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace
-            .concurrency
-            .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        concurrency: pace.concurrency.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         speedup: pace.speedup,
         timeout: parse_seconds("--target-timeout", args.target_timeout)?,
         limit: simulated_time_limit(&args.workload)?
@@ -440,10 +395,7 @@ fn start_own_pods(
         format!("--port={first}"),
         format!("--replicas={replicas}"),
         // A gateway may try each request several times.
-        format!(
-            "--request-history={}",
-            (workload.request_count() * 4).min(1_000_000)
-        ),
+        format!("--request-history={}", (workload.request_count() * 4).min(1_000_000)),
         "--pod-name=gateway-score".to_owned(),
         "--enable-prompt-tokens-details".to_owned(),
         "--dev-mode".to_owned(),
@@ -496,10 +448,7 @@ fn describe_engine_differences(backends: &GatewayBackends, engine: &SchedulerSpe
     for pod in &backends.pods {
         let url = &pod.url;
         if pod.state != pod::PodState::Ready {
-            notes.push(format!(
-                "{url} is {}: the ideal router does not use it",
-                pod.state.name()
-            ));
+            notes.push(format!("{url} is {}: the ideal router does not use it", pod.state.name()));
             continue;
         }
         if !pod.is_cold {

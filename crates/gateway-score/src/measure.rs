@@ -18,19 +18,11 @@ pub(super) struct ScoreMeasure {
 }
 
 const fn ratio_measure(name: &'static str, label: &'static str) -> ScoreMeasure {
-    ScoreMeasure {
-        name,
-        label,
-        is_time: false,
-    }
+    ScoreMeasure { name, label, is_time: false }
 }
 
 const fn time_measure(name: &'static str, label: &'static str) -> ScoreMeasure {
-    ScoreMeasure {
-        name,
-        label,
-        is_time: true,
-    }
+    ScoreMeasure { name, label, is_time: true }
 }
 
 pub(super) const MEASURE_COUNT: usize = 11;
@@ -117,10 +109,7 @@ fn pod_load_balance(play: &GatewayRun) -> Option<f64> {
 
 /// Returns the fraction of a session's later turns that the pod of the previous turn served.
 fn session_stickiness(play: &GatewayRun) -> Option<f64> {
-    let pods = play
-        .turns
-        .iter()
-        .filter_map(|turn| Some(((turn.session, turn.turn), turn.pod?)));
+    let pods = play.turns.iter().filter_map(|turn| Some(((turn.session, turn.turn), turn.pod?)));
     let pods: BTreeMap<(u64, u32), usize> = pods.collect();
     let pairs = pods.iter().filter_map(|((session, turn), pod)| {
         let before = pods.get(&(*session, turn.checked_sub(1)?))?;
@@ -194,10 +183,7 @@ pub(super) fn gateway_score(shares: &MeasureValues) -> Option<f64> {
         let at = MEASURES.iter().position(|measure| measure.name == name)?;
         shares[at].map(|share| share.min(1.0))
     };
-    let parts: Vec<f64> = ["reuse", "ttft", "e2e"]
-        .into_iter()
-        .filter_map(of)
-        .collect();
+    let parts: Vec<f64> = ["reuse", "ttft", "e2e"].into_iter().filter_map(of).collect();
     let served = of("served")?;
     if parts.is_empty() {
         return (served == 0.0).then_some(0.0);

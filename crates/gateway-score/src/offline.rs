@@ -52,16 +52,11 @@ impl RouterCandidate {
 pub(super) fn best_router(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
     let all: Vec<MeasureValues> = policies.iter().map(|policy| policy.values).collect();
     let ideal = best_measure_values(&all, None);
-    let scored = policies.iter().map(|policy| {
-        (
-            gateway_score(&ratios_to_ideal(&policy.values, &ideal)),
-            policy,
-        )
-    });
+    let scored = policies
+        .iter()
+        .map(|policy| (gateway_score(&ratios_to_ideal(&policy.values, &ideal)), policy));
     // Of equal scores, the first policy wins.
-    let best = scored
-        .rev()
-        .max_by(|a, b| a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)));
+    let best = scored.rev().max_by(|a, b| a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)));
     best.map(|(_, policy)| policy)
 }
 
@@ -83,10 +78,7 @@ impl OfflineSimulation<'_> {
         }
         for (name, router) in [
             ("kv-aware", RouterConfig::Kv(KvAwareRouterConfig::default())),
-            (
-                "llm-d",
-                RouterConfig::Scorers(EndpointPickerConfig::default()),
-            ),
+            ("llm-d", RouterConfig::Scorers(EndpointPickerConfig::default())),
             ("llm-d+session", with(EndpointScorer::Session, 2.0)),
             ("session-hash", RouterConfig::SessionHash),
             ("least-loaded", RouterConfig::LeastLoaded),
@@ -124,10 +116,7 @@ impl OfflineSimulation<'_> {
         let (reuse, ttft) = (at("reuse"), at("ttft"));
         let rank = |policy: &RouterCandidate| {
             let values = &policy.values;
-            (
-                values[ttft].unwrap_or(f64::INFINITY),
-                -values[reuse].unwrap_or(0.0),
-            )
+            (values[ttft].unwrap_or(f64::INFINITY), -values[reuse].unwrap_or(0.0))
         };
         let with = |weight: f64| {
             let config = KvAwareRouterConfig {

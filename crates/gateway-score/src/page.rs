@@ -8,9 +8,7 @@ use super::report::ScoreReport;
 
 pub(super) fn render_score_page(report: &ScoreReport) -> String {
     let mut body = String::from("<h1>vllm-sim gateway score</h1>");
-    let score = report
-        .score
-        .map_or("-".to_owned(), |s| format!("{:.1}", s * 100.0));
+    let score = report.score.map_or("-".to_owned(), |s| format!("{:.1}", s * 100.0));
     let routing = &report.live.routing;
     let retries = routing.retries.map_or("-".to_owned(), |n| n.to_string());
     body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");

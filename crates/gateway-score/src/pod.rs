@@ -106,9 +106,7 @@ impl GatewayPod {
     /// Resets the pod's prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset_prefix_cache(&self) -> bool {
         let path = "/reset_prefix_cache";
-        let reset = self
-            .target
-            .request_any_status(Method::POST, path, Bytes::new(), POD_TIMEOUT);
+        let reset = self.target.request_any_status(Method::POST, path, Bytes::new(), POD_TIMEOUT);
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
@@ -122,9 +120,7 @@ impl GatewayPod {
 
     async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {
         let nothing = Bytes::new();
-        self.target
-            .request_any_status(Method::GET, path, nothing, POD_TIMEOUT)
-            .await
+        self.target.request_any_status(Method::GET, path, nothing, POD_TIMEOUT).await
     }
 
     async fn get_successful(&self, path: &str) -> Option<Bytes> {
@@ -188,9 +184,7 @@ fn sum_prefix_cache_counters(page: &str) -> Option<(f64, f64)> {
 
 /// Reads KV block size and number of blocks from `vllm:cache_config_info` on a metrics page.
 fn block_size_and_block_count(page: &str) -> Option<(u32, u32)> {
-    let line = page
-        .lines()
-        .find(|line| line.starts_with("vllm:cache_config_info"))?;
+    let line = page.lines().find(|line| line.starts_with("vllm:cache_config_info"))?;
     let label = |name: &str| {
         let (_, value) = line.split_once(&format!("{name}=\""))?;
         value.split('"').next()?.parse().ok()
@@ -211,12 +205,6 @@ mod tests {
             vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\"} 1.0\n";
         assert_eq!(sum_prefix_cache_counters(page), Some((33.0, 64.0)));
         assert_eq!(block_size_and_block_count(page), Some((16, 200)));
-        assert_eq!(
-            (
-                sum_prefix_cache_counters(""),
-                block_size_and_block_count("")
-            ),
-            (None, None)
-        );
+        assert_eq!((sum_prefix_cache_counters(""), block_size_and_block_count("")), (None, None));
     }
 }

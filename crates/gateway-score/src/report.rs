@@ -83,12 +83,8 @@ impl ScoreReport {
                 (Some(share), false) => format!("{:.1} %", share * 100.0),
             };
             let share = self.shares[at].map_or_else(|| "-".to_owned(), |s| format!("{s:.3}"));
-            let own = [
-                measure.label.to_owned(),
-                shown(self.values[at]),
-                shown(self.ideal[at]),
-                share,
-            ];
+            let own =
+                [measure.label.to_owned(), shown(self.values[at]), shown(self.ideal[at]), share];
             let others = self.policies.iter().map(|policy| shown(policy.values[at]));
             let direct = direct.map(|values| shown(values[at]));
             own.into_iter().chain(direct).chain(others).collect()
@@ -98,18 +94,15 @@ impl ScoreReport {
 
     pub(super) fn summary_lines(&self) -> Vec<String> {
         let routing = &self.live.routing;
-        let score = self.score.map_or_else(
-            || "unknown".to_owned(),
-            |score| format!("{:.1} of 100", score * 100.0),
-        );
+        let score = self
+            .score
+            .map_or_else(|| "unknown".to_owned(), |score| format!("{:.1} of 100", score * 100.0));
         let mut lines = vec![
             format!("Score: {score}"),
             format!(
                 "Misroutes: {}, retries: {}, of {} requests in {} sessions",
                 routing.misroutes.total(),
-                routing
-                    .retries
-                    .map_or("unknown".to_owned(), |n| n.to_string()),
+                routing.retries.map_or("unknown".to_owned(), |n| n.to_string()),
                 self.requests,
                 self.sessions,
             ),
@@ -131,11 +124,7 @@ impl ScoreReport {
         let counts = counts.map(|((url, _), requests)| format!("{url} {requests}"));
         if let Some(known_by) = routing.known_by {
             let counts: Vec<String> = counts.collect();
-            lines.push(format!(
-                "Requests by pod ({}): {}",
-                known_by.name(),
-                counts.join(", ")
-            ));
+            lines.push(format!("Requests by pod ({}): {}", known_by.name(), counts.join(", ")));
         }
         lines.extend(self.notes().map(|note| format!("Note: {note}")));
         for requirement in &self.requirements {
@@ -151,12 +140,7 @@ impl ScoreReport {
     }
 
     fn notes(&self) -> impl Iterator<Item = String> {
-        let failed = self
-            .live
-            .play
-            .turns
-            .iter()
-            .find_map(|turn| turn.error.as_ref());
+        let failed = self.live.play.turns.iter().find_map(|turn| turn.error.as_ref());
         let failed = failed.map(|error| {
             let hint = match error.starts_with("status 422") {
                 true => {
@@ -188,9 +172,7 @@ impl ScoreReport {
         let (head, rows) = self.table_cells();
         let width = |column: usize| {
             let all = rows.iter().chain([&head]);
-            all.map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
+            all.map(|row| row[column].chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..head.len()).map(width).collect();
         let line = |row: &Vec<String>| {
@@ -202,20 +184,14 @@ impl ScoreReport {
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
         let table = [&head].into_iter().chain(&rows).map(line);
-        table
-            .chain(self.summary_lines())
-            .collect::<Vec<_>>()
-            .join("\n")
+        table.chain(self.summary_lines()).collect::<Vec<_>>().join("\n")
     }
 
     fn required_value(&self, requirement: &MetricRequirement) -> Option<f64> {
         let routing = &self.live.routing;
         let count = |n: u64| n as f64;
-        let others = [
-            self.score,
-            Some(count(routing.misroutes.total())),
-            routing.retries.map(count),
-        ];
+        let others =
+            [self.score, Some(count(routing.misroutes.total())), routing.retries.map(count)];
         value_of_requirement(requirement, &self.shares, others)
     }
 

@@ -15,12 +15,7 @@ const OTHER_REQUIRABLE_VALUES: [&str; 3] = ["score", "misroutes", "retries"];
 /// Returns a usage error for an invalid requirement.
 pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
     let requirement = MetricRequirement::parse(text, "reuse>=0.9")?;
-    let names = || {
-        MEASURES
-            .iter()
-            .map(|m| m.name)
-            .chain(OTHER_REQUIRABLE_VALUES)
-    };
+    let names = || MEASURES.iter().map(|m| m.name).chain(OTHER_REQUIRABLE_VALUES);
     if !names().any(|known| known == requirement.name) {
         let known = names().collect::<Vec<_>>().join(", ");
         refuse!("--require {text:?}: unknown measure; known are {known}");
@@ -37,11 +32,7 @@ pub(super) fn value_of_requirement(
     let name = requirement.name.as_str();
     match MEASURES.iter().position(|m| m.name == name) {
         Some(at) => shares[at],
-        None => {
-            others[OTHER_REQUIRABLE_VALUES
-                .iter()
-                .position(|other| *other == name)?]
-        }
+        None => others[OTHER_REQUIRABLE_VALUES.iter().position(|other| *other == name)?],
     }
 }
 
@@ -54,11 +45,7 @@ mod tests {
         let reuse = parse_score_requirement("reuse>=0.9").unwrap();
         assert_eq!(reuse.to_string(), "reuse>=0.9");
         assert!(reuse.is_met(Some(0.9)) && !reuse.is_met(Some(0.89)) && !reuse.is_met(None));
-        assert!(
-            parse_score_requirement("retries < 1")
-                .unwrap()
-                .is_met(Some(0.0))
-        );
+        assert!(parse_score_requirement("retries < 1").unwrap().is_met(Some(0.0)));
         for (text, told) in [
             ("reuse", "must be NAME>=NUMBER"),
             ("reuze>=1", "unknown measure"),

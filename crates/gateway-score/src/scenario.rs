@@ -41,10 +41,8 @@ impl FleetScenario {
         for (number, pod) in pods.iter().enumerate() {
             let path = format!("/admin/scenario?replica={number}");
             let body = Bytes::from(self.text.clone());
-            let answer = pod
-                .target
-                .request_any_status(Method::POST, &path, body, POD_TIMEOUT)
-                .await;
+            let answer =
+                pod.target.request_any_status(Method::POST, &path, body, POD_TIMEOUT).await;
             match answer {
                 Ok(answer) if answer.status().is_success() => {}
                 Ok(answer) => bail!(
@@ -66,8 +64,7 @@ impl FleetScenario {
         for pod in pods {
             let path = "/admin/scenario";
             let ended =
-                pod.target
-                    .request_any_status(Method::DELETE, path, Bytes::new(), POD_TIMEOUT);
+                pod.target.request_any_status(Method::DELETE, path, Bytes::new(), POD_TIMEOUT);
             if let Err(error) = ended.await {
                 notes.push(format!(
                     "--fleet-scenario: {} did not end the scenario: {error}",

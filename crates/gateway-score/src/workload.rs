@@ -72,10 +72,7 @@ impl LoadedWorkload {
     }
 
     pub(super) fn as_source(&self) -> WorkloadPlayback<'_> {
-        WorkloadPlayback {
-            sessions: &self.sessions,
-            at: 0,
-        }
+        WorkloadPlayback { sessions: &self.sessions, at: 0 }
     }
 }
 

@@ -29,10 +29,7 @@ pub(super) struct VllmEngineService {
 
 impl VllmEngineService {
     pub(super) fn new(parts: GrpcState) -> Self {
-        Self {
-            parts,
-            last_receive: AtomicU64::new(0f64.to_bits()),
-        }
+        Self { parts, last_receive: AtomicU64::new(0f64.to_bits()) }
     }
 
     /// Adds the metadata `retry-after` to a retryable gRPC status that lacks it, as over HTTP.
@@ -57,8 +54,7 @@ impl VllmEngine for VllmEngineService {
         &self,
         request: Request<GenerateRequest>,
     ) -> Result<Response<GenerateMessageStream>, Status> {
-        self.last_receive
-            .store(unix_now_secs().to_bits(), Ordering::Relaxed);
+        self.last_receive.store(unix_now_secs().to_bits(), Ordering::Relaxed);
         let health = self.parts.check_health();
         health.map_err(|why| self.with_retry_after(Status::unavailable(why)))?;
         let rank = request.metadata().get("x-data-parallel-rank");
@@ -78,12 +74,7 @@ impl VllmEngine for VllmEngineService {
         }
         let stream = request.stream;
         let injector = faults.injector(&self.parts.service);
-        let metadata = CallMetadata {
-            rank,
-            trace,
-            faults: Arc::new(faults),
-            usage,
-        };
+        let metadata = CallMetadata { rank, trace, faults: Arc::new(faults), usage };
         let request = read::to_generation_request(
             &self.parts,
             &self.parts.settings.rules.limits,
@@ -92,18 +83,11 @@ impl VllmEngine for VllmEngineService {
         );
         let refused = |refusal| self.with_retry_after(status::rejection_status(refusal));
         let service = &self.parts.service;
-        let resolved = service
-            .resolve_model(&self.parts.settings.rules, None)
-            .map_err(refused)?;
-        let generated = service
-            .generate(&self.parts.settings.rules, resolved, Box::new(request))
-            .await;
+        let resolved = service.resolve_model(&self.parts.settings.rules, None).map_err(refused)?;
+        let generated =
+            service.generate(&self.parts.settings.rules, resolved, Box::new(request)).await;
         let generated = generated.map_err(|refusal| refused(refusal.into_error()))?;
-        Ok(Response::new(GenerateMessageStream::new(
-            generated.reply,
-            stream,
-            injector,
-        )))
+        Ok(Response::new(GenerateMessageStream::new(generated.reply, stream, injector)))
     }
 
     async fn embed(
@@ -141,9 +125,7 @@ impl VllmEngine for VllmEngineService {
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
         // An empty list aborts no request; `None` would abort all.
-        self.parts
-            .service
-            .abort_requests(Some(&request.into_inner().request_ids));
+        self.parts.service.abort_requests(Some(&request.into_inner().request_ids));
         Ok(Response::new(AbortResponse {}))
     }
 

@@ -35,14 +35,7 @@ pub(super) struct GenerateMessageStream {
 
 impl GenerateMessageStream {
     pub(super) fn new(reply: Reply, stream: bool, faults: Option<Box<FaultInjector>>) -> Self {
-        Self {
-            reply,
-            stream,
-            closed: false,
-            output: Vec::new(),
-            aborted: false,
-            faults,
-        }
+        Self { reply, stream, closed: false, output: Vec::new(), aborted: false, faults }
     }
 
     /// Returns the next message if the engine has released tokens for it.
@@ -75,10 +68,7 @@ impl GenerateMessageStream {
             }
             self.output.push(token.id);
         }
-        let whole = self
-            .faults
-            .as_ref()
-            .is_none_or(|faults| faults.tokens_until_fault() > 0);
+        let whole = self.faults.as_ref().is_none_or(|faults| faults.tokens_until_fault() > 0);
         if !ended || !whole {
             return None;
         }
@@ -153,15 +143,9 @@ impl Stream for GenerateMessageStream {
             this.next_due_message()
         });
         match due {
-            Some(response) => Poll::Ready(Some(Ok(GenerateResponse {
-                response: Some(response),
-            }))),
+            Some(response) => Poll::Ready(Some(Ok(GenerateResponse { response: Some(response) }))),
             None => {
-                if this
-                    .faults
-                    .as_ref()
-                    .is_some_and(|faults| faults.tokens_until_fault() == 0)
-                {
+                if this.faults.as_ref().is_some_and(|faults| faults.tokens_until_fault() == 0) {
                     // Polls again to apply the fault.
                     cx.waker().wake_by_ref();
                 }

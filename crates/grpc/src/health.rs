@@ -43,9 +43,7 @@ fn serving_status(parts: &GrpcState, service: &str) -> ServingStatus {
 }
 
 fn health_response(status: ServingStatus) -> HealthCheckResponse {
-    HealthCheckResponse {
-        status: status.into(),
-    }
+    HealthCheckResponse { status: status.into() }
 }
 
 #[tonic::async_trait]

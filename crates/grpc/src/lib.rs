@@ -45,15 +45,7 @@ pub fn grpc_router(parts: GrpcState) -> Router {
             .register_encoded_file_descriptor_set(PROTO_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let v1 = described()
-        .build_v1()
-        .expect("the descriptor is part of the program");
-    let v1alpha = described()
-        .build_v1alpha()
-        .expect("the descriptor is part of the program");
-    routes
-        .add_service(v1)
-        .add_service(v1alpha)
-        .prepare()
-        .into_axum_router()
+    let v1 = described().build_v1().expect("the descriptor is part of the program");
+    let v1alpha = described().build_v1alpha().expect("the descriptor is part of the program");
+    routes.add_service(v1).add_service(v1alpha).prepare().into_axum_router()
 }

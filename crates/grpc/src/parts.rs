@@ -48,10 +48,7 @@ impl GrpcState {
         Ok(())
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "start-up and uptime are real time"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "start-up and uptime are real time")]
     fn since_start(&self) -> Duration {
         Instant::now().duration_since(self.started)
     }

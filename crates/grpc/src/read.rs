@@ -49,10 +49,7 @@ pub(super) fn to_generation_request(
                 None => read_prompt(TokenizedInput::default()),
             }],
             add_special_tokens: true,
-            truncation: PromptTruncation {
-                keep,
-                ..PromptTruncation::default()
-            },
+            truncation: PromptTruncation { keep, ..PromptTruncation::default() },
         }),
         n: params.n,
         max_tokens: params.max_tokens,
@@ -70,10 +67,7 @@ pub(super) fn to_generation_request(
 
 /// Returns the prompt of a message. Token ids take precedence over their text.
 fn read_prompt(input: TokenizedInput) -> PromptInput {
-    let TokenizedInput {
-        original_text: text,
-        input_ids: ids,
-    } = input;
+    let TokenizedInput { original_text: text, input_ids: ids } = input;
     if ids.is_empty() && !text.is_empty() {
         return PromptInput::Text(text);
     }
@@ -86,10 +80,7 @@ fn read_prompt(input: TokenizedInput) -> PromptInput {
 
 /// Returns the token ids of a message's prompt. Token ids take precedence over their text.
 pub(super) async fn read_prompt_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
-    let TokenizedInput {
-        original_text: text,
-        input_ids: ids,
-    } = input;
+    let TokenizedInput { original_text: text, input_ids: ids } = input;
     if !ids.is_empty() || text.is_empty() {
         return ids;
     }
@@ -106,9 +97,7 @@ fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
     let or_one = |value: f32| if value == 0.0 { 1.0 } else { f64::from(value) };
     let mut biases: Vec<_> = asked.logit_bias.iter().collect();
     biases.sort_unstable_by_key(|(id, _)| **id);
-    let biases = biases
-        .into_iter()
-        .map(|(id, bias)| (i128::from(*id), f64::from(*bias)));
+    let biases = biases.into_iter().map(|(id, bias)| (i128::from(*id), f64::from(*bias)));
     SamplingParams {
         temperature: asked.temperature.map_or(1.0, f64::from),
         top_p: or_one(asked.top_p),
@@ -120,13 +109,7 @@ fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
         max_tokens: asked.max_tokens.map(i128::from),
         min_tokens: asked.min_tokens.into(),
         stop: (!asked.stop.is_empty()).then(|| StringOrList(asked.stop.clone())),
-        stop_token_ids: Some(
-            asked
-                .stop_token_ids
-                .iter()
-                .map(|id| i128::from(*id))
-                .collect(),
-        ),
+        stop_token_ids: Some(asked.stop_token_ids.iter().map(|id| i128::from(*id)).collect()),
         ignore_eos: asked.ignore_eos,
         n: asked.n.max(1).into(),
         logprobs: asked.logprobs.map(i128::from),

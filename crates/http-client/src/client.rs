@@ -94,9 +94,7 @@ where
             }
             let sent = instant_now();
             let response = {
-                let PooledConnection {
-                    sender, connection, ..
-                } = &mut link;
+                let PooledConnection { sender, connection, .. } = &mut link;
                 let mut response = pin!(sender.try_send_request(request));
                 poll_fn(|cx| {
                     drive_connection(connection, cx);
@@ -155,10 +153,7 @@ where
     where
         B: Clone,
     {
-        let response = self
-            .send_with_retry(request)
-            .await
-            .map_err(|error| error.why)?;
+        let response = self.send_with_retry(request).await.map_err(|error| error.why)?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, most_bytes).collect().await;
         let body = body.map_err(|error| error.to_string())?;
@@ -178,20 +173,14 @@ where
     }
 
     async fn take_connection(&self) -> Result<PooledConnection<B>, SendError> {
-        let failed = |why: String| SendError {
-            why: format!("cannot connect: {why}"),
-            stale: false,
-        };
+        let failed =
+            |why: String| SendError { why: format!("cannot connect: {why}"), stale: false };
         let stream = self.0.connector.connect().await;
         let stream = stream.map_err(|error| failed(error.to_string()))?;
         let arrival = stream.arrival_time();
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
-        Ok(PooledConnection {
-            sender,
-            connection: Some(connection),
-            arrival,
-        })
+        Ok(PooledConnection { sender, connection: Some(connection), arrival })
     }
 }
 
@@ -354,11 +343,7 @@ mod tests {
     /// Starts such a server; returns also a permit for each connection that it has closed.
     async fn closing_server(
         answers: &'static [&'static str],
-    ) -> (
-        PooledHttpClient<Full<Bytes>>,
-        Arc<AtomicUsize>,
-        Arc<Semaphore>,
-    ) {
+    ) -> (PooledHttpClient<Full<Bytes>>, Arc<AtomicUsize>, Arc<Semaphore>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let made = Arc::new(AtomicUsize::new(0));
@@ -382,11 +367,8 @@ mod tests {
                 });
             }
         });
-        let endpoint = ServerEndpoint {
-            secure: false,
-            host: address.ip().to_string(),
-            port: address.port(),
-        };
+        let endpoint =
+            ServerEndpoint { secure: false, host: address.ip().to_string(), port: address.port() };
         let connector = Connector::new(endpoint, &CertificateVerification::PublicAuthorities)
             .expect("needs none");
         (PooledHttpClient::new(connector), made, closed)

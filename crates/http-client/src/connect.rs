@@ -86,10 +86,7 @@ fn tls_config(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupE
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned())
         }
         CertificateVerification::Authorities(path) => {
-            let wrong = |why: String| TlsSetupError::Authorities {
-                path: path.clone(),
-                why,
-            };
+            let wrong = |why: String| TlsSetupError::Authorities { path: path.clone(), why };
             let found = CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))?;
             for certificate in found {
                 let certificate = certificate.map_err(|e| wrong(e.to_string()))?;
@@ -101,9 +98,7 @@ fn tls_config(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupE
         }
         CertificateVerification::Disabled => {
             let verifier = Arc::new(AcceptAnyCertificate(provider));
-            let builder = builder
-                .dangerous()
-                .with_custom_certificate_verifier(verifier);
+            let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
             return Ok(builder.with_no_client_auth());
         }
     }

@@ -17,10 +17,7 @@ pub struct ArrivalTime {
 
 impl ArrivalTime {
     fn new() -> Self {
-        Self {
-            epoch: instant_now(),
-            nanos: Arc::default(),
-        }
+        Self { epoch: instant_now(), nanos: Arc::default() }
     }
 
     /// Returns the arrival time of the latest bytes; before any, the time of connecting.
@@ -43,10 +40,7 @@ pub(super) struct TimedSocket {
 impl TimedSocket {
     pub(super) fn new(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
-        Ok(Self {
-            arrival: ArrivalTime::new(),
-            tcp,
-        })
+        Ok(Self { arrival: ArrivalTime::new(), tcp })
     }
 
     pub(super) fn arrival_time(&self) -> ArrivalTime {
@@ -87,10 +81,7 @@ impl AsyncWrite for TimedSocket {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "arrivals from real servers are measured"
-)]
+#[expect(clippy::disallowed_methods, reason = "arrivals from real servers are measured")]
 pub(super) fn instant_now() -> Instant {
     Instant::now()
 }

@@ -20,10 +20,7 @@ enum Transport {
 
 impl ClientStream {
     pub(super) fn from_tcp(socket: TimedSocket) -> Self {
-        Self {
-            arrival: socket.arrival_time(),
-            through: Transport::Plain(socket),
-        }
+        Self { arrival: socket.arrival_time(), through: Transport::Plain(socket) }
     }
 
     pub(super) fn from_tls(stream: TlsStream<TimedSocket>) -> Self {

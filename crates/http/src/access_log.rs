@@ -102,11 +102,7 @@ impl AccessLog {
             None => Ok(()),
         };
         let reason = status.canonical_reason().unwrap_or_default();
-        let _ = writeln!(
-            waiting.lines,
-            " - \"{request}\" {} {reason}",
-            status.as_str()
-        );
+        let _ = writeln!(waiting.lines, " - \"{request}\" {} {reason}", status.as_str());
     }
 }
 

@@ -30,26 +30,18 @@ pub(super) async fn get_config(
 ) -> HandlerResult {
     check_admin_key(&app, &headers)?;
     let rank = parse_rank_query(&uri)?;
-    match query::query_values(&uri, "changed")
-        .last()
-        .map(String::as_str)
-    {
+    match query::query_values(&uri, "changed").last().map(String::as_str) {
         None | Some("false") => {}
         Some("true") => {
             let changed = app.admin_state.changed_settings(&app.controls, rank);
-            return Ok(ok_json(&Value::Object(mask_secret_flags(
-                changed.map_err(admin_fault)?,
-            ))));
+            return Ok(ok_json(&Value::Object(mask_secret_flags(changed.map_err(admin_fault)?))));
         }
         Some(text) => {
             let words = format!("'changed' must be true or false, not {text:?}");
             return Err(Fault::bad_request(words));
         }
     }
-    let shown = app
-        .admin_state
-        .effective_settings(&app.controls, rank)
-        .map_err(admin_fault)?;
+    let shown = app.admin_state.effective_settings(&app.controls, rank).map_err(admin_fault)?;
     Ok(ok_json(&Value::Object(add_pod_names(&app, shown))))
 }
 
@@ -60,14 +52,10 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     let rank = parse_rank_query(request.uri())?;
     let bytes = body::read_body(&app, request.into_body()).await?;
     let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
-        Fault::bad_request(format!(
-            "failed to read and parse the configuration, {error}"
-        ))
+        Fault::bad_request(format!("failed to read and parse the configuration, {error}"))
     })?;
-    let shown = app
-        .admin_state
-        .update_settings(&app.controls, rank, &update)
-        .map_err(admin_fault)?;
+    let shown =
+        app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
     let mut answer = ok_json(&Value::Object(add_pod_names(&app, shown)));
     for text in app.admin_state.ineffective_field_warnings(&update) {
         tracing::warn!("/admin/config: {text}");
@@ -125,9 +113,7 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
         Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
-    app.admin_state
-        .run_scenario(scenario, number)
-        .map_err(admin_fault)?;
+    app.admin_state.run_scenario(scenario, number).map_err(admin_fault)?;
     Ok(ok_json(&app.admin_state.scenario_status_json()))
 }
 
@@ -164,9 +150,7 @@ fn parse_rank_query(uri: &Uri) -> Result<RankSelector, Fault> {
     match query::query_values(uri, "rank").last() {
         None => Ok(RankSelector::All),
         Some(text) => text.parse().map(RankSelector::One).map_err(|_| {
-            Fault::bad_request(format!(
-                "'rank' must be a whole number of at least 0, not {text:?}"
-            ))
+            Fault::bad_request(format!("'rank' must be a whole number of at least 0, not {text:?}"))
         }),
     }
 }
@@ -190,27 +174,18 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
-        flags.insert(
-            "DisplayModelName".to_owned(),
-            json!(&**app.service.models.displayed_name()),
-        );
+        flags.insert("DisplayModelName".to_owned(), json!(&**app.service.models.displayed_name()));
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
         flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
-        flags.insert(
-            "VllmDevMode".to_owned(),
-            json!(app.settings.server.dev_mode),
-        );
+        flags.insert("VllmDevMode".to_owned(), json!(app.settings.server.dev_mode));
     }
     flags
 }
 
 fn mask_secret_flags(mut flags: Map<String, Value>) -> Map<String, Value> {
     for key in ["api-key", "admin-api-key", "hf-token"] {
-        if let Some(value) = flags
-            .get_mut(key)
-            .filter(|v| !v.is_null() && **v != json!(""))
-        {
+        if let Some(value) = flags.get_mut(key).filter(|v| !v.is_null() && **v != json!("")) {
             *value = "***".into();
         }
     }

@@ -40,9 +40,7 @@ pub(super) async fn list_requests(
                 "wait is {wanted}, but --request-history keeps {kept} requests"
             )));
         }
-        let waited = history
-            .wait_for_ended(&query.filter, wanted, query.timeout)
-            .await;
+        let waited = history.wait_for_ended(&query.filter, wanted, query.timeout).await;
         waited.map_err(|have| {
             let within = duration::format_go_duration(query.timeout);
             let words = format!("{have} of {wanted} requests have ended within {within}");

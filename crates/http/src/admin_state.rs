@@ -84,10 +84,8 @@ impl AdminState {
     pub fn add_server(&self, controls: &Arc<ServerControls>, loaded: LoadedConfig) {
         let engine = &loaded.config.engine;
         let local_ranks = engine.parallel.local_ranks;
-        let id = ReplicaId {
-            number: engine.replicas.index,
-            pod: loaded.config.server.pod.name.clone(),
-        };
+        let id =
+            ReplicaId { number: engine.replicas.index, pod: loaded.config.server.pod.name.clone() };
         let replica = (id, engine.replicas.count);
         let ranks = vec![loaded; controls.service.rank_engines().len()];
         AppliedSettings::from_ranks(&ranks, FaultOrigin::default()).apply_at_start(controls);
@@ -137,9 +135,7 @@ impl AdminState {
         controls: &Arc<ServerControls>,
         rank: RankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
-        self.read_rank_settings(controls, rank, |loaded| {
-            Ok(loaded.to_admin_json_runtime_changed())
-        })
+        self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json_runtime_changed()))
     }
 
     fn read_rank_settings(
@@ -220,9 +216,7 @@ impl AdminState {
         number: Option<u32>,
     ) -> Result<(), AdminError> {
         let servers = self.servers.lock();
-        let server = servers
-            .iter()
-            .find_map(|s| Some((s, s.controls.upgrade()?)));
+        let server = servers.iter().find_map(|s| Some((s, s.controls.upgrade()?)));
         let (server, clock) = server.ok_or(AdminError::Fixed)?;
         let (mut id, count) = server.replica.clone();
         match number {
@@ -268,8 +262,7 @@ impl AdminState {
     /// # Errors
     /// A message if the scenario is invalid.
     pub fn start_configured_scenario(&self, scenario: Scenario) -> Result<(), String> {
-        self.run_scenario(scenario, None)
-            .map_err(|error| error.to_string())
+        self.run_scenario(scenario, None).map_err(|error| error.to_string())
     }
 
     /// Ends the fault scenario; returns whether one was running.
@@ -289,9 +282,7 @@ impl AdminState {
     pub(super) fn running_phase_json(&self) -> Value {
         let active = self.scenario.lock();
         let position = active.as_ref().map(|active| active.run.position());
-        let place = position
-            .as_ref()
-            .and_then(ScenarioPosition::round_and_phase);
+        let place = position.as_ref().and_then(ScenarioPosition::round_and_phase);
         let (Some(position), Some((_, phase))) = (position, place) else {
             return Value::Null;
         };
@@ -317,9 +308,7 @@ impl AdminState {
 
     pub(super) fn scenario_status_json(&self) -> Value {
         let position = self.scenario.lock().as_ref().map(|s| s.run.position());
-        position.map_or(json!({"scenario": null}), |position| {
-            scenario_position_json(&position)
-        })
+        position.map_or(json!({"scenario": null}), |position| scenario_position_json(&position))
     }
 }
 
@@ -350,9 +339,8 @@ async fn drive_scenario_phases(run: Arc<ScenarioRun>, clock: Weak<ServerControls
             return;
         }
         // Requests may move a scenario to a phase that ends by time.
-        let wait = due.map_or(SCENARIO_POLL_INTERVAL, |due| {
-            (due - now).min(SCENARIO_POLL_INTERVAL)
-        });
+        let wait =
+            due.map_or(SCENARIO_POLL_INTERVAL, |due| (due - now).min(SCENARIO_POLL_INTERVAL));
         tokio::time::sleep(wait).await;
     }
 }
@@ -369,10 +357,7 @@ fn unknown_rank_error(servers: &[ManagedServer], rank: u32) -> AdminError {
         first..first + count
     });
     let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
-    AdminError::Rank {
-        rank,
-        have: ranks.join(", "),
-    }
+    AdminError::Rank { rank, have: ranks.join(", ") }
 }
 
 fn updated_configs(
@@ -418,9 +403,7 @@ fn settings_by_phase(
     let one = |ranks: &Vec<LoadedConfig>| {
         let phases = scenario.phases.iter().enumerate();
         let phases = phases.map(|(index, phase)| {
-            let ranks = ranks
-                .iter()
-                .map(|loaded| loaded.with_admin_update(&phase.set));
+            let ranks = ranks.iter().map(|loaded| loaded.with_admin_update(&phase.set));
             let ranks: Result<Vec<LoadedConfig>, ConfigError> = ranks.collect();
             let fail = |error| ScenarioError::in_phase(index, &phase.name, error);
             let origin = FaultOrigin {
@@ -465,19 +448,12 @@ impl ScenarioPhaseSettings {
                     phase: phase.name.clone(),
                     round: round + 1,
                 },
-                _ => ChartAnnotationKind::End {
-                    scenario: scenario.clone(),
-                },
+                _ => ChartAnnotationKind::End { scenario: scenario.clone() },
             });
         }
         match (phase, place) {
             (Some(phase), Some((round, _))) => {
-                tracing::info!(
-                    scenario,
-                    phase = phase.name,
-                    round = round + 1,
-                    "phase started"
-                );
+                tracing::info!(scenario, phase = phase.name, round = round + 1, "phase started");
             }
             _ => tracing::info!(scenario, "scenario ended"),
         }

@@ -24,18 +24,11 @@ pub(super) struct ChartAnnotation {
 #[derive(Debug, Clone)]
 pub(super) enum ChartAnnotationKind {
     /// Start of a phase of a fault scenario; `round` is the repetition of the scenario, from 1.
-    Phase {
-        scenario: String,
-        phase: String,
-        round: u32,
-    },
+    Phase { scenario: String, phase: String, round: u32 },
     /// End of a fault scenario.
     End { scenario: String },
     /// Settings changed by an operator, on one data-parallel rank or on all.
-    Settings {
-        changed: Map<String, Value>,
-        rank: Option<u32>,
-    },
+    Settings { changed: Map<String, Value>, rank: Option<u32> },
 }
 
 impl ChartAnnotationLog {
@@ -59,11 +52,7 @@ impl ChartAnnotation {
     fn to_json(&self, values: SettingValueVisibility) -> Value {
         let time = self.time;
         match &self.kind {
-            ChartAnnotationKind::Phase {
-                scenario,
-                phase,
-                round,
-            } => {
+            ChartAnnotationKind::Phase { scenario, phase, round } => {
                 json!({"time": time, "event": "phase", "scenario": scenario, "phase": phase, "round": round})
             }
             ChartAnnotationKind::End { scenario } => {

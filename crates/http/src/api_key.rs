@@ -39,11 +39,7 @@ impl ApiKeyCheck {
 
     /// Creates the middleware that checks API keys of gRPC calls; `None` without `--api-key`.
     pub(super) fn for_grpc(settings: &LayerSettings) -> Option<Self> {
-        Self::new(
-            settings,
-            is_guarded_grpc_call,
-            unauthenticated_grpc_response,
-        )
+        Self::new(settings, is_guarded_grpc_call, unauthenticated_grpc_response)
     }
 
     fn new(
@@ -52,11 +48,7 @@ impl ApiKeyCheck {
         refusal: fn() -> Response,
     ) -> Option<Self> {
         let keys = &settings.api_keys;
-        (!keys.is_empty()).then(|| Self {
-            keys: Arc::new(keys.clone()),
-            is_guarded,
-            refusal,
-        })
+        (!keys.is_empty()).then(|| Self { keys: Arc::new(keys.clone()), is_guarded, refusal })
     }
 }
 
@@ -77,9 +69,7 @@ impl Middleware for ApiKeyCheck {
 
 fn is_guarded_request(request: &Request) -> bool {
     let path = request.uri().path();
-    let guarded = GUARDED_PATH_PREFIXES
-        .iter()
-        .any(|prefix| path.starts_with(prefix));
+    let guarded = GUARDED_PATH_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
     guarded && request.method() != Method::OPTIONS
 }
 

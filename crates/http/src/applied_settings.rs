@@ -60,9 +60,7 @@ impl AppliedSettings {
         if let Some(fake) = &self.fake_metrics {
             server.set_fake_metrics(fake);
         }
-        server
-            .image_output
-            .replace_settings(self.image_output.clone());
+        server.image_output.replace_settings(self.image_output.clone());
         server.set_observer_faults(self.blind_spots);
         server.service.faults.replace_settings(self.live.clone());
     }

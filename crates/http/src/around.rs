@@ -20,10 +20,7 @@ pub(super) trait Middleware: Clone {
     ///
     /// # Errors
     /// The response to a request that the inner services do not see.
-    #[expect(
-        clippy::result_large_err,
-        reason = "it is rare, and moved once in either form"
-    )]
+    #[expect(clippy::result_large_err, reason = "it is rare, and moved once in either form")]
     fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response>;
 
     /// Changes the response of the inner services.
@@ -68,9 +65,7 @@ where
                 kept: Some((self.around.clone(), kept)),
                 response: self.inner.call(request),
             },
-            Err(response) => MiddlewareFuture::Refused {
-                response: Some(response),
-            },
+            Err(response) => MiddlewareFuture::Refused { response: Some(response) },
         }
     }
 }

@@ -9,9 +9,7 @@ pub(crate) fn has_valid_bearer_token(given: Option<&[u8]>, keys: &[String]) -> b
         return false;
     };
     scheme.eq_ignore_ascii_case(b"bearer")
-        && keys.iter().fold(false, |found, k| {
-            found | equal_in_constant_time(k.as_bytes(), key)
-        })
+        && keys.iter().fold(false, |found, k| found | equal_in_constant_time(k.as_bytes(), key))
 }
 
 /// Compares two byte strings in time that depends only on their lengths.

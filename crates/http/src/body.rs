@@ -157,10 +157,7 @@ impl FromRequest<Arc<App>> for JsonRequest {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = RawRequest::from_request(request, app).await?;
-        Ok(Self {
-            value: received.parse_dialect_json(app)?,
-            head: received.head,
-        })
+        Ok(Self { value: received.parse_dialect_json(app)?, head: received.head })
     }
 }
 
@@ -180,8 +177,7 @@ mod tests {
             }
             let sent = tokio::time::timeout(apart, std::future::pending::<()>()).await;
             let piece_bytes = Bytes::from(vec![b'x'; bytes]);
-            sent.err()
-                .map(|_| (Ok::<_, Infallible>(piece_bytes), piece + 1))
+            sent.err().map(|_| (Ok::<_, Infallible>(piece_bytes), piece + 1))
         }))
     }
 

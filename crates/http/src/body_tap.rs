@@ -63,11 +63,7 @@ impl BodyTap {
 
     fn call_on_end(&mut self) {
         if let Some(on_end) = self.on_end.take() {
-            let empty = TappedBody {
-                head: Vec::new(),
-                grpc_status: None,
-                ..self.tapped
-            };
+            let empty = TappedBody { head: Vec::new(), grpc_status: None, ..self.tapped };
             on_end(std::mem::replace(&mut self.tapped, empty));
         }
     }

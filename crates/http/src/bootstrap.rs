@@ -50,9 +50,7 @@ impl BootstrapRegistry {
 /// rank.
 pub async fn list_engines(State(registry): State<BootstrapRegistry>) -> Response<Body> {
     let ranks = registry.0.lock();
-    let ranks = ranks
-        .iter()
-        .map(|(rank, entry)| (rank.to_string(), entry.clone()));
+    let ranks = ranks.iter().map(|(rank, entry)| (rank.to_string(), entry.clone()));
     vllm::ok_json(&Value::Object(ranks.collect()))
 }
 
@@ -65,20 +63,14 @@ pub async fn register_worker(
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let number = |key: &str| request.get(key).and_then(Value::as_u64);
     let text = |key: &str| request.get(key).and_then(Value::as_str);
-    let (Some(engine), Some(dp), Some(tp), Some(pp), Some(addr)) = (
-        text("engine_id"),
-        number("dp_rank"),
-        number("tp_rank"),
-        number("pp_rank"),
-        text("addr"),
-    ) else {
+    let (Some(engine), Some(dp), Some(tp), Some(pp), Some(addr)) =
+        (text("engine_id"), number("dp_rank"), number("tp_rank"), number("pp_rank"), text("addr"))
+    else {
         let message = "engine_id, dp_rank, tp_rank, pp_rank and addr are needed";
         return detail_response(StatusCode::UNPROCESSABLE_ENTITY, message);
     };
     let mut ranks = registry.0.lock();
-    let entry = ranks
-        .entry(dp)
-        .or_insert_with(|| json!({"engine_id": engine, "worker_addr": {}}));
+    let entry = ranks.entry(dp).or_insert_with(|| json!({"engine_id": engine, "worker_addr": {}}));
     if entry["engine_id"] != engine {
         let known = entry["engine_id"].as_str().unwrap_or_default();
         let message =

@@ -93,24 +93,16 @@ fn add_cors_headers(cors: &CorsConfig, origin: Option<&HeaderValue>, response: &
     let headers = response.headers_mut();
     if let Some(origin) = origin.filter(|origin| allows_origin(&cors.origins, origin)) {
         let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
-        let shown = if any {
-            HeaderValue::from_static("*")
-        } else {
-            origin.clone()
-        };
+        let shown = if any { HeaderValue::from_static("*") } else { origin.clone() };
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, shown);
         if cors.credentials {
             let yes = HeaderValue::from_static("true");
             headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
         }
     }
-    headers
-        .entry(header::VARY)
-        .or_insert(HeaderValue::from_static("Origin"));
+    headers.entry(header::VARY).or_insert(HeaderValue::from_static("Origin"));
 }
 
 fn allows_origin(origins: &[String], origin: &HeaderValue) -> bool {
-    origins
-        .iter()
-        .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+    origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
 }

@@ -10,10 +10,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 pub(super) type HandlerResult = Result<Response<Body>, Fault>;
 
 pub(super) fn fault_response(fault: &Fault) -> Response<Body> {
-    add_retry_after(
-        fault,
-        json_response(status_code(fault.status), fault.to_json()),
-    )
+    add_retry_after(fault, json_response(status_code(fault.status), fault.to_json()))
 }
 
 pub(super) fn add_retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
@@ -28,10 +25,7 @@ pub(super) fn json_response(status: StatusCode, body: String) -> Response<Body> 
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -45,18 +39,13 @@ pub(super) fn empty_response(status: StatusCode) -> Response<Body> {
 pub(super) fn method_not_allowed(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = json_response(StatusCode::METHOD_NOT_ALLOWED, body);
-    response
-        .headers_mut()
-        .insert(header::ALLOW, HeaderValue::from_static(allow));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
     response
 }
 
 /// Returns FastAPI's response with status 404 for an unknown path.
 pub(super) fn not_found_response() -> Response<Body> {
-    json_response(
-        StatusCode::NOT_FOUND,
-        "{\"detail\":\"Not Found\"}".to_owned(),
-    )
+    json_response(StatusCode::NOT_FOUND, "{\"detail\":\"Not Found\"}".to_owned())
 }
 
 /// Converts the status code of an error; an invalid code, a bug of the simulator, becomes 500.

@@ -82,9 +82,7 @@ fn decide_request_faults(app: &App, request: &Request) -> Result<RequestFaults, 
     let headers = request.headers();
     let context = request.extensions().get::<RequestContext>();
     let connection = context.and_then(|context| context.connection.clone());
-    let id = headers
-        .get(&names::REQUEST_ID)
-        .and_then(|id| id.to_str().ok());
+    let id = headers.get(&names::REQUEST_ID).and_then(|id| id.to_str().ok());
     let asked = headers.get(&names::SIM_FAULT);
     let asked = asked.map(|value| String::from_utf8_lossy(value.as_bytes()));
     RequestFaults::decide(&app.service, id, asked.as_deref(), connection)
@@ -112,10 +110,7 @@ pub(crate) fn fail_if_injected(
     let faults = head.faults.as_deref();
     let count = |kind| match faults {
         Some(faults) => faults.report_fault(&app.service, kind),
-        None => app
-            .service
-            .faults
-            .report_fault(kind, &FaultOrigin::default()),
+        None => app.service.faults.report_fault(kind, &FaultOrigin::default()),
     };
     let asked = head.special_headers().get(&names::RETURN_ERROR);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
@@ -148,10 +143,6 @@ pub(crate) fn fail_if_injected(
     let status = failure.http_status();
     Err(Fault {
         param: failure.error_param().map(str::to_owned),
-        ..Fault::new(
-            status,
-            ErrorType::from_http_status(status),
-            failure.error_message(model),
-        )
+        ..Fault::new(status, ErrorType::from_http_status(status), failure.error_message(model))
     })
 }

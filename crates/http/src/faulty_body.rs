@@ -37,11 +37,7 @@ pub(super) async fn inject_mid_body_fault(
     // Announces the length that a response without fault would have.
     let length = HeaderValue::from(whole.len() + rest.len());
     parts.headers.insert(header::CONTENT_LENGTH, length);
-    let body = HalvedBody {
-        first: Some(whole),
-        rest: Some(rest),
-        faults,
-    };
+    let body = HalvedBody { first: Some(whole), rest: Some(rest), faults };
     Response::from_parts(parts, Body::new(body))
 }
 
@@ -92,9 +88,7 @@ pub(super) fn set_wrong_content_length(response: Response<Body>, by: i32) -> Res
         Some(length) => (length + i64::from(by)).max(0),
         None => i64::from(by.unsigned_abs()),
     };
-    parts
-        .headers
-        .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     Response::from_parts(parts, Body::new(UnsizedBody { body, end: None }))
 }
 
@@ -121,9 +115,7 @@ impl http_body::Body for UnsizedBody {
         if frame.is_some() {
             return Poll::Ready(frame);
         }
-        let end = self
-            .end
-            .insert(Box::pin(tokio::time::sleep(BREAK_FLUSH_DELAY)));
+        let end = self.end.insert(Box::pin(tokio::time::sleep(BREAK_FLUSH_DELAY)));
         end.as_mut().poll(cx).map(|()| None)
     }
 }

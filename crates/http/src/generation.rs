@@ -34,11 +34,7 @@ pub(crate) enum RejectedRequest {
     Early(Fault),
     /// The error occurred after the headers of a stream are sent, so the stream reports it as an
     /// event.
-    Late {
-        fault: Fault,
-        facts: Box<ReplyFacts>,
-        guard: Option<ServerLoadGuard>,
-    },
+    Late { fault: Fault, facts: Box<ReplyFacts>, guard: Option<ServerLoadGuard> },
 }
 
 impl RejectedRequest {
@@ -120,10 +116,7 @@ impl<R: GenerationBody> ParsedBody<R> {
 
     /// Wraps a parsed request body whose model is not resolved yet.
     pub(crate) fn without_model_lookup(request: R) -> Self {
-        Self {
-            request: Box::new(request),
-            resolved: None,
-        }
+        Self { request: Box::new(request), resolved: None }
     }
 
     /// Returns the parsed request body, and its model after a lookup if it was not resolved yet.
@@ -179,9 +172,7 @@ pub(crate) fn new_generation_request(
     id: Arc<str>,
 ) -> GenerationRequest {
     GenerationRequest {
-        rank: app
-            .dialect
-            .effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
+        rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
         trace: trace_context(head.special_headers()),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
@@ -191,12 +182,7 @@ pub(crate) fn new_generation_request(
 
 /// Returns a generation request with one choice and no fields from HTTP headers.
 pub(crate) fn generation_request_without_head(app: &App, id: Arc<str>) -> GenerationRequest {
-    GenerationRequest {
-        id,
-        arrived: app.service.now(),
-        n: 1,
-        ..GenerationRequest::default()
-    }
+    GenerationRequest { id, arrived: app.service.now(), n: 1, ..GenerationRequest::default() }
 }
 
 /// Admits a generation request and starts its generation.
@@ -205,24 +191,16 @@ pub(crate) async fn start_generation(
     resolved: ResolvedModel,
     request: GenerationRequest,
 ) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
-    let guard = app
-        .settings
-        .server
-        .load_tracking
-        .then(|| app.count_server_load());
-    let generated = app
-        .service
-        .generate(&app.rules, resolved, Box::new(request));
+    let guard = app.settings.server.load_tracking.then(|| app.count_server_load());
+    let generated = app.service.generate(&app.rules, resolved, Box::new(request));
     match generated.await {
         Ok(generated) => Ok((generated, guard)),
         Err(service::RejectedRequest::Early(refusal)) => {
             Err(RejectedRequest::Early(request_error_fault(app, refusal)))
         }
-        Err(service::RejectedRequest::Late(refusal, facts)) => Err(RejectedRequest::Late {
-            fault: request_error_fault(app, refusal),
-            facts,
-            guard,
-        }),
+        Err(service::RejectedRequest::Late(refusal, facts)) => {
+            Err(RejectedRequest::Late { fault: request_error_fault(app, refusal), facts, guard })
+        }
     }
 }
 
@@ -252,13 +230,7 @@ pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarg
 /// Returns the data-parallel rank named in a request's headers; a value that is not an integer is
 /// ignored.
 fn requested_rank(headers: &HeaderMap) -> Option<i64> {
-    headers
-        .get(&names::DATA_PARALLEL_RANK)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    headers.get(&names::DATA_PARALLEL_RANK)?.to_str().ok()?.trim().parse().ok()
 }
 
 /// Returns the priority of a request: a header that is an integer wins over the body.

@@ -50,14 +50,7 @@ impl Middleware for HttpMetricsLayer {
             let bytes = response.body().size_hint().exact().unwrap_or(0);
             let seconds = unix_now_secs() - counted.started;
             let metrics = self.0.metrics.http();
-            metrics.observe(
-                counted.handler,
-                method,
-                status,
-                counted.bytes,
-                bytes,
-                seconds,
-            );
+            metrics.observe(counted.handler, method, status, counted.bytes, bytes, seconds);
         }
         response
     }

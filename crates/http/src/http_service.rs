@@ -61,9 +61,7 @@ impl HttpService {
             request.version() != Version::HTTP_2 && is_longer_than(&request, self.max_body);
         let mut request = DrainingBody::wrap(request, self.max_body);
         let started = unix_now_secs();
-        request
-            .extensions_mut()
-            .insert(RequestContext { started, ..context });
+        request.extensions_mut().insert(RequestContext { started, ..context });
         // Boxed, so that an idle connection holds a pointer instead of space for the largest
         // handler.
         Box::pin(async move {

@@ -29,10 +29,7 @@ pub struct ImageOutputSettings {
 impl ImageOutputSettings {
     /// Reads the settings of images in replies from the configuration.
     pub fn from_config(config: &Config) -> Self {
-        Self {
-            rate: config.content.image_emission_rate,
-            delay: config.content.image_delay,
-        }
+        Self { rate: config.content.image_emission_rate, delay: config.content.image_delay }
     }
 }
 

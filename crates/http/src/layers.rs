@@ -70,19 +70,10 @@ pub(super) fn http_stack(
     let headers = FixedHeaders::new(settings, Some("uvicorn"));
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.rewrite_path(request))
-        .option_layer(
-            app.history
-                .clone()
-                .map(HistoryLayer::for_http)
-                .map(MiddlewareLayer),
-        )
+        .option_layer(app.history.clone().map(HistoryLayer::for_http).map(MiddlewareLayer))
         .option_layer(AccessLog::new(&settings.log).map(MiddlewareLayer))
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_http)))
-        .option_layer(
-            settings
-                .request_id_headers
-                .then_some(MiddlewareLayer(RequestIdHeader)),
-        )
+        .option_layer(settings.request_id_headers.then_some(MiddlewareLayer(RequestIdHeader)))
         .map_response(move |response| headers.add_headers(add_retry_after(&service, response)))
         .option_layer(ApiKeyCheck::for_http(settings).map(MiddlewareLayer))
         .layer(MiddlewareLayer(CorsRules(Arc::new(settings.cors.clone()))))
@@ -104,18 +95,9 @@ pub(super) fn grpc_stack(
 ) -> MiddlewareStack {
     let headers = FixedHeaders::new(settings, None);
     let layers = ServiceBuilder::new()
-        .option_layer(
-            app.history
-                .clone()
-                .map(HistoryLayer::for_grpc)
-                .map(MiddlewareLayer),
-        )
+        .option_layer(app.history.clone().map(HistoryLayer::for_grpc).map(MiddlewareLayer))
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_grpc)))
-        .option_layer(
-            settings
-                .request_id_headers
-                .then_some(MiddlewareLayer(RequestIdHeader)),
-        )
+        .option_layer(settings.request_id_headers.then_some(MiddlewareLayer(RequestIdHeader)))
         .map_response(move |response| headers.add_headers(response))
         .option_layer(ApiKeyCheck::for_grpc(settings).map(MiddlewareLayer));
     BoxCloneSyncService::new(layers.service(services))
@@ -175,10 +157,8 @@ impl Middleware for RequestIdHeader {
 
 /// Adds `Retry-After` to a response with status 429 or 503 that has none.
 fn add_retry_after(service: &InferenceService, mut response: Response) -> Response {
-    if matches!(
-        response.status(),
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-    ) && let Some(seconds) = service.faults.settings().retry_after_seconds
+    if matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+        && let Some(seconds) = service.faults.settings().retry_after_seconds
     {
         let entry = response.headers_mut().entry(header::RETRY_AFTER);
         entry.or_insert(seconds.into());
@@ -256,9 +236,8 @@ mod tests {
             panic!("on purpose")
         }
 
-        let router = Router::new()
-            .route("/", get(fails))
-            .layer(CatchPanicLayer::custom(panic_response));
+        let router =
+            Router::new().route("/", get(fails)).layer(CatchPanicLayer::custom(panic_response));
         let response = router.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = response.into_body().collect().await.unwrap().to_bytes();

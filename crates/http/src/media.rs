@@ -48,11 +48,7 @@ pub(crate) fn media_features_json(media: &[PlacedMediaItem]) -> Value {
 /// Returns the media items in the `features` of a generate request.
 pub(crate) fn parse_media_features(features: Option<&Value>) -> Vec<PlacedMediaItem> {
     let mut out = Vec::new();
-    for modality in [
-        MediaModality::Image,
-        MediaModality::Audio,
-        MediaModality::Video,
-    ] {
+    for modality in [MediaModality::Image, MediaModality::Audio, MediaModality::Video] {
         let list = |key: &str| {
             let lists = features.and_then(|features| features.get(key));
             lists
@@ -68,12 +64,7 @@ pub(crate) fn parse_media_features(features: Option<&Value>) -> Vec<PlacedMediaI
             if let (Some(hash), Some(start), Some(len)) =
                 (hash.as_str(), number("offset"), number("length"))
             {
-                out.push(PlacedMediaItem {
-                    modality,
-                    identifier: hash.into(),
-                    start,
-                    len,
-                });
+                out.push(PlacedMediaItem { modality, identifier: hash.into(), start, len });
             }
         }
     }

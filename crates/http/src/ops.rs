@@ -30,11 +30,7 @@ fn health_status(app: &App) -> StatusCode {
 /// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete.
 pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
     let ready = app.is_startup_complete() && !app.is_shutting_down();
-    error::empty_response(if ready {
-        health_status(&app)
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    })
+    error::empty_response(if ready { health_status(&app) } else { StatusCode::SERVICE_UNAVAILABLE })
 }
 
 /// Handles `GET /version`: returns the imitated vLLM release.
@@ -48,11 +44,7 @@ pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
     let counted = app.settings.server.load_tracking;
-    let load = if counted {
-        app.load.load(Ordering::Relaxed)
-    } else {
-        0
-    };
+    let load = if counted { app.load.load(Ordering::Relaxed) } else { 0 };
     error::json_response(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
 }
 

@@ -12,10 +12,7 @@ impl PathRewriter {
     /// Creates a middleware that removes the prefix `root_path` from request paths, and with
     /// `merges_slashes` merges repeated slashes.
     pub(super) fn new(root_path: &str, merges_slashes: bool) -> Self {
-        Self {
-            root_path: root_path.to_owned(),
-            merges_slashes,
-        }
+        Self { root_path: root_path.to_owned(), merges_slashes }
     }
 
     pub(super) fn rewrite_path(&self, mut request: Request) -> Request {

@@ -40,13 +40,7 @@ where
             return request.map(Body::new);
         }
         let runtime = Handle::current();
-        request.map(|body| {
-            Body::new(Self {
-                body: Some(body),
-                left: limit,
-                runtime,
-            })
-        })
+        request.map(|body| Body::new(Self { body: Some(body), left: limit, runtime }))
     }
 }
 

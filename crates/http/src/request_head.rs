@@ -68,11 +68,7 @@ pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
 
 impl RequestHead {
     pub(super) fn new(headers: HeaderMap) -> Self {
-        Self {
-            plain: has_only_common_headers(&headers),
-            headers,
-            ..Self::default()
-        }
+        Self { plain: has_only_common_headers(&headers), headers, ..Self::default() }
     }
 
     /// Returns the headers of a request that may contain one of [`names`]; empty if all headers are

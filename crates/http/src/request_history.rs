@@ -33,10 +33,8 @@ use vllm_sim_service::{RequestContext, TokenUsage};
 /// are dropped.
 const MAX_HISTORY_BYTES: usize = 128 << 20;
 
-const RECORDED_GRPC_CALLS: [&str; 2] = [
-    "/vllm.grpc.engine.VllmEngine/Generate",
-    "/vllm.grpc.engine.VllmEngine/Embed",
-];
+const RECORDED_GRPC_CALLS: [&str; 2] =
+    ["/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"];
 
 static GRPC_STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -138,18 +136,12 @@ impl HistoryLayer {
             let operates = path.starts_with("/admin/") || path == "/fake_metrics";
             request.method() == Method::POST && !operates
         };
-        Self {
-            history,
-            is_recorded,
-        }
+        Self { history, is_recorded }
     }
 
     pub(super) fn for_grpc(history: Arc<RequestHistory>) -> Self {
         let is_recorded = |call: &Request| RECORDED_GRPC_CALLS.contains(&call.uri().path());
-        Self {
-            history,
-            is_recorded,
-        }
+        Self { history, is_recorded }
     }
 }
 
@@ -199,14 +191,9 @@ impl RequestHistory {
         };
         let history = self.clone();
         let body = std::mem::take(request.body_mut());
-        *request.body_mut() = BodyTap::wrap_body(body, self.max_body, move |tapped| {
-            history.record_body(id, &tapped)
-        });
-        RecordingGuard {
-            history: self.clone(),
-            id,
-            ended: false,
-        }
+        *request.body_mut() =
+            BodyTap::wrap_body(body, self.max_body, move |tapped| history.record_body(id, &tapped));
+        RecordingGuard { history: self.clone(), id, ended: false }
     }
 
     /// Records the body of a request, once it was read to its end or dropped.
@@ -297,11 +284,8 @@ impl RequestHistory {
     /// their total number.
     pub(crate) fn list_json(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
-        let found: Vec<&RequestRecord> = state
-            .records
-            .iter()
-            .filter(|r| filter.matches_record(r))
-            .collect();
+        let found: Vec<&RequestRecord> =
+            state.records.iter().filter(|r| filter.matches_record(r)).collect();
         let newest = &found[found.len().saturating_sub(most)..];
         let (count, dropped) = (found.len(), state.dropped);
         let mut shown = format!("{{\"count\":{count},\"dropped\":{dropped},\"requests\":[");
@@ -365,9 +349,9 @@ impl RecordedRequests {
         };
         let found = match retries {
             Some(0) => None,
-            Some(retries) => (0..open.len())
-                .rev()
-                .find(|at| failed_before(self, open[*at], retries)),
+            Some(retries) => {
+                (0..open.len()).rev().find(|at| failed_before(self, open[*at], retries))
+            }
             None => open.len().checked_sub(1),
         };
         let before = found.and_then(|at| open.remove(at));
@@ -415,9 +399,7 @@ impl RequestRecord {
     /// Returns the size of a recorded request that counts towards the limit, in bytes.
     fn kept_bytes(&self) -> usize {
         let headers = self.headers.iter();
-        let headers: usize = headers
-            .map(|(name, value)| name.as_str().len() + value.len())
-            .sum();
+        let headers: usize = headers.map(|(name, value)| name.as_str().len() + value.len()).sum();
         self.path.len() + headers + self.body.as_ref().map_or(0, Vec::len)
     }
 
@@ -512,13 +494,8 @@ impl RecordingGuard {
             record.grpc_status = early;
             record.to_headers = Some(now().duration_since(record.started));
         }
-        response.map(|body| {
-            Body::new(RecordedBody {
-                body: Some(body),
-                whole: false,
-                recording: self,
-            })
-        })
+        response
+            .map(|body| Body::new(RecordedBody { body: Some(body), whole: false, recording: self }))
     }
 }
 
@@ -568,9 +545,7 @@ impl http_body::Body for RecordedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body
-            .as_ref()
-            .is_none_or(http_body::Body::is_end_stream)
+        self.body.as_ref().is_none_or(http_body::Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -596,12 +571,7 @@ impl Drop for RecordedBody {
 }
 
 fn grpc_status_of(headers: &HeaderMap) -> Option<u16> {
-    headers
-        .get(&GRPC_STATUS_HEADER)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()
+    headers.get(&GRPC_STATUS_HEADER)?.to_str().ok()?.parse().ok()
 }
 
 #[expect(clippy::disallowed_methods, reason = "clients wait in real time")]

@@ -26,25 +26,11 @@ use vllm_sim_service::RequestContext;
 /// Maximum size of a logged request or response body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
 const MASKED_VALUE: &str = "***";
-const SECRET_HEADERS: [&str; 6] = [
-    "authorization",
-    "proxy-authorization",
-    "cookie",
-    "set-cookie",
-    "x-api-key",
-    "api-key",
-];
+const SECRET_HEADERS: [&str; 6] =
+    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"];
 /// Request fields that contain the prompt.
-const PROMPT_FIELDS: [&str; 8] = [
-    "prompt",
-    "messages",
-    "input",
-    "system",
-    "instructions",
-    "token_ids",
-    "documents",
-    "suffix",
-];
+const PROMPT_FIELDS: [&str; 8] =
+    ["prompt", "messages", "input", "system", "instructions", "token_ids", "documents", "suffix"];
 
 #[derive(Debug)]
 pub(super) struct RequestLog {
@@ -179,9 +165,7 @@ impl RequestLog {
     fn log_long_response(&self, path: &str, response: Response) -> Response {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
-        let request_log = Self {
-            log: self.log.clone(),
-        };
+        let request_log = Self { log: self.log.clone() };
         let body = BodyTap::wrap_body(body, MAX_BODY_BYTES, move |tapped| {
             let (bytes, whole, body) = (tapped.length, tapped.whole, logged_body_text(&tapped));
             if request_log.log.http {
@@ -246,9 +230,8 @@ fn has_short_body(headers: &HeaderMap) -> bool {
 }
 
 fn header_lines(headers: &HeaderMap) -> String {
-    let lines = headers
-        .iter()
-        .map(|(name, value)| format!("{name}: {}", masked_header_value(name, value)));
+    let lines =
+        headers.iter().map(|(name, value)| format!("{name}: {}", masked_header_value(name, value)));
     lines.collect::<Vec<_>>().join("; ")
 }
 

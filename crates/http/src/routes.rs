@@ -37,32 +37,16 @@ fn route_table(config: &Config) -> Vec<Route> {
         ("/health", "GET", get(ops::get_health)),
         ("/health/ready", "GET", get(ops::get_ready)),
         ("/ready", "GET", get(ops::get_ready)),
-        (
-            "/ping",
-            "GET, POST",
-            get(ops::get_health).post(ops::get_health),
-        ),
+        ("/ping", "GET, POST", get(ops::get_health).post(ops::get_health)),
         ("/version", "GET", get(ops::get_version)),
         ("/load", "GET", get(ops::get_load)),
         (METRICS_PATH, "GET", any(ops::get_metrics)),
         ("/dashboard", "GET", get(dashboard::get_page)),
         ("/dashboard/latencies", "GET", get(dashboard::get_latencies)),
-        (
-            "/kv_event_sources",
-            "GET",
-            get(vllm::info::kv_event_sources),
-        ),
+        ("/kv_event_sources", "GET", get(vllm::info::kv_event_sources)),
         ("/invocations", "POST", post(invocations::invoke)),
-        (
-            "/v1/systemone",
-            "POST",
-            post(vllm::info::decisions_unsupported),
-        ),
-        (
-            "/v1/decisions",
-            "POST",
-            post(vllm::info::decisions_unsupported),
-        ),
+        ("/v1/systemone", "POST", post(vllm::info::decisions_unsupported)),
+        ("/v1/decisions", "POST", post(vllm::info::decisions_unsupported)),
     ];
     if config.api.scale_out.render_only {
         routes.extend(render_routes());
@@ -94,22 +78,10 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     let mut routes = dashboard_data_routes();
     if config.lora.runtime_updating {
         routes.extend([
-            (
-                "/v1/load_lora_adapter",
-                "POST",
-                post(vllm::lora::load_adapter),
-            ),
-            (
-                "/v1/unload_lora_adapter",
-                "POST",
-                post(vllm::lora::unload_adapter),
-            ),
+            ("/v1/load_lora_adapter", "POST", post(vllm::lora::load_adapter)),
+            ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload_adapter)),
             ("/adapters", "POST", post(sagemaker::register_adapter)),
-            (
-                ADAPTER_PATH,
-                "DELETE",
-                delete(sagemaker::unregister_adapter),
-            ),
+            (ADAPTER_PATH, "DELETE", delete(sagemaker::unregister_adapter)),
         ]);
     }
     if config.api.profiler {
@@ -120,16 +92,8 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     }
     if config.api.fault_tolerance {
         routes.extend([
-            (
-                "/fault_tolerance/apply",
-                "POST",
-                post(recovery::apply_fault_tolerance),
-            ),
-            (
-                "/fault_tolerance/status",
-                "GET",
-                get(recovery::fault_tolerance_status),
-            ),
+            ("/fault_tolerance/apply", "POST", post(recovery::apply_fault_tolerance)),
+            ("/fault_tolerance/status", "GET", get(recovery::fault_tolerance_status)),
         ]);
     }
     // llm-d always has the sleep routes.
@@ -143,11 +107,7 @@ fn operator_routes(config: &Config) -> Vec<Route> {
         routes.extend(development_routes());
         routes.extend(weight_update_routes());
     } else if config.api.scale_out.tokens_only {
-        routes.push((
-            "/abort_requests",
-            "POST",
-            post(vllm::control::abort_generate_requests),
-        ));
+        routes.push(("/abort_requests", "POST", post(vllm::control::abort_generate_requests)));
     }
     if !config.api.scale_out.render_only && has_generation_routes(config) {
         let scale = post(vllm::info::scale_elastic_ep);
@@ -162,48 +122,21 @@ fn operator_routes(config: &Config) -> Vec<Route> {
 }
 
 fn has_generation_routes(config: &Config) -> bool {
-    matches!(
-        config.api.task,
-        ModelTask::All | ModelTask::Generate | ModelTask::Realtime
-    )
+    matches!(config.api.task, ModelTask::All | ModelTask::Generate | ModelTask::Realtime)
 }
 
 fn generation_routes() -> Vec<Route> {
     vec![
         (CHAT_PATH, "POST", post(chat::create_chat_completion)),
-        (
-            "/v1/completions",
-            "POST",
-            post(completion::create_completion),
-        ),
-        (
-            "/v1/chat/completions/batch",
-            "POST",
-            post(batch::create_batch_chat),
-        ),
+        ("/v1/completions", "POST", post(completion::create_completion)),
+        ("/v1/chat/completions/batch", "POST", post(batch::create_batch_chat)),
         ("/v1/messages", "POST", post(anthropic::create_message)),
-        (
-            "/v1/messages/count_tokens",
-            "POST",
-            post(anthropic::count_tokens),
-        ),
+        ("/v1/messages/count_tokens", "POST", post(anthropic::count_tokens)),
         ("/v1/responses", "POST", post(responses::create_response)),
         (RESPONSE_PATH, "GET", get(responses::retrieve_response)),
-        (
-            RESPONSE_CANCEL_PATH,
-            "POST",
-            post(responses::cancel_response),
-        ),
-        (
-            "/generative_scoring",
-            "POST",
-            post(vllm::scoring::create_generative_scoring),
-        ),
-        (
-            "/is_scaling_elastic_ep",
-            "POST",
-            post(vllm::info::is_scaling),
-        ),
+        (RESPONSE_CANCEL_PATH, "POST", post(responses::cancel_response)),
+        ("/generative_scoring", "POST", post(vllm::scoring::create_generative_scoring)),
+        ("/is_scaling_elastic_ep", "POST", post(vllm::info::is_scaling)),
     ]
 }
 
@@ -215,54 +148,25 @@ fn scale_out_routes(config: &Config) -> Vec<Route> {
         || api.scale_out.tokens_only
         || config.model.cli_mode == CliMode::Llmd;
     let mut routes = vec![
-        (
-            "/inference/v1/generate",
-            "POST",
-            post(vllm::generate::create_generation),
-        ),
-        (
-            "/inference/v1/abort_requests",
-            "POST",
-            post(control::abort_generate_requests),
-        ),
+        ("/inference/v1/generate", "POST", post(vllm::generate::create_generation)),
+        ("/inference/v1/abort_requests", "POST", post(control::abort_generate_requests)),
     ];
     routes.extend(render_routes());
     if on {
         return routes;
     }
     let off = routes.into_iter();
-    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled)))
-        .collect()
+    off.map(|(path, methods, _)| (path, methods, post(vllm::scale_out_disabled))).collect()
 }
 
 fn render_routes() -> Vec<Route> {
     vec![
-        (
-            "/v1/chat/completions/render",
-            "POST",
-            post(render::render_chat),
-        ),
-        (
-            "/v1/completions/render",
-            "POST",
-            post(render::render_completions),
-        ),
+        ("/v1/chat/completions/render", "POST", post(render::render_chat)),
+        ("/v1/completions/render", "POST", post(render::render_completions)),
         ("/v1/messages/render", "POST", post(render::render_messages)),
-        (
-            "/v1/responses/render",
-            "POST",
-            post(render::render_responses),
-        ),
-        (
-            "/v1/chat/completions/derender",
-            "POST",
-            post(derender::derender_chat),
-        ),
-        (
-            "/v1/completions/derender",
-            "POST",
-            post(derender::derender_completion),
-        ),
+        ("/v1/responses/render", "POST", post(render::render_responses)),
+        ("/v1/chat/completions/derender", "POST", post(derender::derender_chat)),
+        ("/v1/completions/derender", "POST", post(derender::derender_completion)),
     ]
 }
 
@@ -271,31 +175,14 @@ fn pooling_routes(config: &Config) -> Vec<Route> {
     let one = |tasks: &[ModelTask]| task == ModelTask::All || tasks.contains(&task);
     let mut routes = Vec::new();
     if one(&[ModelTask::Embed]) && config.content.mode != TextMode::Encoder {
-        routes.push((
-            "/v1/embeddings",
-            "POST",
-            post(embeddings::create_embeddings),
-        ));
-        routes.push((
-            "/v2/embed",
-            "POST",
-            post(pooling::cohere::create_cohere_embeddings),
-        ));
+        routes.push(("/v1/embeddings", "POST", post(embeddings::create_embeddings)));
+        routes.push(("/v2/embed", "POST", post(pooling::cohere::create_cohere_embeddings)));
     }
-    if one(&[
-        ModelTask::Embed,
-        ModelTask::Classify,
-        ModelTask::Score,
-        ModelTask::Reward,
-    ]) {
+    if one(&[ModelTask::Embed, ModelTask::Classify, ModelTask::Score, ModelTask::Reward]) {
         routes.push(("/pooling", "POST", post(embeddings::create_pooling)));
     }
     if one(&[ModelTask::Classify]) {
-        routes.push((
-            "/classify",
-            "POST",
-            post(pooling::classify::create_classification),
-        ));
+        routes.push(("/classify", "POST", post(pooling::classify::create_classification)));
     }
     let single = task == ModelTask::Classify && config.api.num_labels == 1;
     if one(&[ModelTask::Embed, ModelTask::Score]) || single {
@@ -314,16 +201,8 @@ fn speech_routes(config: &Config) -> Vec<Route> {
         return Vec::new();
     }
     vec![
-        (
-            "/v1/audio/transcriptions",
-            "POST",
-            post(audio::create_transcription),
-        ),
-        (
-            "/v1/audio/translations",
-            "POST",
-            post(audio::create_translation),
-        ),
+        ("/v1/audio/transcriptions", "POST", post(audio::create_transcription)),
+        ("/v1/audio/translations", "POST", post(audio::create_translation)),
     ]
 }
 
@@ -331,11 +210,7 @@ fn documentation_routes() -> Vec<Route> {
     vec![
         ("/openapi.json", "GET, HEAD", get(docs::get_openapi)),
         ("/docs", "GET, HEAD", get(docs::swagger_page)),
-        (
-            "/docs/oauth2-redirect",
-            "GET, HEAD",
-            get(docs::oauth2_redirect_page),
-        ),
+        ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2_redirect_page)),
         ("/redoc", "GET, HEAD", get(docs::redoc_page)),
     ]
 }
@@ -343,26 +218,10 @@ fn documentation_routes() -> Vec<Route> {
 /// Returns the routes that serve the data of the dashboard.
 fn dashboard_data_routes() -> Vec<Route> {
     vec![
-        (
-            "/dashboard/cache",
-            "GET",
-            get(dashboard::cache::get_kv_blocks),
-        ),
-        (
-            "/dashboard/drills",
-            "GET",
-            get(dashboard::drills::list_annotations),
-        ),
-        (
-            "/dashboard/replicas",
-            "GET",
-            get(dashboard::replicas::list_replicas),
-        ),
-        (
-            "/dashboard/requests",
-            "GET",
-            get(dashboard::requests::list_sequences),
-        ),
+        ("/dashboard/cache", "GET", get(dashboard::cache::get_kv_blocks)),
+        ("/dashboard/drills", "GET", get(dashboard::drills::list_annotations)),
+        ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
+        ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
         (SUMMARY_PATH, "GET", get(dashboard::replicas::get_summary)),
     ]
 }
@@ -378,9 +237,7 @@ pub fn serves_admin_config(config: &Config) -> bool {
 
 fn admin_routes() -> Vec<Route> {
     let settings = get(admin::get_config).post(admin::update_config);
-    let scenario = get(admin::get_scenario)
-        .post(admin::run_scenario)
-        .delete(admin::end_scenario);
+    let scenario = get(admin::get_scenario).post(admin::run_scenario).delete(admin::end_scenario);
     let replies = get(admin_requests::get_scripted_replies)
         .post(admin_requests::set_scripted_replies)
         .delete(admin_requests::remove_scripted_replies);
@@ -410,17 +267,9 @@ fn development_routes() -> Vec<Route> {
     let release = post(control::release_kv_cache_memory);
     vec![
         ("/release_kv_cache_memory", "POST", release),
-        (
-            "/reset_prefix_cache",
-            "POST",
-            post(control::reset_prefix_cache),
-        ),
+        ("/reset_prefix_cache", "POST", post(control::reset_prefix_cache)),
         ("/reset_mm_cache", "POST", post(control::reset_mm_cache)),
-        (
-            "/reset_encoder_cache",
-            "POST",
-            post(control::reset_encoder_cache),
-        ),
+        ("/reset_encoder_cache", "POST", post(control::reset_encoder_cache)),
         ("/server_info", "GET", get(vllm::info::server_info)),
         ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
         ("/pause", "POST", post(control::pause)),
@@ -428,47 +277,19 @@ fn development_routes() -> Vec<Route> {
         ("/is_paused", "GET", get(control::is_paused)),
         ("/abort_requests", "POST", post(control::abort_requests)),
         ("/get_world_size", "GET", get(vllm::info::get_world_size)),
-        (
-            "/debug/kv_cache",
-            "GET",
-            get(vllm::kv_cache::list_cached_blocks),
-        ),
+        ("/debug/kv_cache", "GET", get(vllm::kv_cache::list_cached_blocks)),
     ]
 }
 
 fn weight_update_routes() -> Vec<Route> {
     vec![
-        (
-            "/init_weight_transfer_engine",
-            "POST",
-            post(weights::init_weight_transfer),
-        ),
-        (
-            "/shutdown_weight_transfer_engine",
-            "POST",
-            post(weights::shutdown_weight_transfer),
-        ),
-        (
-            "/start_weight_update",
-            "POST",
-            post(weights::start_weight_update),
-        ),
-        (
-            "/start_draft_weight_update",
-            "POST",
-            post(weights::start_draft_weight_update),
-        ),
+        ("/init_weight_transfer_engine", "POST", post(weights::init_weight_transfer)),
+        ("/shutdown_weight_transfer_engine", "POST", post(weights::shutdown_weight_transfer)),
+        ("/start_weight_update", "POST", post(weights::start_weight_update)),
+        ("/start_draft_weight_update", "POST", post(weights::start_draft_weight_update)),
         ("/update_weights", "POST", post(weights::update_weights)),
-        (
-            "/finish_weight_update",
-            "POST",
-            post(weights::finish_weight_update),
-        ),
-        (
-            "/update_weight_version",
-            "POST",
-            post(weights::set_weight_version),
-        ),
+        ("/finish_weight_update", "POST", post(weights::finish_weight_update)),
+        ("/update_weight_version", "POST", post(weights::set_weight_version)),
         ("/weight_checker", "POST", post(weights::check_weights)),
         ("/weight_info", "GET", get(weights::get_weight_version)),
     ]
@@ -513,28 +334,15 @@ async fn unknown_path(State(app): State<Arc<App>>, request: Request) -> Response
     if path.starts_with(METRICS_PATH) {
         return ops::get_metrics(State(app), request.method().clone(), request.uri().clone()).await;
     }
-    let Some(route) = path
-        .strip_suffix('/')
-        .filter(|path| app.routes.allowed_methods(path).is_some())
+    let Some(route) =
+        path.strip_suffix('/').filter(|path| app.routes.allowed_methods(path).is_some())
     else {
         return error::not_found_response();
     };
-    let scheme = if app.settings.server.has_tls {
-        "https"
-    } else {
-        "http"
-    };
-    let host = request
-        .headers()
-        .get(header::HOST)
-        .and_then(|h| h.to_str().ok());
-    let host = host
-        .or(request.uri().authority().map(|a| a.as_str()))
-        .unwrap_or("localhost");
-    let query = request
-        .uri()
-        .query()
-        .map_or(String::new(), |query| format!("?{query}"));
+    let scheme = if app.settings.server.has_tls { "https" } else { "http" };
+    let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok());
+    let host = host.or(request.uri().authority().map(|a| a.as_str())).unwrap_or("localhost");
+    let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let root = &app.settings.server.root_path;
     let location = format!("{scheme}://{host}{root}{route}{query}");
     let mut response = error::empty_response(StatusCode::TEMPORARY_REDIRECT);

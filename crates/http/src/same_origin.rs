@@ -61,9 +61,7 @@ impl TrustedPages {
         let last = name.rsplit('.').next().unwrap_or_default();
         last == name
             || name.parse::<Ipv4Addr>().is_ok()
-            || PRIVATE_TOP_LEVEL_DOMAINS
-                .iter()
-                .any(|local| last.eq_ignore_ascii_case(local))
+            || PRIVATE_TOP_LEVEL_DOMAINS.iter().any(|local| last.eq_ignore_ascii_case(local))
             || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 }
@@ -83,9 +81,7 @@ pub(super) async fn reject_foreign_pages(
     if reads || origin.is_some_and(trusted) {
         return next.run(request).await;
     }
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or(request.uri().authority().map(|host| host.as_str()));
     if !is_same_origin(headers, host) {
         return forbidden_response(
@@ -108,18 +104,12 @@ fn forbidden_response(message: &str) -> Response {
 
 /// Returns whether a request comes from a browser, by headers that pages cannot remove.
 fn is_browser_request(headers: &HeaderMap) -> bool {
-    ["origin", "sec-fetch-site", "accept-language"]
-        .iter()
-        .any(|name| headers.contains_key(*name))
+    ["origin", "sec-fetch-site", "accept-language"].iter().any(|name| headers.contains_key(*name))
 }
 
 /// Returns whether a request comes from no web page, or from a page of this server at `host`.
 fn is_same_origin(headers: &HeaderMap, host: Option<&str>) -> bool {
-    let text = |name| {
-        headers
-            .get(name)
-            .map(|value| value.to_str().unwrap_or_default())
-    };
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let origin = text(header::ORIGIN);
     // A proxy may rewrite the host, but not `Sec-Fetch-Site`.
     if let Some(site) = headers.get("sec-fetch-site") {
@@ -142,10 +132,7 @@ mod tests {
     fn only_same_origin_pages_and_non_browsers_are_allowed() {
         let own = |headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().map(|(name, value)| {
-                (
-                    HeaderName::from_static(name),
-                    HeaderValue::from_static(value),
-                )
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
             });
             is_same_origin(&headers.collect(), Some("localhost:8000"))
         };

@@ -109,19 +109,16 @@ impl ServerControls {
     pub(crate) fn run_phase_action(self: &Arc<Self>, action: &PhaseAction) {
         match action {
             PhaseAction::ResetPrefixCache => {
-                self.service
-                    .command_all_engines(&EngineCommand::ResetPrefixCache(
-                        PrefixCacheReset::Forget,
-                    ));
+                self.service.command_all_engines(&EngineCommand::ResetPrefixCache(
+                    PrefixCacheReset::Forget,
+                ));
             }
             PhaseAction::AbortRequests => {
                 self.service.abort_requests(None);
             }
             PhaseAction::LoadLora { name, path } => {
                 if let Err(error) =
-                    self.service
-                        .models
-                        .load_adapter(name, path, None, AdapterLoadMode::InPlace)
+                    self.service.models.load_adapter(name, path, None, AdapterLoadMode::InPlace)
                 {
                     tracing::warn!(%error, "adapter not loaded");
                 }
@@ -145,8 +142,7 @@ impl ServerControls {
         self.service.reset_for_restart();
         if self.caches {
             // llm-d's sleep may have disabled the prefix cache.
-            self.service
-                .command_all_engines(&EngineCommand::Caching(true));
+            self.service.command_all_engines(&EngineCommand::Caching(true));
         }
         {
             // Locks the engines, so that no earlier count survives the reset.
@@ -178,8 +174,6 @@ fn changed_members(last: &Value, new: &Value) -> Value {
     let (Value::Object(last), Value::Object(all)) = (last, new) else {
         return new.clone();
     };
-    let differ = all
-        .iter()
-        .filter(|(key, value)| last.get(*key) != Some(value));
+    let differ = all.iter().filter(|(key, value)| last.get(*key) != Some(value));
     Value::Object(differ.map(|(k, v)| (k.clone(), v.clone())).collect())
 }

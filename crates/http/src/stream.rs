@@ -51,11 +51,7 @@ impl ChoiceStep {
     /// Splits a step of a choice into one with its tokens and one with its end.
     pub(super) fn split_end(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
-        let over = Self {
-            tokens: 0,
-            first: false,
-            ..*self
-        };
+        let over = Self { tokens: 0, first: false, ..*self };
         (said, over)
     }
 }
@@ -222,9 +218,7 @@ impl<R: StreamRenderer> EventStream<R> {
         let choices = 0..self.reply.choices.len();
         let mut order: Vec<usize> = choices.filter(|index| !self.ended[*index]).collect();
         order.sort_by_key(|index| self.reply.choices[*index].sent);
-        order
-            .into_iter()
-            .any(|index| self.write_choice(index, 1, out))
+        order.into_iter().any(|index| self.write_choice(index, 1, out))
     }
 
     /// Appends the stream events of all available tokens, up to the size of a frame. Several
@@ -252,9 +246,7 @@ impl<R: StreamRenderer> EventStream<R> {
 
     /// Returns the number of tokens that may be sent before the next injected fault.
     fn tokens_until_fault(&self) -> u32 {
-        self.faults
-            .as_ref()
-            .map_or(u32::MAX, |faults| faults.tokens_until_fault())
+        self.faults.as_ref().map_or(u32::MAX, |faults| faults.tokens_until_fault())
     }
 
     /// Appends the events of at most `max_steps` steps of a choice to `out`; returns false if the
@@ -291,11 +283,7 @@ impl<R: StreamRenderer> EventStream<R> {
             let first = choice.sent == 0;
             let least = if first { 1 } else { self.interval };
             let group = choice.progress().chunk_end(choice.sent, least) - choice.sent;
-            let mut tokens = if due >= group || ended.is_some() {
-                due.min(group)
-            } else {
-                0
-            };
+            let mut tokens = if due >= group || ended.is_some() { due.min(group) } else { 0 };
             if let Some(faults) = &mut self.faults {
                 let room = faults.tokens_until_fault();
                 if room == 0 {
@@ -308,12 +296,7 @@ impl<R: StreamRenderer> EventStream<R> {
             if tokens == 0 && last.is_none() {
                 break;
             }
-            let step = ChoiceStep {
-                index,
-                tokens,
-                first,
-                end: last,
-            };
+            let step = ChoiceStep { index, tokens, first, end: last };
             if out.is_empty() {
                 let events = (due / group.max(1)) as usize;
                 // The last event begins within the bound.
@@ -465,9 +448,9 @@ impl<R: StreamRenderer + Unpin> Body for EventStream<R> {
             return Poll::Pending;
         }
         match this.poll_keep_alive(cx) {
-            Some(comment) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
-                comment.as_bytes(),
-            ))))),
+            Some(comment) => {
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(comment.as_bytes())))))
+            }
             None => Poll::Pending,
         }
     }

@@ -21,8 +21,6 @@ pub(crate) fn check_prompt_ids(limits: &ServerLimits, ids: &[i64]) -> Result<Vec
         limits.check_prompt_ids(ids)?;
     }
     let unknown = |id: i64| Fault::bad_request(format!("Token id {id} is out of vocabulary"));
-    let known = ids
-        .iter()
-        .map(|id| u32::try_from(*id).map_err(|_| unknown(*id)));
+    let known = ids.iter().map(|id| u32::try_from(*id).map_err(|_| unknown(*id)));
     known.collect()
 }

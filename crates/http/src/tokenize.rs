@@ -37,16 +37,11 @@ pub(super) async fn detokenize(
     app.service.check_tokenizer()?;
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
-    let ids: Vec<u32> = ids
-        .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
-        .collect();
+    let ids: Vec<u32> = ids.map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
     let mut out = String::from("{\"prompt\":");
     json::write_string(
         &mut out,
-        &app.service
-            .generator
-            .tokenizer()
-            .decode(&ids, SpecialTokens::With),
+        &app.service.generator.tokenizer().decode(&ids, SpecialTokens::With),
     );
     out.push('}');
     Ok(error::json_response(StatusCode::OK, out))
@@ -57,8 +52,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
     let body = app.dialect.schema_body(Endpoint::Tokenize, body)?;
     let request =
         TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
-    app.dialect
-        .pooling_model(generation::resolve_target(app, request.model()))?;
+    app.dialect.pooling_model(generation::resolve_target(app, request.model()))?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
@@ -66,22 +60,15 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
             let strings = request.return_token_strs;
             let tokenizer = tokenizer.clone();
             let encode = move || {
-                tokenizer.encode(
-                    &request.prompt,
-                    SpecialTokens::from_bool(request.add_special_tokens),
-                )
+                tokenizer
+                    .encode(&request.prompt, SpecialTokens::from_bool(request.add_special_tokens))
             };
-            (
-                run_blocking_if_large(json_text_bytes(value), encode).await,
-                strings,
-            )
+            (run_blocking_if_large(json_text_bytes(value), encode).await, strings)
         }
         TokenizeRequest::Chat(request) => {
             let template = request.chat_template.as_deref();
             let kwargs = request.chat_template_kwargs.as_ref();
-            app.rules
-                .limits
-                .reject_untrusted_template(template, kwargs)?;
+            app.rules.limits.reject_untrusted_template(template, kwargs)?;
             let strings = request.return_token_strs;
             let conversation = tokenize_conversation(*request);
             let tokens = app.service.conversation_tokens(&app.rules, conversation);

@@ -19,11 +19,7 @@ fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
 
 fn main() {
     let full = std::env::args().any(|a| a == "--bench");
-    let (scrapes, calls) = if full {
-        (5_000, 50_000_000)
-    } else {
-        (10, 1_000)
-    };
+    let (scrapes, calls) = if full { (5_000, 50_000_000) } else { (10, 1_000) };
     let settings = |ranks: usize| Settings {
         model_name: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
         engines: (0..ranks).map(|r| r.to_string()).collect(),
@@ -59,19 +55,9 @@ fn main() {
     let metrics = Metrics::new(settings(1));
     let engine = metrics.engine(0);
     time_per_round("on_tokens", calls, |i| engine.on_tokens(black_box(i & 3)));
-    time_per_round("on_gap", calls, |i| {
-        engine.on_gap(black_box(f64::from(i & 63) * 1e-3))
-    });
+    time_per_round("on_gap", calls, |i| engine.on_gap(black_box(f64::from(i & 63) * 1e-3)));
     time_per_round("on_step", calls, |i| engine.on_step(black_box(i & 511), 4));
-    time_per_round("set_gauges", calls, |i| {
-        engine.set_gauges(black_box(i as usize), 1, 0, 0.5)
-    });
-    let loads = ["a", "b"].map(|name| LoraLoad {
-        name,
-        running: 1,
-        waiting: 1,
-    });
-    time_per_round("set_lora", calls / 10, |_| {
-        engine.set_lora(black_box(&loads))
-    });
+    time_per_round("set_gauges", calls, |i| engine.set_gauges(black_box(i as usize), 1, 0, 0.5));
+    let loads = ["a", "b"].map(|name| LoraLoad { name, running: 1, waiting: 1 });
+    time_per_round("set_lora", calls / 10, |_| engine.set_lora(black_box(&loads)));
 }

@@ -34,9 +34,7 @@ pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<GridAx
         Ok(GridAxis { name, values })
     });
     let axes: Vec<GridAxis> = axes.collect::<Result<_>>()?;
-    let points = axes
-        .iter()
-        .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
+    let points = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
     match points.filter(|&n| n <= MAX_GRID_POINTS) {
         Some(_) => Ok(axes),
         None => refuse!("{flag}: more than {MAX_GRID_POINTS} points"),
@@ -110,9 +108,8 @@ pub(super) fn parse_grid_point<T: Parser>(
     let all: Vec<String> = args.iter().cloned().chain(set).collect();
     let parsed = split_known_args::<T>(&all)?;
     let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(&place(), error))?;
-    let args = parsed
-        .parse_with_loose_words(&loose)
-        .map_err(|error| with_point_label(&place(), error))?;
+    let args =
+        parsed.parse_with_loose_words(&loose).map_err(|error| with_point_label(&place(), error))?;
     let Ok(args) = args else {
         refuse!("--help cannot be a flag of a grid");
     };
@@ -137,9 +134,8 @@ pub(super) fn with_point_label(label: &str, error: anyhow::Error) -> anyhow::Err
 /// Formats a flag combination as `name=value name=value`.
 pub(super) fn combination_label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     let flags = names.iter().zip(values);
-    let flags: Vec<String> = flags
-        .map(|(name, value)| format!("{}={value}", name.as_ref()))
-        .collect();
+    let flags: Vec<String> =
+        flags.map(|(name, value)| format!("{}={value}", name.as_ref())).collect();
     flags.join(" ")
 }
 
@@ -166,10 +162,7 @@ pub(super) fn map_in_parallel<T: Sync, R: Send + Sync>(
         }
         work();
     });
-    results
-        .into_iter()
-        .filter_map(OnceLock::into_inner)
-        .collect()
+    results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 #[cfg(test)]

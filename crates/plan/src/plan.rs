@@ -69,12 +69,7 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     fixed_workers: Option<u32>,
     /// Write Helm values for this program's chart that simulate the cheapest deployment.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "fixed_workers",
-        help_heading = "Plan"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "fixed_workers", help_heading = "Plan")]
     helm_values: Option<PathBuf>,
     /// Number of combinations to simulate in parallel; the results do not depend on it.
     #[arg(long, default_value_t = 1, help_heading = "Plan")]
@@ -123,11 +118,7 @@ pub fn run_plan(
         open_workload(&base.workload, 16)?;
     }
     axes.extend(searched);
-    let prices = base
-        .prices
-        .as_deref()
-        .map(GpuPrices::read_file)
-        .transpose()?;
+    let prices = base.prices.as_deref().map(GpuPrices::read_file).transpose()?;
     let candidates = grid::axis_value_combinations(&axes)
         .into_iter()
         .map(|values| build_candidate(args, &axes, values, prices.as_ref(), sort, deploy))
@@ -160,11 +151,10 @@ pub fn run_plan(
     match plan.has_answer() {
         true => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
-        false => Err(RequirementFailed {
-            printed,
-            missed: "no deployment meets the bounds".to_owned(),
+        false => {
+            Err(RequirementFailed { printed, missed: "no deployment meets the bounds".to_owned() }
+                .into())
         }
-        .into()),
     }
 }
 
@@ -197,10 +187,7 @@ fn check_args(args: &Args) -> Result<()> {
     if !args.report.latency_slo()?.has_any_bound() && args.bound.is_empty() {
         refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms, or --bound");
     }
-    if args
-        .max_cost
-        .is_some_and(|cost| !cost.is_finite() || cost <= 0.0)
-    {
+    if args.max_cost.is_some_and(|cost| !cost.is_finite() || cost <= 0.0) {
         refuse!("--max-cost must be a number above 0");
     }
     for (flag, given) in [
@@ -249,9 +236,7 @@ fn tensor_parallel_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Opt
         && !is_typed(FLAG, "-tp")
         && args.fixed_workers.is_none()
         && args.pools.pool_flags.is_none();
-    let sizes = [1, 2, 4, 8]
-        .into_iter()
-        .filter(|size| *size <= args.max_gpus);
+    let sizes = [1, 2, 4, 8].into_iter().filter(|size| *size <= args.max_gpus);
     is_searched.then(|| GridAxis {
         name: FLAG.to_owned(),
         values: sizes.map(|size| size.to_string()).collect(),
@@ -307,10 +292,7 @@ fn build_candidate(
 
 fn gpu_name(pools: &WorkerPools) -> Option<&str> {
     let about = pools.about.iter();
-    about
-        .rev()
-        .find(|(name, _)| name == "--gpu")
-        .map(|(_, gpu)| gpu.as_str())
+    about.rev().find(|(name, _)| name == "--gpu").map(|(_, gpu)| gpu.as_str())
 }
 
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {

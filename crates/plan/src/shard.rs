@@ -198,10 +198,7 @@ pub(super) fn merge_shard_files<R: DeserializeOwned>(
         let part: ShardFile<R> =
             serde_json::from_str(&text).with_context(|| format!("--merge: {shown}"))?;
         if part.schema != SHARD_FILE_SCHEMA || part.command != command {
-            bail!(
-                "--merge: {shown} was written by another command: {}",
-                part.command
-            );
+            bail!("--merge: {shown} was written by another command: {}", part.command);
         }
         let places = (part.at..points).step_by(part.of.max(1));
         if places.len() != part.results.len() {
@@ -231,10 +228,7 @@ mod tests {
             command_common_to_shards(&words(part)),
             command_common_to_shards(&words(merged))
         );
-        assert_eq!(
-            command_without_shards(&words(merged)),
-            words("--grid a=1,2 --gpu H100")
-        );
+        assert_eq!(command_without_shards(&words(merged)), words("--grid a=1,2 --gpu H100"));
     }
 
     #[test]

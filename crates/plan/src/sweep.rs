@@ -66,18 +66,12 @@ struct PointResult {
 
 impl PointResult {
     fn has_goodput(&self) -> bool {
-        self.played
-            .as_ref()
-            .is_ok_and(|played| played.goodput_rps() > 0.0)
+        self.played.as_ref().is_ok_and(|played| played.goodput_rps() > 0.0)
     }
 
     /// Returns whether enough requests of the point are good; without latency bounds, all are.
     fn meets_attainment(&self) -> bool {
-        let attained = self
-            .played
-            .as_ref()
-            .ok()
-            .and_then(PlayedSummary::attained_slo_ratio);
+        let attained = self.played.as_ref().ok().and_then(PlayedSummary::attained_slo_ratio);
         attained.is_none_or(|attained| attained >= self.needed)
     }
 }
@@ -152,11 +146,7 @@ pub fn run_sweep(
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
             let (args, pools) = grid::parse_grid_point(args, &axes, &values, sort, build)?;
-            Ok(GridPoint {
-                values,
-                args,
-                pools,
-            })
+            Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;
     if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
@@ -176,13 +166,8 @@ pub fn run_sweep(
     };
     let values = points.iter().map(|point| point.values.clone());
     let results = values.zip(played);
-    let played: Vec<PointResult> = results
-        .map(|(values, played)| PointResult {
-            values,
-            played,
-            needed,
-        })
-        .collect();
+    let played: Vec<PointResult> =
+        results.map(|(values, played)| PointResult { values, played, needed }).collect();
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     if let Some(file) = &base.report.report_json {
         let text = serde_json::to_string_pretty(&to_json(&names, &played))?;
@@ -227,12 +212,8 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     };
     let block = pools.serving.engines[0].block_size();
     let (mut source, pace) = open_workload(&args.workload, block)?;
-    let quiet = ReportArgs {
-        report_json: None,
-        per_request: None,
-        html: None,
-        ..args.report.clone()
-    };
+    let quiet =
+        ReportArgs { report_json: None, per_request: None, html: None, ..args.report.clone() };
     let limit = simulated_time_limit(&args.workload)?;
     let report = replay_single_threaded(pools, source.as_mut(), pace, limit, &quiet)?;
     let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
@@ -259,10 +240,7 @@ fn best_point_index(points: &[PointResult]) -> Option<usize> {
     let mut best = None;
     let mut most = 0.0;
     for (at, point) in points.iter().enumerate() {
-        let good = point
-            .played
-            .as_ref()
-            .map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
+        let good = point.played.as_ref().map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
         // Of equal points, the first.
         if good > most && point.meets_attainment() {
             (best, most) = (Some(at), good);
@@ -287,9 +265,7 @@ fn table_cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<
         };
         row.push(format!("{:.1}", played.gpus));
         row.extend(
-            SUMMARY_COLUMNS
-                .iter()
-                .map(|(_, key)| format!("{:.2}", played.summary_number(key))),
+            SUMMARY_COLUMNS.iter().map(|(_, key)| format!("{:.2}", played.summary_number(key))),
         );
         if is_bounded {
             let attained = played.attained_slo_ratio().unwrap_or_default();
@@ -308,23 +284,19 @@ fn table_cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<
 fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     let mut notes = vec![match best_point_index(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),
-        None => match points
-            .iter()
-            .find(|point| !point.meets_attainment() && point.has_goodput())
-        {
-            Some(point) => format!(
-                "no point has {} % of its requests good (--attainment), so none is the best",
-                100.0 * point.needed
-            ),
-            None => "no point has a good request, so none is the best".to_owned(),
-        },
+        None => {
+            match points.iter().find(|point| !point.meets_attainment() && point.has_goodput()) {
+                Some(point) => format!(
+                    "no point has {} % of its requests good (--attainment), so none is the best",
+                    100.0 * point.needed
+                ),
+                None => "no point has a good request, so none is the best".to_owned(),
+            }
+        }
     }];
     for point in points {
         if let Err(why) = &point.played {
-            notes.push(format!(
-                "{}: {why}",
-                combination_label(names, &point.values)
-            ));
+            notes.push(format!("{}: {why}", combination_label(names, &point.values)));
         }
     }
     notes
@@ -335,10 +307,7 @@ fn text_table(names: &[&str], played: &[PointResult]) -> String {
     let best = best_point_index(played);
     let widths: Vec<usize> = (0..head.len())
         .map(|column| {
-            let all = rows
-                .iter()
-                .chain([&head])
-                .map(|row| row[column].chars().count());
+            let all = rows.iter().chain([&head]).map(|row| row[column].chars().count());
             all.max().unwrap_or(0)
         })
         .collect();
@@ -362,9 +331,8 @@ fn text_table(names: &[&str], played: &[PointResult]) -> String {
 fn to_json(names: &[&str], played: &[PointResult]) -> Value {
     let points = played.iter().map(|point| {
         let flags = names.iter().zip(&point.values);
-        let flags: Map<String, Value> = flags
-            .map(|(name, value)| ((*name).to_owned(), json!(value)))
-            .collect();
+        let flags: Map<String, Value> =
+            flags.map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         match &point.played {
             Ok(played) => json!({
                 "flags": flags,

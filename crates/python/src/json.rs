@@ -130,9 +130,6 @@ mod tests {
     #[test]
     fn dumps_formats_nan_and_infinity() {
         let values = [1.0, 1e22, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-        assert_eq!(
-            values.map(format_json_float),
-            ["1.0", "1e+22", "NaN", "Infinity", "-Infinity"]
-        );
+        assert_eq!(values.map(format_json_float), ["1.0", "1e+22", "NaN", "Infinity", "-Infinity"]);
     }
 }

@@ -67,18 +67,12 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     }
     let text = decode_json_text(body)?;
     let chars: Vec<char> = text.chars().collect();
-    let mut scanner = JsonScanner {
-        chars: &chars,
-        at: 0,
-    };
+    let mut scanner = JsonScanner { chars: &chars, at: 0 };
     scanner.skip_blanks();
     let value = scanner.parse_value(0)?;
     scanner.skip_blanks();
     if scanner.at < chars.len() {
-        return Err(JsonError::Decode {
-            message: "Extra data",
-            position: scanner.at,
-        });
+        return Err(JsonError::Decode { message: "Extra data", position: scanner.at });
     }
     Ok(value)
 }
@@ -118,9 +112,7 @@ fn decode_json_text(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
 }
 
 fn decode_utf8(bytes: &[u8]) -> Result<Cow<'_, str>, JsonError> {
-    std::str::from_utf8(bytes)
-        .map(Cow::Borrowed)
-        .map_err(|_| JsonError::Unreadable)
+    std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| JsonError::Unreadable)
 }
 
 fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonError> {
@@ -165,17 +157,11 @@ impl JsonScanner<'_> {
     }
 
     fn error_here<T>(&self, message: &'static str) -> Result<T, JsonError> {
-        Err(JsonError::Decode {
-            message,
-            position: self.at,
-        })
+        Err(JsonError::Decode { message, position: self.at })
     }
 
     fn take_literal(&mut self, word: &str) -> bool {
-        let found = word
-            .chars()
-            .enumerate()
-            .all(|(i, c)| self.chars.get(self.at + i) == Some(&c));
+        let found = word.chars().enumerate().all(|(i, c)| self.chars.get(self.at + i) == Some(&c));
         if found {
             self.at += word.len();
         }
@@ -257,10 +243,8 @@ impl JsonScanner<'_> {
     /// Parses a JSON string after its opening quote, like `scanstring_unicode`.
     fn parse_string(&mut self) -> Result<String, JsonError> {
         let begin = self.at;
-        let unterminated = JsonError::Decode {
-            message: "Unterminated string starting at",
-            position: begin,
-        };
+        let unterminated =
+            JsonError::Decode { message: "Unterminated string starting at", position: begin };
         let mut out = String::new();
         self.at += 1;
         loop {
@@ -321,10 +305,8 @@ impl JsonScanner<'_> {
             && self.chars[end] == '\\'
             && self.chars[end + 1] == 'u';
         if pair {
-            let invalid = JsonError::Decode {
-                message: "Invalid \\uXXXX escape",
-                position: end + 1,
-            };
+            let invalid =
+                JsonError::Decode { message: "Invalid \\uXXXX escape", position: end + 1 };
             let second = self.parse_hex4(end + 2).ok_or(invalid)?;
             if (0xdc00..0xe000).contains(&second) {
                 self.at = end + 6;
@@ -388,9 +370,7 @@ impl JsonScanner<'_> {
         if text.trim_start_matches('-').len() > MAX_INT_DIGITS {
             return Err(JsonError::Unreadable);
         }
-        Ok(text
-            .parse()
-            .map_or_else(|_| number_beyond_json(&text), json_of_python_int))
+        Ok(text.parse().map_or_else(|_| number_beyond_json(&text), json_of_python_int))
     }
 }
 
@@ -446,29 +426,17 @@ mod tests {
             crate::python_repr(&value.expect("accepted")),
             "{'a': nan, 'b': -inf, 'c': 1180591620717411303424, 'd': inf}"
         );
-        assert_eq!(
-            loads(b"\"\\ud83d\\ude00 \\ud800\""),
-            Ok(json!("\u{1f600} \u{fffd}"))
-        );
+        assert_eq!(loads(b"\"\\ud83d\\ude00 \\ud800\""), Ok(json!("\u{1f600} \u{fffd}")));
         assert_eq!(loads(b"\xef\xbb\xbf{}"), Ok(json!({})));
         assert_eq!(loads(b"[\0]\0"), Ok(json!([])));
-        assert_eq!(
-            loads(b"{\"a\":1,\"b\":2,\"a\":3}"),
-            Ok(json!({"a": 3, "b": 2}))
-        );
+        assert_eq!(loads(b"{\"a\":1,\"b\":2,\"a\":3}"), Ok(json!({"a": 3, "b": 2})));
     }
 
     #[test]
     fn undecodable_input_is_unicode_error() {
         assert_eq!(loads(b"\"\xff\""), Err(JsonError::Unreadable));
-        assert_eq!(
-            loads("9".repeat(5000).as_bytes()),
-            Err(JsonError::Unreadable)
-        );
-        assert_eq!(
-            loads("[".repeat(100_000).as_bytes()),
-            Err(JsonError::Unreadable)
-        );
+        assert_eq!(loads("9".repeat(5000).as_bytes()), Err(JsonError::Unreadable));
+        assert_eq!(loads("[".repeat(100_000).as_bytes()), Err(JsonError::Unreadable));
         let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
         assert!(loads(deep.as_bytes()).is_ok());
     }

@@ -70,11 +70,7 @@ pub fn repr_str(text: &str) -> String {
 /// # Errors
 /// An error of writing to `out`.
 pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.write_char(quote)?;
     for c in text.chars() {
         match c {
@@ -126,11 +122,7 @@ pub fn repr_float(value: f64) -> String {
         return format!("{digits}e{sign}{:02}", exponent.abs());
     }
     let plain = format!("{value}");
-    if plain.contains('.') {
-        plain
-    } else {
-        plain + ".0"
-    }
+    if plain.contains('.') { plain } else { plain + ".0" }
 }
 
 /// Returns whether Python's `str.strip()` removes the character.
@@ -173,10 +165,7 @@ mod tests {
             ("it's", "\"it's\""),
             ("'\"", "'\\'\"'"),
             ("a\nb\\", "'a\\nb\\\\'"),
-            (
-                "é\u{a0}\u{200b}\u{1f600}\u{7f}",
-                "'é\\xa0\\u200b\u{1f600}\\x7f'",
-            ),
+            ("é\u{a0}\u{200b}\u{1f600}\u{7f}", "'é\\xa0\\u200b\u{1f600}\\x7f'"),
         ];
         for (text, repr) in cases {
             assert_eq!(repr_str(text), repr);
@@ -186,9 +175,6 @@ mod tests {
     #[test]
     fn nested_containers_match_python_repr() {
         let value = json!({"a": [1, 2.0, null, true], "b": {"c": "d"}});
-        assert_eq!(
-            python_repr(&value),
-            "{'a': [1, 2.0, None, True], 'b': {'c': 'd'}}"
-        );
+        assert_eq!(python_repr(&value), "{'a': [1, 2.0, None, True], 'b': {'c': 'd'}}");
     }
 }

@@ -90,10 +90,7 @@ impl<'a> PythonValue<'a> {
     pub fn as_number(self) -> Option<f64> {
         match self {
             Self::Bool(b) => Some(f64::from(u8::from(b))),
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "only compared with small bounds"
-            )]
+            #[expect(clippy::cast_precision_loss, reason = "only compared with small bounds")]
             Self::Int(i) => Some(i as f64),
             Self::BigInt(text) => text.parse().ok(),
             Self::Float(f) => Some(f),
@@ -105,10 +102,7 @@ impl<'a> PythonValue<'a> {
 /// Returns a JSON value for a number beyond JSON: `NaN`, `Infinity`, `-Infinity` or the decimal
 /// digits of a long integer.
 pub fn number_beyond_json(text: &str) -> Value {
-    Value::Object(Map::from_iter([(
-        PYTHON_NUMBER_KEY.to_owned(),
-        Value::from(text),
-    )]))
+    Value::Object(Map::from_iter([(PYTHON_NUMBER_KEY.to_owned(), Value::from(text))]))
 }
 
 /// Returns a JSON value for a float, finite or not.
@@ -139,10 +133,7 @@ mod tests {
 
     #[test]
     fn nan_infinity_and_bigint_round_trip() {
-        assert_eq!(
-            PythonValue::of_json(&json_of_python_int(1 << 70)),
-            PythonValue::Int(1 << 70)
-        );
+        assert_eq!(PythonValue::of_json(&json_of_python_int(1 << 70)), PythonValue::Int(1 << 70));
         assert_eq!(
             PythonValue::of_json(&json_of_python_float(f64::INFINITY)),
             PythonValue::Float(f64::INFINITY)

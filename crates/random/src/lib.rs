@@ -44,9 +44,7 @@ pub fn request_rng(seed: u64, request: u64, purpose: StreamPurpose) -> ChaCha8Rn
 /// Mixes two 64-bit words into one (SplitMix64 finalizer): fast and well distributed, but not
 /// secret.
 pub const fn mix_u64_pair(a: u64, b: u64) -> u64 {
-    let mut z = a
-        .wrapping_add(0x9e37_79b9_7f4a_7c15)
-        .wrapping_add(b.rotate_left(32));
+    let mut z = a.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_add(b.rotate_left(32));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -71,9 +71,7 @@ pub fn run_record_command(
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let out = args.out.display().to_string();
         let recorder = start_recorder(args, env).await?;

@@ -150,29 +150,17 @@ fn build_from_args(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Res
             table: args.table_name,
             max_records: args.max_records,
             model: args.model,
-            generation: if args.legacy {
-                DatasetFormat::Texts
-            } else {
-                DatasetFormat::Tokens
-            },
+            generation: if args.legacy { DatasetFormat::Texts } else { DatasetFormat::Tokens },
         },
         &tokenizer,
     )?;
-    let files: Vec<_> = built
-        .files
-        .iter()
-        .map(|file| file.display().to_string())
-        .collect();
+    let files: Vec<_> = built.files.iter().map(|file| file.display().to_string()).collect();
     Ok(format!(
         "{} replies from {} of {} {}\n{}",
         built.records,
         built.used,
         built.read,
-        if built.recorded {
-            "recordings"
-        } else {
-            "conversations"
-        },
+        if built.recorded { "recordings" } else { "conversations" },
         files.join("\n")
     ))
 }
@@ -184,12 +172,7 @@ fn open_tokenizer(args: &BuildArgs, hub: HuggingFaceHub) -> Result<Tokenizer> {
     } else if path.exists() {
         TokenizerLocation::Folder(path.to_owned())
     } else {
-        TokenizerLocation::Hub {
-            repo: args.model.clone(),
-            revision: None,
-            download: true,
-            hub,
-        }
+        TokenizerLocation::Hub { repo: args.model.clone(), revision: None, download: true, hub }
     };
     let opened = Tokenizer::open(&source);
     let (tokenizer, _) = opened.context(
@@ -227,17 +210,10 @@ pub fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
         DatasetFormat::Tokens => "current (prompts hashed as token ids)",
     };
     if let Some((row, why)) = dataset.first_invalid_row() {
-        bail!(
-            "table '{table}' of dataset {}, row {row}: {why}",
-            file.display()
-        );
+        bail!("table '{table}' of dataset {}, row {row}: {why}", file.display());
     }
     let [shortest, median, longest] = summary.lengths;
-    let timing = if dataset.is_recorded() {
-        "\ntiming   recorded (--replay-timing)"
-    } else {
-        ""
-    };
+    let timing = if dataset.is_recorded() { "\ntiming   recorded (--replay-timing)" } else { "" };
     Ok(format!(
         "format   {generation}\nreplies  {}\nprompts  {}\ntokens   {} \
          (shortest {shortest}, median {median}, longest {longest}){timing}",

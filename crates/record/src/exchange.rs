@@ -33,9 +33,7 @@ impl RecordedApi {
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Chat, Self::Completions]
-            .into_iter()
-            .find(|api| api.name() == name)
+        [Self::Chat, Self::Completions].into_iter().find(|api| api.name() == name)
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -132,9 +130,7 @@ impl RecordedResponse {
         let whole = parse_token_ids(&body["prompt_token_ids"]);
         for choice in body["choices"].as_array().into_iter().flatten() {
             let index = choice["index"].as_u64().unwrap_or(0);
-            let index = usize::try_from(index)
-                .ok()
-                .filter(|index| *index < MAX_CHOICES);
+            let index = usize::try_from(index).ok().filter(|index| *index < MAX_CHOICES);
             let index = index.ok_or("the response has too many choices")?;
             if self.choices.len() <= index {
                 self.choices.resize_with(index + 1, RecordedChoice::default);
@@ -168,12 +164,7 @@ impl RecordedChoice {
         for (text, reasoning) in [(thought, true), (content, false)] {
             if !text.is_empty() {
                 let ids = std::mem::take(&mut ids);
-                self.pieces.push(TimedText {
-                    text,
-                    ids,
-                    at,
-                    reasoning,
-                });
+                self.pieces.push(TimedText { text, ids, at, reasoning });
             }
         }
         let calls = message["tool_calls"].as_array();
@@ -232,25 +223,16 @@ mod tests {
                 vec![("B".to_owned(), 9, false)]
             ]
         );
-        assert_eq!(
-            (answer.tokens, answer.model.as_deref()),
-            (Some(3), Some("m"))
-        );
+        assert_eq!((answer.tokens, answer.model.as_deref()), (Some(3), Some("m")));
         let first = &answer.choices[0];
-        assert_eq!(
-            (first.finish.as_deref(), first.stopped),
-            (Some("stop"), false)
-        );
+        assert_eq!((first.finish.as_deref(), first.stopped), (Some("stop"), false));
     }
 
     #[test]
     fn unary_body_is_parsed_when_complete() {
         let chunks = [
             at(5, "{\"choices\":[{\"index\":0,\"text\":\"A"),
-            at(
-                7,
-                "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}",
-            ),
+            at(7, "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}"),
         ];
         let answer =
             RecordedResponse::parse_response(ResponseDelivery::Whole, &chunks).expect("an answer");
@@ -262,22 +244,13 @@ mod tests {
     #[test]
     fn error_responses_are_not_recorded() {
         for (delivery, body) in [
-            (
-                ResponseDelivery::Streamed,
-                "data: {\"error\":{\"code\":500}}\n\n",
-            ),
+            (ResponseDelivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
             (ResponseDelivery::Streamed, "data: nonsense\n\n"),
-            (
-                ResponseDelivery::Streamed,
-                "data: {\"choices\":[{\"index\":99999999}]}\n\n",
-            ),
+            (ResponseDelivery::Streamed, "data: {\"choices\":[{\"index\":99999999}]}\n\n"),
             (ResponseDelivery::Whole, "nonsense"),
             (ResponseDelivery::Whole, "{\"error\":{}}"),
         ] {
-            assert!(
-                RecordedResponse::parse_response(delivery, &[at(1, body)]).is_err(),
-                "{body}"
-            );
+            assert!(RecordedResponse::parse_response(delivery, &[at(1, body)]).is_err(), "{body}");
         }
     }
 }

@@ -86,10 +86,7 @@ impl Recorder {
         let connector = target.tls_connector(record.authority.as_deref())?;
         let (host, port) = &record.listen;
         let listener = TcpListener::bind((host.as_str(), *port)).await;
-        let listening = |why| RecordError::Listen {
-            address: format!("{host}:{port}"),
-            why,
-        };
+        let listening = |why| RecordError::Listen { address: format!("{host}:{port}"), why };
         let listener = listener.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
         let store =
@@ -102,12 +99,7 @@ impl Recorder {
         };
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept_connections(listener, Arc::new(proxy), stopping));
-        Ok(Self {
-            address,
-            stop,
-            accepting,
-            store,
-        })
+        Ok(Self { address, stop, accepting, store })
     }
 
     /// Stops accepting connections, waits up to 5 s for open responses and completes the dataset
@@ -178,13 +170,8 @@ struct UpstreamEndpoint {
 
 impl UpstreamEndpoint {
     fn parse_url(url: &str) -> Result<Self, RecordError> {
-        let wrong = |why: &str| RecordError::Upstream {
-            url: url.to_owned(),
-            why: why.to_owned(),
-        };
-        let uri: Uri = url
-            .parse()
-            .map_err(|_| wrong("it is not a valid address"))?;
+        let wrong = |why: &str| RecordError::Upstream { url: url.to_owned(), why: why.to_owned() };
+        let uri: Uri = url.parse().map_err(|_| wrong("it is not a valid address"))?;
         let parts = uri.into_parts();
         let scheme = parts.scheme.ok_or_else(|| wrong("it has no scheme"))?;
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
@@ -195,10 +182,7 @@ impl UpstreamEndpoint {
         let path = path.trim_end_matches('/');
         let authority = parts.authority.ok_or_else(|| wrong("it has no host"))?;
         let endpoint = ServerEndpoint::new(scheme == Scheme::HTTPS, &authority);
-        let (_, host) = authority
-            .as_str()
-            .rsplit_once('@')
-            .unwrap_or(("", authority.as_str()));
+        let (_, host) = authority.as_str().rsplit_once('@').unwrap_or(("", authority.as_str()));
         Ok(Self {
             endpoint: endpoint.ok_or_else(|| wrong("it has no host"))?,
             host: HeaderValue::from_str(host).map_err(|_| wrong("it has no host"))?,
@@ -229,10 +213,7 @@ pub async fn first_model_of_upstream(
         PooledHttpClient::new(target.tls_connector(authority)?);
     let path = format!("{}/v1/models", target.prefix);
     let failed = |why: String| RecordError::Model {
-        url: format!(
-            "{}/v1/models",
-            upstream.trim_end_matches('/').trim_end_matches("/v1")
-        ),
+        url: format!("{}/v1/models", upstream.trim_end_matches('/').trim_end_matches("/v1")),
         why,
     };
     let request = Request::get(&path).header(header::HOST, target.host);
@@ -251,8 +232,6 @@ pub async fn first_model_of_upstream(
     };
     match tokio::time::timeout(MODEL_QUERY_TIMEOUT, ask).await {
         Ok(answer) => answer.map_err(failed),
-        Err(_) => Err(failed(format!(
-            "no response within {MODEL_QUERY_TIMEOUT:?}"
-        ))),
+        Err(_) => Err(failed(format!("no response within {MODEL_QUERY_TIMEOUT:?}"))),
     }
 }

@@ -101,10 +101,7 @@ impl RecordingProxy {
             Ok(body) => body.to_bytes(),
             Err(error) => {
                 let status = StatusCode::PAYLOAD_TOO_LARGE;
-                return Ok(error_response(
-                    status,
-                    &format!("cannot read the request: {error}"),
-                ));
+                return Ok(error_response(status, &format!("cannot read the request: {error}")));
             }
         };
         let asked: Option<Value> = serde_json::from_slice(&body).ok();
@@ -121,17 +118,10 @@ impl RecordingProxy {
             }
             _ => ResponseDelivery::Whole,
         };
-        let captured = CapturedExchange {
-            api,
-            request,
-            delivery,
-            chunks: Vec::new(),
-        };
+        let captured = CapturedExchange { api, request, delivery, chunks: Vec::new() };
         let queue = self.queue.clone();
         Ok(response.map(|body| {
-            RecordingBody::new(body, captured, queue)
-                .map_err(Error::from)
-                .boxed_unsync()
+            RecordingBody::new(body, captured, queue).map_err(Error::from).boxed_unsync()
         }))
     }
 }

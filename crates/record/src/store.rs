@@ -87,15 +87,10 @@ impl RecordingStore {
         append: bool,
         tokenizer: Arc<Tokenizer>,
     ) -> Result<Self, RecordError> {
-        let failed = |why: String| RecordError::File {
-            path: path.into(),
-            why,
-        };
+        let failed = |why: String| RecordError::File { path: path.into(), why };
         if path.exists() {
             if !append {
-                return Err(failed(
-                    "it already exists; use --append to add to it".to_owned(),
-                ));
+                return Err(failed("it already exists; use --append to add to it".to_owned()));
             }
             let dataset = Dataset::open(path, table, RowStorage::OnDisk)
                 .map_err(|e| failed(e.to_string()))?;
@@ -113,11 +108,7 @@ impl RecordingStore {
             .name("record".to_owned())
             .spawn(move || write_queued_responses(database, &from, &counts, &tokenizer))
             .map_err(|error| failed(error.to_string()))?;
-        Ok(Self {
-            queue,
-            writing,
-            path: path.into(),
-        })
+        Ok(Self { queue, writing, path: path.into() })
     }
 
     pub(super) fn capture_queue(&self) -> CaptureQueue {
@@ -127,11 +118,7 @@ impl RecordingStore {
     /// Writes all queued responses and closes the dataset file. All other queue handles must be
     /// dropped.
     pub(super) fn close(self) -> Result<RecordingSummary, RecordError> {
-        let Self {
-            queue,
-            writing,
-            path,
-        } = self;
+        let Self { queue, writing, path } = self;
         let counts = queue.counts.clone();
         drop(queue);
         let written = match writing.join() {
@@ -145,10 +132,7 @@ impl RecordingStore {
         };
         written.map_err(|why| RecordError::File { path, why })?;
         let counts = std::mem::take(&mut *counts.lock());
-        Ok(RecordingSummary {
-            replies: counts.replies,
-            skipped: counts.skipped,
-        })
+        Ok(RecordingSummary { replies: counts.replies, skipped: counts.skipped })
     }
 }
 
@@ -229,14 +213,7 @@ fn insert_recorded_response(
             return Err("the response is empty".to_owned().into());
         }
         let request = request_json_of_choice(&captured.request, index, choices);
-        let row = ReplyRow {
-            captured,
-            request,
-            answer: &answer,
-            choice,
-            prompt,
-            tokens,
-        };
+        let row = ReplyRow { captured, request, answer: &answer, choice, prompt, tokens };
         database.insert(&row)?;
     }
     Ok(answer.choices.len() as u64)
@@ -277,22 +254,11 @@ impl RecordingDatabase {
         connection.execute_batch(&schema::create_tables_sql(table))?;
         // Opening the dataset then need not read the replies.
         connection.execute_batch(&schema::create_index_sql(table))?;
-        Ok(Self {
-            connection,
-            table: table.to_owned(),
-            waiting: 0,
-        })
+        Ok(Self { connection, table: table.to_owned(), waiting: 0 })
     }
 
     fn insert(&mut self, row: &ReplyRow<'_>) -> rusqlite::Result<()> {
-        let ReplyRow {
-            captured,
-            request,
-            answer,
-            choice,
-            prompt,
-            tokens,
-        } = row;
+        let ReplyRow { captured, request, answer, choice, prompt, tokens } = row;
         if self.waiting == 0 {
             self.connection.execute_batch("BEGIN")?;
         }

@@ -27,12 +27,7 @@ impl RecordingBody {
         captured: CapturedExchange,
         queue: CaptureQueue,
     ) -> Self {
-        Self {
-            body,
-            bytes: 0,
-            captured: Some(captured),
-            queue,
-        }
+        Self { body, bytes: 0, captured: Some(captured), queue }
     }
 
     fn keep_chunk(&mut self, data: &Bytes) {
@@ -44,10 +39,8 @@ impl RecordingBody {
             return;
         }
         if let Some(captured) = &mut self.captured {
-            let after = self
-                .body
-                .last_frame_arrived_at()
-                .saturating_duration_since(self.body.sent_at());
+            let after =
+                self.body.last_frame_arrived_at().saturating_duration_since(self.body.sent_at());
             captured.chunks.push((after, data.clone()));
         }
     }

@@ -35,11 +35,8 @@ impl ReplyTokens {
     ) -> Self {
         let streamed = delivery == ResponseDelivery::Streamed;
         let has_ids = choice.pieces.iter().any(|piece| !piece.ids.is_empty());
-        let thinks = !has_ids
-            && choice
-                .pieces
-                .windows(2)
-                .any(|p| p[0].reasoning && !p[1].reasoning);
+        let thinks =
+            !has_ids && choice.pieces.windows(2).any(|p| p[0].reasoning && !p[1].reasoning);
         let ends = choice.finish.as_deref() == Some("stop") && !choice.stopped;
         let eos = tokenizer.eos_id().filter(|_| ends);
         let silent = u64::from(thinks) + u64::from(eos.is_some());
@@ -66,11 +63,7 @@ impl ReplyTokens {
             lacking -= 1;
         }
         let eos = eos.filter(|eos| lacking > 0 && tokens.ids.last() != Some(eos));
-        let hidden = if each {
-            lacking - u64::from(eos.is_some())
-        } else {
-            0
-        };
+        let hidden = if each { lacking - u64::from(eos.is_some()) } else { 0 };
         for id in (0..hidden).map(|_| 0).chain(eos) {
             tokens.ids.push(id);
             tokens.texts.push(String::new());
@@ -117,11 +110,7 @@ impl ReplyTokens {
     /// The tokenizer does not always split a text as the model did.
     fn match_token_count(&mut self, counted: u64, tokenizer: &Tokenizer) {
         let id = |text: &str| {
-            tokenizer
-                .encode(text, SpecialTokens::Without)
-                .first()
-                .copied()
-                .unwrap_or_default()
+            tokenizer.encode(text, SpecialTokens::Without).first().copied().unwrap_or_default()
         };
         let most = self.texts.iter().map(|text| text.len() as u64).sum::<u64>();
         let counted = counted.clamp(1, most.max(1)) as usize;
@@ -145,10 +134,7 @@ impl ReplyTokens {
             };
             let text = &self.texts[index];
             let middle = text.chars().count() / 2;
-            let middle = text
-                .char_indices()
-                .nth(middle)
-                .map_or(0, |(place, _)| place);
+            let middle = text.char_indices().nth(middle).map_or(0, |(place, _)| place);
             let place = match found {
                 Some(_) => text.trim_end().len(),
                 None => middle,
@@ -192,10 +178,9 @@ pub(crate) fn prompt_token_ids(
                 CompletionPrompt::Text(text) => {
                     tokenizer.encode(&text, SpecialTokens::from_bool(special))
                 }
-                CompletionPrompt::Tokens(ids) => ids
-                    .into_iter()
-                    .map(|id| u32::try_from(id).unwrap_or(u32::MAX))
-                    .collect(),
+                CompletionPrompt::Tokens(ids) => {
+                    ids.into_iter().map(|id| u32::try_from(id).unwrap_or(u32::MAX)).collect()
+                }
             });
             Ok(tokens.collect())
         }
@@ -216,10 +201,8 @@ fn chat_prompt_token_ids(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u
         .as_ref()
         .filter(|tools| !tools.is_empty())
         .map(|tools| tools.iter().map(|tool| tool.to_template_json()).collect());
-    let documents = request
-        .documents
-        .as_ref()
-        .and_then(|documents| serde_json::to_value(documents).ok());
+    let documents =
+        request.documents.as_ref().and_then(|documents| serde_json::to_value(documents).ok());
     let mut kwargs = request.chat_template_kwargs.clone().unwrap_or_default();
     if let Some(effort) = &request.reasoning_effort {
         kwargs.insert("reasoning_effort".to_owned(), effort.clone().into());

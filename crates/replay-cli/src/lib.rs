@@ -150,10 +150,7 @@ pub fn replay_with_watcher(
     if !interval.is_finite() || interval <= 0.0 {
         refuse!("--sample-interval-ms is {interval}, must be a number above 0");
     }
-    if args
-        .gpu_hour_price
-        .is_some_and(|price| !price.is_finite() || price <= 0.0)
-    {
+    if args.gpu_hour_price.is_some_and(|price| !price.is_finite() || price <= 0.0) {
         refuse!("--gpu-hour-price must be a number above 0");
     }
     let settings = ReplaySettings {

@@ -49,10 +49,8 @@ pub(super) fn run_online_replay(
         seed: asked.workload_seed,
         ..OnlineOptions::default()
     };
-    let mut sink = create_report_sink(
-        report,
-        report.html.is_some() || report.report_json.is_some(),
-    )?;
+    let mut sink =
+        create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
     let bar = request_progress_bar(source.max_requests());
     let sent = online::run_online(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);
@@ -68,9 +66,7 @@ pub(super) fn run_online_replay(
     };
     let mut finished = sink.finish_report(&facts)?;
     let held_up = serde_json::json!(sent.held_up);
-    finished
-        .summary
-        .insert("sessions_held_up".to_owned(), held_up);
+    finished.summary.insert("sessions_held_up".to_owned(), held_up);
     Ok(finished)
 }
 

@@ -111,12 +111,7 @@ pub struct WorkloadArgs {
     )]
     pub input_tokens: Option<TokenLengthDistribution>,
     /// Tokens of a synthetic output; takes the same distributions as --input-tokens.
-    #[arg(
-        long,
-        alias = "random-output-len",
-        alias = "output-len",
-        default_value = "128"
-    )]
+    #[arg(long, alias = "random-output-len", alias = "output-len", default_value = "128")]
     pub output_tokens: TokenLengthDistribution,
     /// Number of synthetic requests (sessions, if they have several turns), or maximum number of
     /// sessions of a trace.
@@ -282,12 +277,7 @@ pub struct PoolArgs {
     )]
     pub pool_flags: Option<String>,
     /// Routing policy: how a worker is chosen for each request.
-    #[arg(
-        long,
-        visible_alias = "router-mode",
-        value_enum,
-        default_value = "round_robin"
-    )]
+    #[arg(long, visible_alias = "router-mode", value_enum, default_value = "round_robin")]
     pub router: RouterName,
     /// Settings of the router as JSON or a file with it: Dynamo's names for kv_router, weights of
     /// the scorers for llm-d.
@@ -503,19 +493,13 @@ pub fn split_known_args<T: Parser>(words: &[String]) -> Result<SplitArgs<T>> {
             false => 0,
         };
         ours.extend(words.by_ref().take(values).cloned());
-        let is_open = known
-            .get_num_args()
-            .is_some_and(|n| n.max_values() == usize::MAX);
+        let is_open = known.get_num_args().is_some_and(|n| n.max_values() == usize::MAX);
         while let Some(word) = words.next_if(|word| is_open && values > 0 && !word.starts_with('-'))
         {
             ours.push(word.clone());
         }
     }
-    Ok(SplitArgs {
-        known: ours,
-        others,
-        of: std::marker::PhantomData,
-    })
+    Ok(SplitArgs { known: ours, others, of: std::marker::PhantomData })
 }
 
 /// Command-line arguments separated by [`split_known_args`].

@@ -86,10 +86,7 @@ fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployme
 
 /// Returns the folders for a recorded Dynamo run, with paths relative to the working directory.
 fn dynamo_run_folders(kernel_tables: Option<&std::path::Path>) -> dynamo_run::RunFolders<'_> {
-    dynamo_run::RunFolders {
-        run: std::path::Path::new("."),
-        kernel_tables,
-    }
+    dynamo_run::RunFolders { run: std::path::Path::new("."), kernel_tables }
 }
 
 /// Builds the worker pools from the arguments of `replay`; `flags` describe the engine.
@@ -150,10 +147,7 @@ pub fn build_worker_pools(
                     (engines, worker.gpus, worker.ranks)
                 }
             };
-            let pool = PoolSpec {
-                ranks,
-                ..pool(engines, router)?
-            };
+            let pool = PoolSpec { ranks, ..pool(engines, router)? };
             (None, pool, (0, gpus), (1, ranks))
         }
     };
@@ -371,10 +365,7 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
             })
         }
         RouterName::LlmD => {
-            let mut scorers = EndpointPickerConfig {
-                event_lag,
-                ..EndpointPickerConfig::default()
-            };
+            let mut scorers = EndpointPickerConfig { event_lag, ..EndpointPickerConfig::default() };
             let Some(weights) = config.as_object() else {
                 refuse!("--router-config: must be a JSON object");
             };

@@ -11,10 +11,7 @@ use vllm_sim_command_line::{UsageError, refuse};
 pub(super) fn build_scaling(args: &PoolArgs) -> Result<WorkerScaling> {
     Ok(WorkerScaling {
         schedule: parse_scaling_plan("--scale", args.scale.as_deref())?,
-        rule: args
-            .autoscale_max
-            .map(|max| build_autoscaler_rule(args, max))
-            .transpose()?,
+        rule: args.autoscale_max.map(|max| build_autoscaler_rule(args, max)).transpose()?,
         losses: parse_scaling_plan("--lose-workers", args.lose_workers.as_deref())?,
     })
 }
@@ -43,10 +40,7 @@ fn parse_scaling_plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u3
 
 fn build_autoscaler_rule(args: &PoolArgs, max: u32) -> Result<AutoscalerRule> {
     let (queue, kv) = (args.autoscale_target_queue, args.autoscale_target_kv_usage);
-    let targets = [
-        ("--autoscale-target-queue", queue),
-        ("--autoscale-target-kv-usage", kv),
-    ];
+    let targets = [("--autoscale-target-queue", queue), ("--autoscale-target-kv-usage", kv)];
     for (name, target) in targets {
         if target.is_some_and(|target| !target.is_finite() || target <= 0.0) {
             refuse!("{name} must be a number above 0");

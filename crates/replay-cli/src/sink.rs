@@ -33,20 +33,12 @@ pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<Report
             None if keep => KeptRecords::Below(RECORDS_OFF_BY_DEFAULT_FROM),
             _ => KeptRecords::None,
         },
-        drawn_requests: if args.html.is_some() {
-            MAX_DRAWN_REQUESTS
-        } else {
-            0
-        },
+        drawn_requests: if args.html.is_some() { MAX_DRAWN_REQUESTS } else { 0 },
         ..report::ReportOptions::default()
     };
     Ok(ReportSink {
         collector: ReportCollector::new(options),
-        rows: args
-            .per_request
-            .as_deref()
-            .map(open_request_rows)
-            .transpose()?,
+        rows: args.per_request.as_deref().map(open_request_rows).transpose()?,
     })
 }
 
@@ -115,11 +107,7 @@ impl ReportSink {
         &'a mut self,
         watch: &'a mut OutcomeWatcher<'a>,
     ) -> WatchedSink<'a> {
-        WatchedSink {
-            sink: self,
-            watch,
-            ended: false,
-        }
+        WatchedSink { sink: self, watch, ended: false }
     }
 }
 

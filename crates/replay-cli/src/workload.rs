@@ -33,19 +33,11 @@ pub fn open_workload(
         source = Box::new(RateCurveSource::new(source, curve.clone()));
     }
     if !(0.0..=1.0).contains(&args.adapters.lora_share) {
-        refuse!(
-            "--lora-share is {}, must be from 0 to 1",
-            args.adapters.lora_share
-        );
+        refuse!("--lora-share is {}, must be from 0 to 1", args.adapters.lora_share);
     }
     if !args.adapters.lora.is_empty() {
         let (names, share) = (&args.adapters.lora, args.adapters.lora_share);
-        source = Box::new(LoraAdapterSource::new(
-            source,
-            names,
-            share,
-            args.workload_seed,
-        ));
+        source = Box::new(LoraAdapterSource::new(source, names, share, args.workload_seed));
     }
     Ok((source, pace))
 }
@@ -66,10 +58,8 @@ pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadA
     };
     let read = || {
         let (rate, shape) = words.split_once(" of ")?;
-        let rate = rate
-            .trim()
-            .split_once(' ')
-            .map_or(rate.trim(), |(rate, unit)| match unit.trim() {
+        let rate =
+            rate.trim().split_once(' ').map_or(rate.trim(), |(rate, unit)| match unit.trim() {
                 "req/s" | "requests/s" | "rps" | "requests per second" => rate,
                 _ => "",
             });
@@ -165,9 +155,7 @@ fn parse_arrivals(args: &WorkloadArgs) -> Result<Option<ArrivalProcess>> {
         (None, Some(0.0)) => ArrivalProcess::Burst,
         (None, Some(ms)) => ArrivalProcess::Interval(ms),
     };
-    let checked = arrivals
-        .check_parameters()
-        .map_err(|text| UsageError(text.to_string()))?;
+    let checked = arrivals.check_parameters().map_err(|text| UsageError(text.to_string()))?;
     Ok(Some(checked))
 }
 

@@ -49,19 +49,14 @@ impl SessionContent {
         } else {
             self.history = Vec::new();
         }
-        let plan = BlockPlan {
-            keys: keys.keys,
-            block_size,
-            ..BlockPlan::default()
-        };
+        let plan = BlockPlan { keys: keys.keys, block_size, ..BlockPlan::default() };
         (u32::try_from(tokens).unwrap_or(u32::MAX), Arc::new(plan))
     }
 }
 
 /// Returns the root key of a LoRA adapter's KV blocks, which no other adapter shares.
 pub(super) fn lora_root_block_key(name: &str) -> u64 {
-    name.bytes()
-        .fold(1, |key, byte| mix_u64_pair(key, byte.into()))
+    name.bytes().fold(1, |key, byte| mix_u64_pair(key, byte.into()))
 }
 
 /// Identifies the output tokens of one turn, which differ from all other tokens.
@@ -75,10 +70,7 @@ pub(super) struct OutputTokensOfTurn {
 impl OutputTokensOfTurn {
     fn to_token_run(self) -> PromptTokenRun {
         PromptTokenRun {
-            id: mix_u64_pair(
-                OUTPUT_HASH_DOMAIN,
-                mix_u64_pair(self.session, self.turn.into()),
-            ),
+            id: mix_u64_pair(OUTPUT_HASH_DOMAIN, mix_u64_pair(self.session, self.turn.into())),
             len: self.len,
             same: false,
         }
@@ -116,10 +108,8 @@ impl BlockKeyChain {
             }
             let part = self.left.min(run.len - at);
             let from = if run.same { u64::MAX } else { at.into() };
-            self.local = mix_u64_pair(
-                mix_u64_pair(self.local, run.id),
-                mix_u64_pair(from, part.into()),
-            );
+            self.local =
+                mix_u64_pair(mix_u64_pair(self.local, run.id), mix_u64_pair(from, part.into()));
             at += part;
             self.left -= part;
             if self.left == 0 {
@@ -186,11 +176,7 @@ mod tests {
     #[test]
     fn growing_turn_extends_previous_block_keys() {
         let mut content = SessionContent::default();
-        let said = |turn| OutputTokensOfTurn {
-            session: 5,
-            turn,
-            len: 16,
-        };
+        let said = |turn| OutputTokensOfTurn { session: 5, turn, len: 16 };
         let first = TurnPrompt::Whole(vec![run(1, 32, false)]);
         let more = TurnPrompt::Grown(vec![run(2, 8, false)]);
         let (tokens, plan) = content.next_turn_block_keys(&first, None, said(0), 8, Some(&more));
@@ -203,21 +189,14 @@ mod tests {
     #[test]
     fn an_adapter_has_separate_blocks() {
         let prompt = TurnPrompt::Whole(vec![run(1, 32, false)]);
-        let said = OutputTokensOfTurn {
-            session: 5,
-            turn: 0,
-            len: 0,
-        };
+        let said = OutputTokensOfTurn { session: 5, turn: 0, len: 0 };
         let [base, one, again, other] = [None, Some("a"), Some("a"), Some("b")].map(|lora| {
             let (_, plan) =
                 SessionContent::default().next_turn_block_keys(&prompt, lora, said, 8, None);
             plan.keys.clone()
         });
         assert_eq!(one, again);
-        assert!(
-            base.iter()
-                .all(|key| !one.contains(key) && !other.contains(key))
-        );
+        assert!(base.iter().all(|key| !one.contains(key) && !other.contains(key)));
         assert!(one.iter().all(|key| !other.contains(key)));
     }
 }

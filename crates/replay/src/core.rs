@@ -181,11 +181,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
                 let problem = "a pool needs at least one worker".to_owned();
                 return Err(ReplayError::Settings(problem));
             }
-            let first_startup = if spec.cold {
-                spec.startup
-            } else {
-                Duration::ZERO
-            };
+            let first_startup = if spec.cold { spec.startup } else { Duration::ZERO };
             for _ in 0..spec.engines.len() {
                 core.start_worker(pool, first_startup)?;
             }
@@ -196,8 +192,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
                 core.timers.schedule(at, TimerEvent::Lose(workers));
             }
             if let Some(rule) = &spec.scaling.rule {
-                core.timers
-                    .schedule(SimTime::ZERO + rule.interval, TimerEvent::Scale(pool));
+                core.timers.schedule(SimTime::ZERO + rule.interval, TimerEvent::Scale(pool));
             }
         }
         Ok(core)
@@ -282,13 +277,9 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         for &(pool, worker) in &due {
             let mut out = std::mem::take(&mut self.out);
             let place = self.first_worker + worker;
-            self.sink.set_position(EventLoopPosition::of_worker_step(
-                self.now, self.round, place,
-            ));
+            self.sink.set_position(EventLoopPosition::of_worker_step(self.now, self.round, place));
             self.totals.events += 1;
-            self.pools[pool].workers[worker as usize]
-                .engine
-                .advance(self.now, &mut out);
+            self.pools[pool].workers[worker as usize].engine.advance(self.now, &mut out);
             self.queue_deferred_actions((pool, worker), &out);
             self.handle_events((pool, worker), &mut out)?;
             self.out = out;
@@ -343,13 +334,8 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
                     self.pools[pool].workers[at as usize].log.close_step(when);
                 }
                 SchedulerEvent::Scheduled { id, cached, .. } if !steps => {
-                    let admitted = AdmittedSequence {
-                        id,
-                        at: when,
-                        cached,
-                        host: None,
-                        again: false,
-                    };
+                    let admitted =
+                        AdmittedSequence { id, at: when, cached, host: None, again: false };
                     self.record_admission(pool, admitted);
                 }
                 SchedulerEvent::Preempted { id } => {
@@ -365,9 +351,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
                 SchedulerEvent::Stored { .. }
                 | SchedulerEvent::Removed { .. }
                 | SchedulerEvent::Cleared => {
-                    self.pools[pool]
-                        .router
-                        .observe_engine_event(at, when, event);
+                    self.pools[pool].router.observe_engine_event(at, when, event);
                 }
                 _ => {}
             }
@@ -381,13 +365,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
     }
 
     fn record_admission(&mut self, pool: usize, admitted: AdmittedSequence) {
-        let AdmittedSequence {
-            id,
-            at,
-            cached,
-            host,
-            again,
-        } = admitted;
+        let AdmittedSequence { id, at, cached, host, again } = admitted;
         let request = self.requests.get_mut(id.0 as u32);
         let mut handoff = request.handoff.as_mut();
         if self.handoffs.order.is_some() {
@@ -420,9 +398,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             request.first.get_or_insert(when);
             let worker = &mut self.pools[pool].workers[at as usize];
             if worker.has_steps && n == 1 {
-                request
-                    .tokens
-                    .add_step_tokens(worker.log.open_step_number(when), 1);
+                request.tokens.add_step_tokens(worker.log.open_step_number(when), 1);
             } else {
                 request.tokens.add_simultaneous_tokens(when, n);
             }
@@ -436,21 +412,14 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
     /// Records one output token of a sequence at the end of each of the worker's last `n` steps.
     fn record_tokens_of_last_steps(&mut self, (pool, at): WorkerAddress, id: SeqId, n: u32) {
         if pool == SERVING_POOL {
-            let next = self.pools[pool].workers[at as usize]
-                .log
-                .next_unclosed_step();
+            let next = self.pools[pool].workers[at as usize].log.next_unclosed_step();
             let first = next.saturating_sub(n.into());
-            self.requests
-                .get_mut(id.0 as u32)
-                .tokens
-                .add_step_tokens(first, n);
+            self.requests.get_mut(id.0 as u32).tokens.add_step_tokens(first, n);
         }
     }
 
     fn place_queued_requests(&mut self, pool: usize) {
-        let WorkerPool {
-            workers, router, ..
-        } = &mut self.pools[pool];
+        let WorkerPool { workers, router, .. } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
         while let Some((slot, choice, since)) = router.release_queued(self.now, &gauges) {
             let request = self.requests.get_mut(slot);
@@ -475,10 +444,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         }
         if pool == PREFILL_POOL && end == SequenceEndReason::Finished {
             self.remove_from_worker((pool, at), slot);
-            let handoff = HandoffTimes {
-                held: Some(when),
-                ..HandoffTimes::default()
-            };
+            let handoff = HandoffTimes { held: Some(when), ..HandoffTimes::default() };
             self.requests.get_mut(slot).handoff = Some(handoff);
             self.place_request(SERVING_POOL, slot);
             return Ok(());

@@ -61,10 +61,7 @@ impl WorkerPool {
         now: SimTime,
         log_limit: usize,
     ) -> Result<u32, SchedulerConfigError> {
-        let pool = self
-            .spec
-            .as_ref()
-            .expect("only pools with engines start workers");
+        let pool = self.spec.as_ref().expect("only pools with engines start workers");
         let mut spec = pool.engines[self.started % pool.engines.len()].clone();
         set_cache_event_options(&mut spec, &pool.router, self.role);
         if self.fetches {
@@ -151,9 +148,7 @@ impl WorkerPool {
     pub(super) fn next_check(&self, now: SimTime) -> Option<SimTime> {
         let rule = self.spec.as_ref()?.scaling.rule.as_ref()?;
         let every = rule.interval.as_nanos().max(1) as u64;
-        now.nanos()
-            .is_multiple_of(every)
-            .then(|| now + rule.interval)
+        now.nanos().is_multiple_of(every).then(|| now + rule.interval)
     }
 
     /// Returns the target number of workers at this scaling time, or `None` for no change.
@@ -200,10 +195,7 @@ impl WorkerPool {
             ((stats.waiting + stats.deferred) as f64 + queued, usage)
         });
         let ready: Vec<_> = ready.collect();
-        PoolLoad {
-            starting: self.present_workers() - ready.len() as u32,
-            ready,
-        }
+        PoolLoad { starting: self.present_workers() - ready.len() as u32, ready }
     }
 
     /// Marks a worker as lost and returns whether it was ready before.

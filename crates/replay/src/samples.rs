@@ -138,9 +138,7 @@ struct RoundedCounts {
 
 impl Default for RoundedCounts {
     fn default() -> Self {
-        Self {
-            pages: vec![None; SIGNS_AND_EXPONENTS],
-        }
+        Self { pages: vec![None; SIGNS_AND_EXPONENTS] }
     }
 }
 

@@ -48,12 +48,8 @@ struct WvaSaturationLimits {
     spare_waiting: f64,
 }
 
-const WVA_SATURATION: WvaSaturationLimits = WvaSaturationLimits {
-    kv_usage: 0.8,
-    waiting: 5.0,
-    spare_kv_usage: 0.1,
-    spare_waiting: 3.0,
-};
+const WVA_SATURATION: WvaSaturationLimits =
+    WvaSaturationLimits { kv_usage: 0.8, waiting: 5.0, spare_kv_usage: 0.1, spare_waiting: 3.0 };
 
 /// Parameters of the simulated autoscaler.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,9 +132,7 @@ impl AutoscalerRule {
     ) -> u32 {
         let by_waiting = self.target_waiting.map(waiting);
         let by_kv_usage = self.target_kv_usage.map(kv);
-        by_waiting
-            .max(by_kv_usage)
-            .unwrap_or(seen.present_workers())
+        by_waiting.max(by_kv_usage).unwrap_or(seen.present_workers())
     }
 
     fn hpa_pods_target(&self, seen: &PoolLoad) -> u32 {
@@ -202,10 +196,7 @@ fn wva_saturation_target(seen: &PoolLoad) -> u32 {
     }
     let others = seen.ready.iter();
     let others = others.filter(|(waiting, kv)| *kv < full.kv_usage && *waiting < full.waiting);
-    let others = PoolLoad {
-        ready: others.copied().collect(),
-        starting: 0,
-    };
+    let others = PoolLoad { ready: others.copied().collect(), starting: 0 };
     let count = others.ready.len() as f64;
     let spares = |(waiting, kv_usage): (f64, f64)| {
         full.waiting - waiting >= full.spare_waiting
@@ -237,10 +228,7 @@ mod tests {
     }
 
     fn load(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> PoolLoad {
-        PoolLoad {
-            ready: vec![(waiting, kv_usage); ready],
-            starting,
-        }
+        PoolLoad { ready: vec![(waiting, kv_usage); ready], starting }
     }
 
     fn wanted(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> u32 {
@@ -249,10 +237,7 @@ mod tests {
 
     #[test]
     fn keda_ignores_starting_workers_in_average() {
-        let keda = AutoscalerRule {
-            policy: AutoscalerPolicy::Keda,
-            ..rule()
-        };
+        let keda = AutoscalerRule { policy: AutoscalerPolicy::Keda, ..rule() };
         let wanted =
             |ready, starting, waiting, kv| keda.target_workers(&load(ready, starting, waiting, kv));
         assert_eq!(wanted(4, 0, 15.0, 0.1), 6);
@@ -265,23 +250,11 @@ mod tests {
 
     #[test]
     fn wva_scales_by_spare_capacity() {
-        let wva = AutoscalerRule {
-            policy: AutoscalerPolicy::Wva,
-            ..rule()
-        };
+        let wva = AutoscalerRule { policy: AutoscalerPolicy::Wva, ..rule() };
         // Example of WVA's own tests: spare cache of 0.045 is below 0.1.
-        let tight = PoolLoad {
-            ready: vec![(2.0, 0.75), (2.0, 0.76)],
-            starting: 0,
-        };
+        let tight = PoolLoad { ready: vec![(2.0, 0.75), (2.0, 0.76)], starting: 0 };
         assert_eq!(wva.target_workers(&tight), 3);
-        assert_eq!(
-            wva.target_workers(&PoolLoad {
-                starting: 1,
-                ..tight
-            }),
-            3
-        );
+        assert_eq!(wva.target_workers(&PoolLoad { starting: 1, ..tight }), 3);
         assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.5)), 3);
         assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.4)), 2);
         assert_eq!(wva.target_workers(&load(3, 0, 2.5, 0.1)), 4);

@@ -25,11 +25,7 @@ pub struct ArrivalPacing {
 
 impl Default for ArrivalPacing {
     fn default() -> Self {
-        Self {
-            concurrency: None,
-            plays: None,
-            speedup: 1.0,
-        }
+        Self { concurrency: None, plays: None, speedup: 1.0 }
     }
 }
 
@@ -98,11 +94,7 @@ impl OpenSession {
         let turns = &self.session.turns;
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);
-        let output = OutputTokensOfTurn {
-            session: self.number,
-            turn,
-            len: spec.output,
-        };
+        let output = OutputTokensOfTurn { session: self.number, turn, len: spec.output };
         self.content.next_turn_block_keys(
             &spec.prompt,
             spec.lora.as_deref(),
@@ -152,10 +144,7 @@ impl AgentRunQueue {
             let sessions = plays.entry(session.play.clone()).or_default();
             sessions.push((number, session));
         }
-        Ok(Self {
-            waiting: plays.into_values().collect(),
-            left: HashMap::new(),
-        })
+        Ok(Self { waiting: plays.into_values().collect(), left: HashMap::new() })
     }
 
     /// Records the end of a session and returns true if its agent run has ended.
@@ -290,9 +279,7 @@ impl<N: NumberedSource> SessionQueue<N> {
         for (number, session) in sessions {
             *self.plays.left.entry(session.play.clone()).or_default() += 1;
             let later = session.start.nanos().saturating_sub(first.nanos());
-            let start = now
-                .nanos()
-                .saturating_add(self.pace.divide_by_speedup(later));
+            let start = now.nanos().saturating_add(self.pace.divide_by_speedup(later));
             self.insert_session(number, session, SimTime::from_nanos(start));
         }
     }

@@ -148,10 +148,11 @@ impl OutputTokenTimes {
     pub(super) fn add_step_tokens(&mut self, first: u64, n: u32) {
         self.made += n;
         match self.spans.last_mut() {
-            Some(TokenSpan::Steps {
-                first: start,
-                n: count,
-            }) if *start + u64::from(*count) == first => *count += n,
+            Some(TokenSpan::Steps { first: start, n: count })
+                if *start + u64::from(*count) == first =>
+            {
+                *count += n
+            }
             _ => self.spans.push(TokenSpan::Steps { first, n }),
         }
     }
@@ -250,17 +251,12 @@ mod tests {
                 let (tokens, seen) = living.remove(0);
                 let told: Vec<u64> = tokens.token_times(&log).map(SimTime::nanos).collect();
                 assert_eq!(told, seen);
-                assert_eq!(
-                    tokens.last_token_time(&log).map(SimTime::nanos),
-                    seen.last().copied()
-                );
+                assert_eq!(tokens.last_token_time(&log).map(SimTime::nanos), seen.last().copied());
                 tokens.report_token_gaps(&mut log, &mut sink);
                 expected.extend(seen.windows(2).map(|pair| pair[1] - pair[0]));
             }
             log.close_step(at);
-            let oldest = living
-                .iter()
-                .filter_map(|(tokens, _)| tokens.oldest_open_step());
+            let oldest = living.iter().filter_map(|(tokens, _)| tokens.oldest_open_step());
             let oldest = oldest.min().unwrap_or(log.next_step_number());
             log.report_gaps_below(oldest, &mut sink);
         }

@@ -123,15 +123,13 @@ pub trait WorkloadSource {
 
     /// Returns whether any session depends on another one ([`Session::after`]).
     fn has_dependencies(&self) -> bool {
-        self.wrapped_source()
-            .is_some_and(WorkloadSource::has_dependencies)
+        self.wrapped_source().is_some_and(WorkloadSource::has_dependencies)
     }
 
     /// Returns whether every session is certain to be one request without dependencies, in order of
     /// start.
     fn is_single_turn(&self) -> bool {
-        self.wrapped_source()
-            .is_some_and(WorkloadSource::is_single_turn)
+        self.wrapped_source().is_some_and(WorkloadSource::is_single_turn)
     }
 
     /// Returns the maximum number of requests in the workload, if known in advance.
@@ -142,8 +140,7 @@ pub trait WorkloadSource {
     /// Returns whether the sessions have no start times, so that a closed loop or an arrival process
     /// is needed.
     fn has_no_start_times(&self) -> bool {
-        self.wrapped_source()
-            .is_some_and(WorkloadSource::has_no_start_times)
+        self.wrapped_source().is_some_and(WorkloadSource::has_no_start_times)
     }
 
     /// Returns the number of requests in flight of a recording made in a closed loop.

@@ -34,10 +34,7 @@ fn main() -> Result<(), ConstraintError> {
                %import common.NUMBER\n";
     let constraints = [
         ("JSON Schema", Constraint::Json(order)),
-        (
-            "regular expression",
-            Constraint::Regex(r"[A-Z]{2}-\d{4}".into()),
-        ),
+        ("regular expression", Constraint::Regex(r"[A-Z]{2}-\d{4}".into())),
         ("grammar", Constraint::Grammar(sum.into())),
     ];
     let limits = SampleLimits::default();
@@ -54,9 +51,6 @@ fn main() -> Result<(), ConstraintError> {
     let error = compile_constraint(&Constraint::Json(nothing))?
         .sample_text(&mut ChaCha8Rng::seed_from_u64(1), &limits)
         .err();
-    println!(
-        "unsatisfiable:\n  {}",
-        error.map_or_else(String::new, |e| e.to_string())
-    );
+    println!("unsatisfiable:\n  {}", error.map_or_else(String::new, |e| e.to_string()));
     Ok(())
 }

@@ -29,10 +29,7 @@ struct SchemaCacheEntries {
 impl SchemaCache {
     /// Creates a cache of at most `capacity` schemas (at least one).
     pub fn new(capacity: usize) -> Self {
-        Self {
-            capacity: capacity.max(1),
-            entries: Mutex::default(),
-        }
+        Self { capacity: capacity.max(1), entries: Mutex::default() }
     }
 
     /// Returns the compiled form of the JSON schema `schema`, from the cache if possible.
@@ -99,16 +96,10 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(|v| json!({"const": v}));
         let first = cache.compile_cached(&a).expect("a schema");
         cache.compile_cached(&b).expect("a schema");
-        assert!(Arc::ptr_eq(
-            &first,
-            &cache.compile_cached(&a).expect("a schema")
-        ));
+        assert!(Arc::ptr_eq(&first, &cache.compile_cached(&a).expect("a schema")));
         cache.compile_cached(&c).expect("a schema");
         assert_eq!(cache.entries.lock().by_text.len(), 2);
-        assert!(Arc::ptr_eq(
-            &first,
-            &cache.compile_cached(&a).expect("a schema")
-        ));
+        assert!(Arc::ptr_eq(&first, &cache.compile_cached(&a).expect("a schema")));
     }
 
     #[test]

@@ -38,11 +38,7 @@ fn json_source_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
         Value::Array(items) => {
-            items
-                .iter()
-                .map(|item| json_source_bytes(item) + 1)
-                .sum::<usize>()
-                + 2
+            items.iter().map(|item| json_source_bytes(item) + 1).sum::<usize>() + 2
         }
         Value::Object(members) => {
             let members = members.iter();
@@ -57,10 +53,7 @@ fn json_source_bytes(value: &Value) -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// No JSON value satisfies the schema.
-    #[error(
-        "Grammar error: Unsatisfiable schema: {reason}{}",
-        schema_error_location(path)
-    )]
+    #[error("Grammar error: Unsatisfiable schema: {reason}{}", schema_error_location(path))]
     Unsatisfiable {
         /// JSON pointer to the conflicting part of the schema, with a leading `#`.
         path: String,
@@ -110,10 +103,7 @@ fn schema_error_location(path: &str) -> String {
 
 impl From<InvalidSchema> for ConstraintError {
     fn from(bad: InvalidSchema) -> Self {
-        Self::InvalidSchema {
-            path: bad.path,
-            reason: bad.reason,
-        }
+        Self::InvalidSchema { path: bad.path, reason: bad.reason }
     }
 }
 

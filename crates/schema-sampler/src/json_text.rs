@@ -33,10 +33,7 @@ impl Formatter for SpacedJsonFormatter {
 
 pub(crate) fn json_to_spaced_text(value: &Value) -> String {
     let mut text = Vec::with_capacity(128);
-    let written = value.serialize(&mut Serializer::with_formatter(
-        &mut text,
-        SpacedJsonFormatter,
-    ));
+    let written = value.serialize(&mut Serializer::with_formatter(&mut text, SpacedJsonFormatter));
     // Writing to a vector cannot fail, and a `Value` has only string keys.
     debug_assert!(written.is_ok());
     String::from_utf8(text).unwrap_or_default()

@@ -134,16 +134,11 @@ static SEMANTIC_TYPES: LazyLock<Vec<SemanticType>> = LazyLock::new(|| {
     let mut types: Vec<SemanticType> = Vec::new();
     for line in SEMANTIC_TYPE_TABLE.lines().filter(|line| !line.is_empty()) {
         if let (Some(more), Some(last)) = (line.strip_prefix("  "), types.last_mut()) {
-            last.texts
-                .extend(more.split('|').map(str::trim).filter(|t| !t.is_empty()));
+            last.texts.extend(more.split('|').map(str::trim).filter(|t| !t.is_empty()));
         } else if let Some((keys, texts)) = line.split_once(" = ") {
             types.push(SemanticType {
                 keys: keys.split(' ').collect(),
-                texts: texts
-                    .split('|')
-                    .map(str::trim)
-                    .filter(|t| !t.is_empty())
-                    .collect(),
+                texts: texts.split('|').map(str::trim).filter(|t| !t.is_empty()).collect(),
                 range: None,
             });
         } else if let Some((keys, range)) = line.split_once(" : ") {
@@ -175,12 +170,8 @@ impl SemanticType {
     pub(crate) fn from_field_name(name: &str) -> Option<&'static Self> {
         let words = split_field_name(name);
         let joined: String = words.concat();
-        semantic_type_of_word(&joined).or_else(|| {
-            words
-                .iter()
-                .rev()
-                .find_map(|word| semantic_type_of_word(word))
-        })
+        semantic_type_of_word(&joined)
+            .or_else(|| words.iter().rev().find_map(|word| semantic_type_of_word(word)))
     }
 
     /// Returns the meaning of a field by its description, which is less reliable than the name.
@@ -239,10 +230,7 @@ pub(crate) fn example_in_description(description: &str) -> Option<&str> {
             return inner.split(quote).next().filter(|s| is_usable_example(s));
         }
     }
-    let end = rest
-        .find([')', ';', '\n', ']'])
-        .or_else(|| rest.find(". "))
-        .unwrap_or(rest.len());
+    let end = rest.find([')', ';', '\n', ']']).or_else(|| rest.find(". ")).unwrap_or(rest.len());
     Some(rest[..end].trim().trim_end_matches('.')).filter(|s| is_usable_example(s))
 }
 
@@ -294,10 +282,7 @@ mod tests {
     fn example_is_taken_from_field_description() {
         let said = example_in_description("The city and state, e.g. San Francisco, CA");
         assert_eq!(said, Some("San Francisco, CA"));
-        assert_eq!(
-            example_in_description("Unit (e.g. 'celsius')"),
-            Some("celsius")
-        );
+        assert_eq!(example_in_description("Unit (e.g. 'celsius')"), Some("celsius"));
         assert_eq!(example_in_description("Anything."), None);
         assert!(SemanticType::from_description("Name of the country").is_some());
     }

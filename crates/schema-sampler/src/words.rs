@@ -19,7 +19,5 @@ pub(crate) fn random_word(rng: &mut ChaCha8Rng) -> &'static str {
 /// Returns a random text from `list`, or an empty string if the list is empty.
 pub(crate) fn random_item<'a>(list: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {
     let last = list.len().saturating_sub(1) as u64;
-    list.get(rng.draw_u64_between(0, last) as usize)
-        .copied()
-        .unwrap_or("")
+    list.get(rng.draw_u64_between(0, last) as usize).copied().unwrap_or("")
 }

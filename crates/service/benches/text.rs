@@ -13,10 +13,7 @@ use vllm_sim_service::generate::request::{
 use vllm_sim_service::generate::{ReplyGenerator, TextMode};
 use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer, TokenizerLocation};
 
-const MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/fixtures/tiny-llama"
-);
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny-llama");
 
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
 fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
@@ -84,11 +81,7 @@ fn main() {
             kwargs: None,
             content_format: None,
         };
-        black_box(
-            tokenizer
-                .render_chat(&chat)
-                .expect("the fixture's template"),
-        );
+        black_box(tokenizer.render_chat(&chat).expect("the fixture's template"));
     });
     let generator = ReplyGenerator::new(TextMode::Random, 7, tokenizer);
     let endless = |strings: &[&str]| {
@@ -111,9 +104,7 @@ fn main() {
     time("script with stop strings", rounds, |i| {
         let stops = endless(&["nobody says this", "or that"]);
         assert_eq!(
-            generator
-                .generate_script(&generate_request(i.into(), 2_000, &stops, &bias))
-                .len(),
+            generator.generate_script(&generate_request(i.into(), 2_000, &stops, &bias)).len(),
             2_000
         );
     });

@@ -66,10 +66,7 @@ impl PrefillBacklog {
             return None;
         }
         prefills.reserved = prefills.reserved.saturating_add(tokens);
-        Some(ReservedTokens {
-            backlog: self,
-            tokens,
-        })
+        Some(ReservedTokens { backlog: self, tokens })
     }
 
     pub(super) fn add_prefill(&self, progress: &Arc<SharedProgress>, tokens: u32) {

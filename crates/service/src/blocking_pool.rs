@@ -106,14 +106,9 @@ mod tests {
     #[tokio::test]
     async fn only_long_work_moves_to_another_thread() {
         let here = thread();
+        assert_eq!(run_blocking_if_large(LARGE_TEXT_BYTES - 1, thread).await, here);
         assert_eq!(
-            run_blocking_if_large(LARGE_TEXT_BYTES - 1, thread).await,
-            here
-        );
-        assert_eq!(
-            run_blocking_if_large(LARGE_TEXT_BYTES, thread)
-                .await
-                .as_deref(),
+            run_blocking_if_large(LARGE_TEXT_BYTES, thread).await.as_deref(),
             Some("long-work")
         );
     }

@@ -107,9 +107,7 @@ fn tools_replace_constraint(request: &GenerationRequest) -> bool {
 fn structured_outputs_constraint(outputs: &StructuredOutputs) -> Option<Constraint> {
     if let Some(schema) = &outputs.json {
         // Clients may send the schema as a JSON string.
-        let parsed = schema
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok());
+        let parsed = schema.as_str().and_then(|text| serde_json::from_str(text).ok());
         return Some(Constraint::Json(parsed.unwrap_or_else(|| schema.clone())));
     }
     if let Some(regex) = &outputs.regex {
@@ -125,8 +123,5 @@ fn structured_outputs_constraint(outputs: &StructuredOutputs) -> Option<Constrai
         let tag = serde_json::from_str(tag).unwrap_or_else(|_| Value::String(tag.clone()));
         return Some(Constraint::StructuralTag(tag));
     }
-    outputs
-        .json_object
-        .unwrap_or(false)
-        .then_some(Constraint::JsonObject)
+    outputs.json_object.unwrap_or(false).then_some(Constraint::JsonObject)
 }

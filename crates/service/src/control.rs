@@ -98,23 +98,16 @@ impl PauseControl {
     pub(super) fn clear_for_restart(&self, service: &InferenceService) {
         self.update_state(service, |state| {
             let resumed = state.resumed + 1;
-            *state = PauseState {
-                resumed,
-                ..PauseState::default()
-            };
+            *state = PauseState { resumed, ..PauseState::default() };
         });
     }
 
     fn update_state(&self, service: &InferenceService, change: impl FnOnce(&mut PauseState)) {
         let mut state = self.state.lock();
         change(&mut state);
-        self.refuses
-            .store(state.rejects_requests(), Ordering::Relaxed);
-        let command = if state.halts_scheduling() {
-            EngineCommand::Pause
-        } else {
-            EngineCommand::Resume
-        };
+        self.refuses.store(state.rejects_requests(), Ordering::Relaxed);
+        let command =
+            if state.halts_scheduling() { EngineCommand::Pause } else { EngineCommand::Resume };
         service.command_all_engines(&command);
     }
 }
@@ -188,8 +181,7 @@ impl InferenceService {
 
     /// Ends llm-d's sleep; with `cache` the prefix cache is enabled again.
     pub fn wake_llmd(&self, cache: bool) {
-        self.control
-            .update_state(self, |state| state.missing.clear());
+        self.control.update_state(self, |state| state.missing.clear());
         if cache {
             self.command_all_engines(&EngineCommand::Caching(true));
         }
@@ -201,9 +193,7 @@ impl InferenceService {
         self.control.update_state(self, |state| {
             state.stopping = false;
             state.resumed += 1;
-            state
-                .missing
-                .retain(|m| !assets.is_empty() && !assets.contains(m));
+            state.missing.retain(|m| !assets.is_empty() && !assets.contains(m));
             // Scheduling resumes with the last of the memory.
             if !state.missing.iter().any(|m| *m != SleepTag::Scheduling) {
                 state.missing.clear();
@@ -225,10 +215,7 @@ impl InferenceService {
         let mut sequences = 0;
         for rank in self.rank_engines() {
             sequences += rank.cancel_matching_sequences(|request| {
-                if named
-                    .as_ref()
-                    .is_some_and(|ids| !ids.contains(&*request.id))
-                {
+                if named.as_ref().is_some_and(|ids| !ids.contains(&*request.id)) {
                     return false;
                 }
                 if let Some(parent) = request.parent.as_ref().filter(|parent| parent.n > 1) {

@@ -61,11 +61,7 @@ impl FaultInjector {
 
     /// Returns the number of tokens that may be sent before the next fault; 0 during a pause.
     pub fn tokens_until_fault(&self) -> u32 {
-        if self.hold.is_some() {
-            0
-        } else {
-            self.plan.tokens_until_fault()
-        }
+        if self.hold.is_some() { 0 } else { self.plan.tokens_until_fault() }
     }
 
     /// Records that the writer sent `tokens` more tokens.
@@ -90,9 +86,7 @@ impl FaultInjector {
     }
 
     fn report_fault(&self, kind: &'static str) {
-        self.service
-            .faults
-            .report_fault(kind, &self.settings.origin);
+        self.service.faults.report_fault(kind, &self.settings.origin);
     }
 
     fn start_wait(&mut self, time: Duration, after: AfterWait) {
@@ -114,9 +108,7 @@ impl FaultInjector {
                         conn.reset_connection();
                         // The reset drops the connection, and this reply with it.
                         *after = AfterWait::Break;
-                        sleep
-                            .as_mut()
-                            .reset(tokio::time::Instant::now() + BREAK_FLUSH_DELAY * 100);
+                        sleep.as_mut().reset(tokio::time::Instant::now() + BREAK_FLUSH_DELAY * 100);
                     }
                 }
                 continue;

@@ -41,10 +41,7 @@ impl InferenceService {
         let target = found
             .ok_or_else(|| RequestError::UnknownModel(model.unwrap_or_default().to_owned()))?;
         let displayed = |name: &&str| **name != **self.models.displayed_name();
-        Ok(ResolvedModel {
-            target,
-            asked: asked.filter(displayed).map(Into::into),
-        })
+        Ok(ResolvedModel { target, asked: asked.filter(displayed).map(Into::into) })
     }
 
     /// Validates a request under the rules of its front end and submits it to an engine.
@@ -58,9 +55,7 @@ impl InferenceService {
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
     ) -> Result<GeneratedReply, RejectedRequest> {
-        let mut facts = self
-            .check_and_tokenize(rules, &resolved, &mut request)
-            .await?;
+        let mut facts = self.check_and_tokenize(rules, &resolved, &mut request).await?;
         let scripted = self.reserve_scripted_replies(&resolved, &request, &facts)?;
         let content = match self.check_engine_limits(rules, &request, &facts) {
             Ok(()) => reply_content(&request, &facts, rules.tool_schemas).await,
@@ -72,11 +67,8 @@ impl InferenceService {
         };
         let tail = std::mem::take(&mut request.tail).into_result()?;
         facts.offers_tools = matches!(content, ReplyContent::Tools { .. });
-        let job = GenerationJob {
-            tail,
-            scripted,
-            ..GenerationJob::new(rules, request, facts, content)
-        };
+        let job =
+            GenerationJob { tail, scripted, ..GenerationJob::new(rules, request, facts, content) };
         let (job, reply) = match is_long_generation(&job) {
             false => {
                 let reply = self.submit_job(&job, None);
@@ -84,18 +76,10 @@ impl InferenceService {
             }
             true => self.submit_blocking(job).await,
         };
-        let GenerationJob {
-            mut request,
-            facts,
-            scripted,
-            ..
-        } = job;
+        let GenerationJob { mut request, facts, scripted, .. } = job;
         match reply {
             Ok(mut reply) => {
-                scripted
-                    .into_iter()
-                    .flatten()
-                    .for_each(ReservedReply::mark_given);
+                scripted.into_iter().flatten().for_each(ReservedReply::mark_given);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
@@ -117,12 +101,7 @@ impl InferenceService {
         resolved: &ResolvedModel,
         request: &mut GenerationRequest,
     ) -> Result<ReplyFacts, RequestError> {
-        let RequestRules {
-            limits,
-            defaults,
-            dialect,
-            ..
-        } = rules;
+        let RequestRules { limits, defaults, dialect, .. } = rules;
         let source = std::mem::take(&mut request.prompts);
         if dialect.admits_on_arrival() {
             let sequences = request.n.saturating_mul(source.len().max(1) as i128);
@@ -173,18 +152,13 @@ impl InferenceService {
         facts: &ReplyFacts,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
-        let model = resolved
-            .asked
-            .as_deref()
-            .unwrap_or(self.models.displayed_name());
-        self.replies
-            .reserve_replies(texts, model)
-            .map_err(|(fault, name)| {
-                let settings = request.faults.as_ref().map(|faults| &faults.settings);
-                let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
-                self.faults.report_fault(name, &origin);
-                RequestError::Invalid(fault)
-            })
+        let model = resolved.asked.as_deref().unwrap_or(self.models.displayed_name());
+        self.replies.reserve_replies(texts, model).map_err(|(fault, name)| {
+            let settings = request.faults.as_ref().map(|faults| &faults.settings);
+            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+            self.faults.report_fault(name, &origin);
+            RequestError::Invalid(fault)
+        })
     }
 
     /// Performs the checks of vLLM's engine, which run after the headers of a stream are sent.
@@ -201,9 +175,7 @@ impl InferenceService {
         self.check_bad_words(rules, &facts.params)?;
         facts.params.verify_against_engine(limits)?;
         for prompt in &facts.prompts {
-            prompt
-                .unknown_id
-                .map_or(Ok(()), |id| limits.check_prompt_ids(&[id]))?;
+            prompt.unknown_id.map_or(Ok(()), |id| limits.check_prompt_ids(&[id]))?;
             limits.check_prompt_ids(&prompt.tokens)?;
             facts.params.verify_against_prompt(prompt.tokens.len())?;
         }
@@ -264,9 +236,6 @@ impl InferenceService {
 fn is_long_generation(job: &GenerationJob) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
-    let constrained = matches!(
-        job.content,
-        ReplyContent::Constrained(_) | ReplyContent::Parsed(_)
-    );
+    let constrained = matches!(job.content, ReplyContent::Constrained(_) | ReplyContent::Parsed(_));
     sequences >= BLOCKING_MIN_SEQUENCES || tokens >= BLOCKING_MIN_TOKENS || constrained
 }

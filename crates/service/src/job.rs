@@ -61,10 +61,7 @@ pub(crate) struct ResponseSizeOptions {
 static NO_STEERING: LazyLock<TokenSteering> = LazyLock::new(TokenSteering::default);
 /// Stop conditions of requests without stop strings and stop tokens, indexed by `ignore_eos`.
 static NO_STOP_CONDITIONS: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
-    [false, true].map(|ignore_eos| StopConditions {
-        ignore_eos,
-        ..StopConditions::default()
-    })
+    [false, true].map(|ignore_eos| StopConditions { ignore_eos, ..StopConditions::default() })
 });
 
 fn clamp_to_u32(n: i128) -> u32 {
@@ -106,11 +103,7 @@ fn token_steering(params: &SamplingParams) -> Cow<'static, TokenSteering> {
     }
     let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
     let logits = logits.filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)));
-    Cow::Owned(TokenSteering::new(
-        logits,
-        allowed.map(to_token_ids),
-        bad_words,
-    ))
+    Cow::Owned(TokenSteering::new(logits, allowed.map(to_token_ids), bad_words))
 }
 
 impl SamplerSettings {
@@ -156,14 +149,11 @@ impl GenerationJob {
             tail: Duration::ZERO,
             shown: ResponseSizeOptions {
                 prompt: request.echo,
-                logprobs: [
-                    params.logprobs.map(clamp_to_i64),
-                    ids.map(|ids| ids.len() as i64),
-                ]
-                .into_iter()
-                .flatten()
-                // As `u64`, -1 (the whole vocabulary) is the maximum.
-                .max_by_key(|top| *top as u64),
+                logprobs: [params.logprobs.map(clamp_to_i64), ids.map(|ids| ids.len() as i64)]
+                    .into_iter()
+                    .flatten()
+                    // As `u64`, -1 (the whole vocabulary) is the maximum.
+                    .max_by_key(|top| *top as u64),
                 prompt_logprobs: params.prompt_logprobs.map(clamp_to_i64),
             },
             request,

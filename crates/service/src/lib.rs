@@ -347,10 +347,7 @@ impl InferenceService {
         if (count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)).is_err() {
             return Err(self.count_rejection(ExceededAdmissionLimit::Requests));
         }
-        let guard = InFlightGuard {
-            sequences,
-            in_flight: self.in_flight.clone(),
-        };
+        let guard = InFlightGuard { sequences, in_flight: self.in_flight.clone() };
         if tokens.is_some_and(|max| self.backlog.total_tokens() >= max) {
             return Err(self.count_rejection(ExceededAdmissionLimit::Tokens));
         }
@@ -377,8 +374,6 @@ impl InferenceService {
     /// Returns the number of output tokens that the context leaves after a prompt of `prompt`
     /// tokens.
     pub fn output_room_tokens(&self, prompt: usize) -> u32 {
-        self.settings
-            .max_model_len
-            .saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
+        self.settings.max_model_len.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))
     }
 }

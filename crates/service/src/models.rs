@@ -116,10 +116,7 @@ impl ServedModels {
             return Some(ModelTarget::Base);
         }
         if let Some(adapter) = self.adapters.read().by_name.get(name) {
-            return Some(ModelTarget::Lora {
-                name: adapter.name.clone(),
-                id: adapter.id,
-            });
+            return Some(ModelTarget::Lora { name: adapter.name.clone(), id: adapter.id });
         }
         self.any_name.then_some(ModelTarget::Base)
     }
@@ -153,12 +150,8 @@ impl ServedModels {
         }
         adapters.last_id += 1;
         let base = base.filter(|base| self.served.iter().any(|served| **served == **base));
-        let adapter = LoraAdapter {
-            name: name.into(),
-            path: path.into(),
-            base,
-            id: adapters.last_id,
-        };
+        let adapter =
+            LoraAdapter { name: name.into(), path: path.into(), base, id: adapters.last_id };
         let name = adapter.name.clone();
         adapters.by_name.insert(name, adapter.clone());
         adapters.list = None;
@@ -167,9 +160,7 @@ impl ServedModels {
 
     pub(super) fn restore_adapters(&self, list: &Arc<Vec<LoraAdapter>>) {
         let mut adapters = self.adapters.write();
-        let named = list
-            .iter()
-            .map(|adapter| (adapter.name.clone(), adapter.clone()));
+        let named = list.iter().map(|adapter| (adapter.name.clone(), adapter.clone()));
         adapters.by_name = named.collect();
         adapters.list = Some(list.clone());
     }
@@ -195,10 +186,7 @@ mod tests {
         for id in 0..20_000 {
             let name = format!("a{id}");
             assert_eq!(
-                models
-                    .load_adapter(&name, "/p", None, AdapterLoadMode::New)
-                    .unwrap()
-                    .id,
+                models.load_adapter(&name, "/p", None, AdapterLoadMode::New).unwrap().id,
                 id + 1
             );
         }

@@ -85,9 +85,7 @@ impl NgramHashes {
         let mut prefixes = vec![0_u64];
         let mut hash = 0_u64;
         for &token in text {
-            hash = hash
-                .wrapping_mul(HASH_BASE)
-                .wrapping_add(u64::from(token) + 1);
+            hash = hash.wrapping_mul(HASH_BASE).wrapping_add(u64::from(token) + 1);
             prefixes.push(hash);
         }
         let mut powers = vec![1_u64];
@@ -133,10 +131,7 @@ mod tests {
         let text: Vec<u32> = (0..40).collect();
         let found = drafts((3, 3, 5), &text, &text);
         assert_eq!(found[..2], [(0, 0), (0, 0)], "three tokens are needed");
-        assert!(
-            found[2..34].iter().all(|draft| *draft == (5, 5)),
-            "{found:?}"
-        );
+        assert!(found[2..34].iter().all(|draft| *draft == (5, 5)), "{found:?}");
     }
 
     #[test]

@@ -59,9 +59,7 @@ pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
 /// Returns the probability of each class of a classification model; a single class has a
 /// probability of its own.
 pub fn class_probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
-    let key = tokens
-        .iter()
-        .fold(0xc1a5, |key, token| mix_u64_pair(key, u64::from(*token)));
+    let key = tokens.iter().fold(0xc1a5, |key, token| mix_u64_pair(key, u64::from(*token)));
     let weight = |class: u32| {
         let drawn = mix_u64_pair(key, u64::from(class)) % 10_000;
         (drawn as f64 / 2_500.0).exp()
@@ -80,13 +78,7 @@ mod tests {
 
     #[test]
     fn the_embedding_equals_that_of_llm_d() {
-        let tokens = [
-            3_157_421_587,
-            1_477_013_615,
-            186_949_092,
-            2_949_673_445,
-            722_245_873,
-        ];
+        let tokens = [3_157_421_587, 1_477_013_615, 186_949_092, 2_949_673_445, 722_245_873];
         let embedding = llmd_embedding(&tokens, 7);
         let shown: Vec<_> = embedding.iter().map(|x| format!("{x:.6}")).collect();
         assert_eq!(
@@ -123,9 +115,7 @@ mod tests {
         };
         let text: Vec<u32> = (0..20).collect();
         let shared = |n: u32| -> Vec<u32> { (0..n).chain(1000..1020 - n).collect() };
-        let cosines: Vec<f32> = [0, 5, 10, 15, 20]
-            .map(|n| cosine(&text, &shared(n)))
-            .to_vec();
+        let cosines: Vec<f32> = [0, 5, 10, 15, 20].map(|n| cosine(&text, &shared(n))).to_vec();
         assert!(cosines.is_sorted(), "{cosines:?}");
         assert!((cosines[4] - 1.0).abs() < 1e-5 && cosines[0].abs() < 0.2);
     }

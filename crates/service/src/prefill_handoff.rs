@@ -14,10 +14,7 @@ pub struct PrefillHandoff {
 impl PrefillHandoff {
     /// Creates the hand-off of a prefill request that is not yet submitted.
     pub fn new(request: String) -> Self {
-        Self {
-            request,
-            placed: OnceLock::new(),
-        }
+        Self { request, placed: OnceLock::new() }
     }
 
     /// Returns the index of the data-parallel rank that prefills the prompt; `None` before
@@ -31,12 +28,8 @@ impl PrefillHandoff {
     pub fn finished_blocks_and_tokens(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
         let finished = progress.state() == SequenceState::Ended(SequenceEndReason::Finished);
-        finished.then(|| {
-            (
-                progress.leased_block_ids().unwrap_or_default(),
-                progress.released_tokens(),
-            )
-        })
+        finished
+            .then(|| (progress.leased_block_ids().unwrap_or_default(), progress.released_tokens()))
     }
 
     pub(super) fn set_placement(&self, rank: usize, progress: &Arc<SharedProgress>) {

@@ -93,10 +93,7 @@ impl Reply {
     /// Waits until every choice of the job has ended.
     pub async fn wait_until_ended(&self) {
         poll_fn(|cx| {
-            let open = self
-                .choices
-                .iter()
-                .any(|choice| choice.poll_end(cx).is_pending());
+            let open = self.choices.iter().any(|choice| choice.poll_end(cx).is_pending());
             if open { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
@@ -116,15 +113,8 @@ impl Reply {
             for choice in &self.choices {
                 choice.register_waker(cx);
             }
-            let waiting = self
-                .choices
-                .iter()
-                .all(|c| c.sequence_state() == SequenceState::Waiting);
-            if waiting {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
+            let waiting = self.choices.iter().all(|c| c.sequence_state() == SequenceState::Waiting);
+            if waiting { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
     }

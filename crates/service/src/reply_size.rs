@@ -39,8 +39,7 @@ impl ReplySize {
             // A row has the chosen token and, at most once, each token of the vocabulary.
             Some(Ok(top)) => {
                 let top = top.min(vocabulary().into());
-                top.saturating_add(1)
-                    .saturating_mul(RESPONSE_BYTES_PER_LOGPROB)
+                top.saturating_add(1).saturating_mul(RESPONSE_BYTES_PER_LOGPROB)
             }
             Some(Err(_)) => u64::from(vocabulary()).saturating_mul(RESPONSE_BYTES_PER_LOGPROB),
         };
@@ -49,13 +48,9 @@ impl ReplySize {
             true => u64::from(choices),
             false => 0,
         };
-        let per_prompt_token = per_token
-            .saturating_mul(echoes)
-            .saturating_add(logprobs(shown.prompt_logprobs));
-        let size = Self {
-            bytes: prompt_tokens.saturating_mul(per_prompt_token),
-            per_token,
-        };
+        let per_prompt_token =
+            per_token.saturating_mul(echoes).saturating_add(logprobs(shown.prompt_logprobs));
+        let size = Self { bytes: prompt_tokens.saturating_mul(per_prompt_token), per_token };
         size.within_limit()
     }
 
@@ -126,11 +121,7 @@ mod tests {
 
     #[test]
     fn a_row_has_no_more_entries_than_the_vocabulary() {
-        let position = LogprobPosition {
-            vocabulary: 50,
-            context: 3,
-            temperature: 1.0,
-        };
+        let position = LogprobPosition { vocabulary: 50, context: 3, temperature: 1.0 };
         assert_eq!(position.row_of_likeliest(7, usize::MAX).len(), 51);
         assert_eq!(position.row_without_duplicates(7, usize::MAX).len(), 50);
     }

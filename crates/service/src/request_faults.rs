@@ -39,18 +39,10 @@ impl RequestFaults {
             Some(text) => text.parse()?,
             None => {
                 let spec = drawn.spec.unwrap_or_default();
-                FaultSpec {
-                    failure: drawn.failure.or(spec.failure),
-                    ..spec
-                }
+                FaultSpec { failure: drawn.failure.or(spec.failure), ..spec }
             }
         };
-        Ok(Self {
-            settings,
-            failure: spec.failure,
-            stream_faults: spec.stream_faults,
-            conn,
-        })
+        Ok(Self { settings, failure: spec.failure, stream_faults: spec.stream_faults, conn })
     }
 
     /// Returns the percentage of KV blocks that are still loaded; `None` unless the load of the

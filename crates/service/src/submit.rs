@@ -148,8 +148,7 @@ impl InferenceService {
     fn add_to_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
         for (index, handle) in handles.iter().enumerate() {
             let prompt = prompts.get(index / job.n.max(1) as usize);
-            self.backlog
-                .add_prefill(handle.progress(), prompt.copied().unwrap_or(0));
+            self.backlog.add_prefill(handle.progress(), prompt.copied().unwrap_or(0));
         }
     }
 
@@ -167,9 +166,7 @@ impl InferenceService {
         let audio = prompt.audio;
         let mut key = audio.map_or(context, |audio| mix_u64_pair(context, audio.key));
         if let ModelTarget::Lora { name, .. } = &job.facts.target {
-            key = name
-                .bytes()
-                .fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
+            key = name.bytes().fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
         }
         match job.sampler.seed {
             _ if job.sampler.greedy => key,
@@ -188,22 +185,14 @@ impl InferenceService {
             ReplyContent::Parsed(compiled) => {
                 ReplyForm::Parsed(self.sample_constrained(compiled, key)?)
             }
-            ReplyContent::Tools {
-                tools,
-                choice,
-                parallel,
-            } => {
+            ReplyContent::Tools { tools, choice, parallel } => {
                 let mut rng = request_rng(self.settings.seed, key, StreamPurpose::Structured);
                 let mut calls =
                     plan_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
                 if !parallel {
                     calls.truncate(1);
                 }
-                if calls.is_empty() {
-                    ReplyForm::Text
-                } else {
-                    ReplyForm::Calls(calls)
-                }
+                if calls.is_empty() { ReplyForm::Text } else { ReplyForm::Calls(calls) }
             }
         })
     }
@@ -271,10 +260,7 @@ impl InferenceService {
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
         sequence.plan = plan;
-        let followed = self
-            .settings
-            .tracks_kv_blocks
-            .then(|| sequence.plan.clone());
+        let followed = self.settings.tracks_kv_blocks.then(|| sequence.plan.clone());
         sequence.priority = job.request.priority;
         sequence.timeline = script.times.clone();
         let ngram = self.settings.ngram.as_ref();

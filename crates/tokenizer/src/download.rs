@@ -72,22 +72,16 @@ mod tests {
                 let mut stream = stream.unwrap();
                 let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
                 let request = lines.next().unwrap().unwrap();
-                let headers: Vec<String> = lines
-                    .map(|line| line.unwrap())
-                    .take_while(|line| !line.is_empty())
-                    .collect();
-                let token = headers
-                    .iter()
-                    .any(|line| line.eq_ignore_ascii_case("authorization: Bearer t"));
+                let headers: Vec<String> =
+                    lines.map(|line| line.unwrap()).take_while(|line| !line.is_empty()).collect();
+                let token =
+                    headers.iter().any(|line| line.eq_ignore_ascii_case("authorization: Bearer t"));
                 let path = request.split(' ').nth(1).unwrap();
                 let file = path.strip_prefix("/org/name/resolve/main/");
-                let body = files
-                    .iter()
-                    .find(|(name, _)| Some(*name) == file)
-                    .map(|(_, body)| *body);
-                let range = headers
-                    .iter()
-                    .any(|line| line.eq_ignore_ascii_case("range: bytes=0-0"));
+                let body =
+                    files.iter().find(|(name, _)| Some(*name) == file).map(|(_, body)| *body);
+                let range =
+                    headers.iter().any(|line| line.eq_ignore_ascii_case("range: bytes=0-0"));
                 log.lock().push(format!("{path} {token}"));
                 let answer = match body {
                     None => {
@@ -130,17 +124,10 @@ mod tests {
         let model = locate_on_hub("org/name", None, true, &hub).unwrap();
         assert_eq!(model.found, "org/name from the hub");
         assert!(model.folder.ends_with("models--org--name/snapshots/c0ffee"));
-        assert_eq!(
-            fs::read_to_string(model.folder.join("chat_template.jinja")).unwrap(),
-            "T"
-        );
+        assert_eq!(fs::read_to_string(model.folder.join("chat_template.jinja")).unwrap(), "T");
         assert!(!model.folder.join("config.json").exists());
         let requests = seen.lock().len();
-        assert!(
-            seen.lock().iter().all(|line| line.ends_with(" true")),
-            "{:?}",
-            seen.lock()
-        );
+        assert!(seen.lock().iter().all(|line| line.ends_with(" true")), "{:?}", seen.lock());
         let again = locate_on_hub("org/name", None, true, &hub).unwrap();
         assert!(again.found.starts_with("org/name in the cache at "));
         assert_eq!(seen.lock().len(), requests);
@@ -164,10 +151,7 @@ mod tests {
         assert!(matches!(error, TokenizerError::Download { .. }), "{error}");
         for name in ["", "a/b/c", "../x", "a b", "a/", "http://x"] {
             let error = locate_on_hub(name, None, true, &hub(false)).unwrap_err();
-            assert!(
-                matches!(error, TokenizerError::BadName { .. }),
-                "{name}: {error}"
-            );
+            assert!(matches!(error, TokenizerError::BadName { .. }), "{name}: {error}");
         }
     }
 }

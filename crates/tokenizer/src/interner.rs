@@ -151,10 +151,7 @@ impl TokenTextInterner {
 
 impl InternerShard {
     fn insert_text(&mut self, id: u32, text: &str) -> bool {
-        let piece = InternedPiece {
-            text: text.into(),
-            seen: AtomicBool::new(false),
-        };
+        let piece = InternedPiece { text: text.into(), seen: AtomicBool::new(false) };
         self.bytes += text.len();
         let mut forgotten = false;
         match self.pieces.insert(id, piece) {
@@ -212,10 +209,7 @@ mod tests {
         let shard = interner.shards[0].read();
         assert_eq!(shard.pieces.len(), MAX_SHARD_TEXTS);
         assert_eq!(shard.queue.len(), MAX_SHARD_TEXTS);
-        assert_eq!(
-            shard.bytes,
-            (MAX_SHARD_TEXTS - 1) * "some text".len() + "always".len()
-        );
+        assert_eq!(shard.bytes, (MAX_SHARD_TEXTS - 1) * "some text".len() + "always".len());
         drop(shard);
         assert_eq!(text_of(&interner, 0).as_deref(), Some("always"));
         assert_eq!(text_of(&interner, ids(1)), None);
@@ -246,10 +240,7 @@ mod tests {
         let interner = TokenTextInterner::default();
         interner.intern_text(0, 0, "short");
         interner.intern_text(64, 0, &"x".repeat(MAX_SHARD_BYTES));
-        assert_eq!(
-            text_of(&interner, 64).map(|text| text.len()),
-            Some(MAX_SHARD_BYTES)
-        );
+        assert_eq!(text_of(&interner, 64).map(|text| text.len()), Some(MAX_SHARD_BYTES));
         assert_eq!(text_of(&interner, 0), None);
         interner.intern_text(128, 0, &"x".repeat(MAX_SHARD_BYTES + 1));
         assert_eq!(text_of(&interner, 128), None);

@@ -86,12 +86,7 @@ impl Default for MediaTokenRules {
     /// unknown sizes. Audio has 250 tokens (10 s of Qwen2-Audio), video 2048.
     fn default() -> Self {
         Self {
-            image: MediaTokenRule::Area {
-                patch: 28,
-                least: 4,
-                most: 16_384,
-                unknown: 576,
-            },
+            image: MediaTokenRule::Area { patch: 28, least: 4, most: 16_384, unknown: 576 },
             audio: MediaTokenRule::Fixed(250),
             video: MediaTokenRule::Fixed(2048),
         }
@@ -158,21 +153,16 @@ impl MediaTokenRules {
     pub fn token_count(&self, modality: MediaModality, bytes: Option<&[u8]>) -> u32 {
         match self.rule_of(modality) {
             MediaTokenRule::Fixed(tokens) => tokens,
-            MediaTokenRule::Area {
-                patch,
-                least,
-                most,
-                unknown,
-            } => match bytes.and_then(|bytes| imagesize::blob_size(bytes).ok()) {
-                Some(size) => {
-                    let patches = |edge: usize| (edge as u64).div_ceil(u64::from(patch));
-                    let area = patches(size.width).saturating_mul(patches(size.height));
-                    u32::try_from(area)
-                        .unwrap_or(most)
-                        .clamp(least, most.max(least))
+            MediaTokenRule::Area { patch, least, most, unknown } => {
+                match bytes.and_then(|bytes| imagesize::blob_size(bytes).ok()) {
+                    Some(size) => {
+                        let patches = |edge: usize| (edge as u64).div_ceil(u64::from(patch));
+                        let area = patches(size.width).saturating_mul(patches(size.height));
+                        u32::try_from(area).unwrap_or(most).clamp(least, most.max(least))
+                    }
+                    None => unknown,
                 }
-                None => unknown,
-            },
+            }
         }
     }
 }
@@ -213,12 +203,7 @@ fn image_rule_of_model(
     }
     let patch = patch.saturating_mul(merge.unwrap_or(1));
     let most = bound.map_or(16_384, |edge| square(edge, patch));
-    Some(MediaTokenRule::Area {
-        patch,
-        least: 4.min(most),
-        most,
-        unknown: 576.min(most),
-    })
+    Some(MediaTokenRule::Area { patch, least: 4.min(most), most, unknown: 576.min(most) })
 }
 
 fn parse_area_rule(name: &str, map: &Map<String, Value>) -> Result<MediaTokenRule, String> {
@@ -230,32 +215,22 @@ fn parse_area_rule(name: &str, map: &Map<String, Value>) -> Result<MediaTokenRul
             "most" => &mut most,
             "unknown" => &mut unknown,
             other => {
-                return Err(format!(
-                    "{name}.{other} is not one of patch, least, most, unknown"
-                ));
+                return Err(format!("{name}.{other} is not one of patch, least, most, unknown"));
             }
         };
         *field = parse_token_count(&format!("{name}.{key}"), value)?;
     }
     if most < least {
-        return Err(format!(
-            "{name}.most ({most}) is less than {name}.least ({least})"
-        ));
+        return Err(format!("{name}.most ({most}) is less than {name}.least ({least})"));
     }
-    Ok(MediaTokenRule::Area {
-        patch,
-        least,
-        most,
-        unknown,
-    })
+    Ok(MediaTokenRule::Area { patch, least, most, unknown })
 }
 
 fn parse_token_count(name: &str, value: &Value) -> Result<u32, String> {
     let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
-    n.filter(|n| (1..=MAX_MEDIA_ITEM_TOKENS).contains(n))
-        .ok_or_else(|| {
-            format!("{name} is {value}, must be a whole number from 1 to {MAX_MEDIA_ITEM_TOKENS}")
-        })
+    n.filter(|n| (1..=MAX_MEDIA_ITEM_TOKENS).contains(n)).ok_or_else(|| {
+        format!("{name} is {value}, must be a whole number from 1 to {MAX_MEDIA_ITEM_TOKENS}")
+    })
 }
 
 /// Returns whether a model's `config.json` describes images, audio or video.
@@ -280,13 +255,7 @@ pub struct MediaItem {
 pub fn data_url_first_bytes(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
     if !kind.ends_with(";base64") {
-        return Some(
-            data.as_bytes()
-                .iter()
-                .take(IMAGE_HEAD_BYTES)
-                .copied()
-                .collect(),
-        );
+        return Some(data.as_bytes().iter().take(IMAGE_HEAD_BYTES).copied().collect());
     }
     let head = data.get(..(IMAGE_HEAD_BYTES * 4).min(data.len() / 4 * 4))?;
     STANDARD.decode(head).ok()
@@ -310,9 +279,7 @@ impl Tokenizer {
         let mut media = Vec::with_capacity(items.len());
         for (i, piece) in text.split(MARKER_DELIMITER).enumerate() {
             // Every second piece is the number of an item, between two delimiters.
-            let item = (i % 2 == 1)
-                .then(|| items.get(piece.parse::<usize>().ok()?))
-                .flatten();
+            let item = (i % 2 == 1).then(|| items.get(piece.parse::<usize>().ok()?)).flatten();
             match item {
                 Some(item) => {
                     media.push(PlacedMediaItem {
@@ -375,15 +342,9 @@ mod tests {
     fn image_tokens_follow_area_others_are_fixed() {
         let rules = MediaTokenRules::default();
         let bytes = data_url_first_bytes(PNG).expect("a data URL");
-        assert_eq!(
-            rules.token_count(MediaModality::Image, Some(&bytes)),
-            10 * 2
-        );
+        assert_eq!(rules.token_count(MediaModality::Image, Some(&bytes)), 10 * 2);
         assert_eq!(rules.token_count(MediaModality::Image, None), 576);
-        assert_eq!(
-            rules.token_count(MediaModality::Image, Some(b"no picture")),
-            576
-        );
+        assert_eq!(rules.token_count(MediaModality::Image, Some(b"no picture")), 576);
         assert_eq!(rules.token_count(MediaModality::Audio, None), 250);
         let rules = read(json!({"image": {"patch": 14, "most": 50}, "video": 7})).expect("rules");
         assert_eq!(rules.token_count(MediaModality::Image, Some(&bytes)), 50);
@@ -405,11 +366,8 @@ mod tests {
     #[test]
     fn media_items_replace_their_markers() {
         let tokenizer = Tokenizer::simulated();
-        let item = |tokens| MediaItem {
-            modality: MediaModality::Image,
-            identifier: "x".into(),
-            tokens,
-        };
+        let item =
+            |tokens| MediaItem { modality: MediaModality::Image, identifier: "x".into(), tokens };
         let text = format!("look {}and {}", media_marker(0), media_marker(1));
         let (tokens, media) =
             tokenizer.encode_media(&text, SpecialTokens::With, &[item(3), item(2)]);
@@ -424,12 +382,7 @@ mod tests {
         let image = |config: Value| {
             MediaTokenRules::from_model_config(config.as_object().expect("an object")).image
         };
-        let area = |patch, most| MediaTokenRule::Area {
-            patch,
-            least: 4,
-            most,
-            unknown: 576,
-        };
+        let area = |patch, most| MediaTokenRule::Area { patch, least: 4, most, unknown: 576 };
         let of = |vision: Value| json!({"vision_config": vision});
         let qwen3 = of(json!({"patch_size": 16, "spatial_merge_size": 2}));
         assert_eq!(image(qwen3.clone()), area(32, 16_384));
@@ -444,9 +397,6 @@ mod tests {
         let llava = json!({"model_type": "llava", "vision_config":
             {"image_size": 336, "patch_size": 14}});
         assert_eq!(image(llava), MediaTokenRule::Fixed(576));
-        assert_eq!(
-            image(of(json!({"hidden_size": 64}))),
-            MediaTokenRules::default().image
-        );
+        assert_eq!(image(of(json!({"hidden_size": 64}))), MediaTokenRules::default().image);
     }
 }

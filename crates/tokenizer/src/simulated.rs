@@ -89,9 +89,7 @@ pub(crate) fn simulated_tokenizer_info() -> Json {
 /// Returns the 32-bit FNV-1a hash, which llm-d-inference-sim uses as token id of a word and as hash
 /// of a URL.
 pub fn fnv1a_32(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .fold(FNV_BASIS, |hash, byte| fnv1a_with(hash, *byte))
+    bytes.iter().fold(FNV_BASIS, |hash, byte| fnv1a_with(hash, *byte))
 }
 
 const FNV_BASIS: u32 = 0x811c_9dc5;
@@ -191,30 +189,16 @@ mod tests {
     #[test]
     fn simulated_ids_and_pieces_equal_llm_d() {
         let tokenizer = SimulatedTokenizer::default();
-        assert_eq!(
-            split("This is a test."),
-            ["This ", "is ", "a ", "test", "."]
-        );
+        assert_eq!(split("This is a test."), ["This ", "is ", "a ", "test", "."]);
         assert_eq!(
             tokenizer.encode("This is a test."),
-            [
-                3_157_421_587,
-                1_477_013_615,
-                186_949_092,
-                2_949_673_445,
-                722_245_873
-            ]
+            [3_157_421_587, 1_477_013_615, 186_949_092, 2_949_673_445, 722_245_873]
         );
         assert_eq!(
             split("### user: This is a test.\n"),
-            [
-                "#", "#", "# ", "user", ": ", "This ", "is ", "a ", "test", ".\n"
-            ]
+            ["#", "#", "# ", "user", ": ", "This ", "is ", "a ", "test", ".\n"]
         );
-        assert_eq!(
-            split("__init__ a_1 _b"),
-            ["_", "_", "init__ ", "a_1 ", "_", "b"]
-        );
+        assert_eq!(split("__init__ a_1 _b"), ["_", "_", "init__ ", "a_1 ", "_", "b"]);
         assert_eq!(
             split("don't 3.14\t\n{x}"),
             ["don", "'", "t ", "3", ".", "14\t\n", "{", "x", "}"]
@@ -225,9 +209,7 @@ mod tests {
     fn simulated_tokenizer_keeps_text_that_llm_d_drops() {
         assert_eq!(
             split("  a `b` | é世 \u{b}😀\0"),
-            [
-                "  ", "a ", "`", "b", "` ", "| ", "é", "世", " ", "\u{b}", "😀", "\0"
-            ]
+            ["  ", "a ", "`", "b", "` ", "| ", "é", "世", " ", "\u{b}", "😀", "\0"]
         );
         let other = SimulatedTokenizer::default();
         let ids = SimulatedTokenizer::default().encode("é世😀");

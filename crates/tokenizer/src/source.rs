@@ -50,36 +50,25 @@ impl HuggingFaceHub {
         let set = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         let home = set("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
             let cache = set("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
-                PathBuf::from(
-                    set("HOME")
-                        .or_else(|| set("USERPROFILE"))
-                        .unwrap_or_default(),
-                )
-                .join(".cache")
+                PathBuf::from(set("HOME").or_else(|| set("USERPROFILE")).unwrap_or_default())
+                    .join(".cache")
             });
             cache.join("huggingface")
         });
         let cache = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
         let flag = |name: &str| {
             set(name).is_some_and(|value| {
-                matches!(
-                    value.to_ascii_uppercase().as_str(),
-                    "1" | "ON" | "YES" | "TRUE"
-                )
+                matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE")
             })
         };
-        let token = set("HF_TOKEN")
-            .or_else(|| set("HUGGING_FACE_HUB_TOKEN"))
-            .or_else(|| {
-                let path = set("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
-                std::fs::read_to_string(path).ok()
-            });
+        let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN")).or_else(|| {
+            let path = set("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
+            std::fs::read_to_string(path).ok()
+        });
         Self {
             cache: cache.map_or_else(|| home.join("hub"), PathBuf::from),
             endpoint: set("HF_ENDPOINT").map(|url| url.trim_end_matches('/').to_owned()),
-            token: token
-                .map(|token| token.trim().to_owned())
-                .filter(|token| !token.is_empty()),
+            token: token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()),
             offline: flag("HF_HUB_OFFLINE") || flag("TRANSFORMERS_OFFLINE"),
         }
     }
@@ -117,12 +106,7 @@ pub(crate) fn locate_in_folder(path: &Path) -> Result<ModelFolder, TokenizerErro
         return Err(TokenizerError::Broken { file, reason });
     }
     let name = path.display().to_string();
-    Ok(ModelFolder {
-        found: format!("folder {name}"),
-        folder,
-        name,
-        local: true,
-    })
+    Ok(ModelFolder { found: format!("folder {name}"), folder, name, local: true })
 }
 
 /// Locates a Hugging Face model on disk and, if allowed, downloads it from the Hub.
@@ -135,24 +119,15 @@ pub(crate) fn locate_on_hub(
     let valid = |part: &str| {
         !part.is_empty()
             && !part.starts_with(['.', '-'])
-            && part
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
     };
     if repo.split('/').count() > 2 || !repo.split('/').all(valid) {
-        return Err(TokenizerError::BadName {
-            repo: repo.to_owned(),
-        });
+        return Err(TokenizerError::BadName { repo: repo.to_owned() });
     }
     let revision = revision.unwrap_or("main");
     if let Some(folder) = cached_snapshot(&hub.cache, repo, revision) {
         let found = format!("{repo} in the cache at {}", folder.display());
-        return Ok(ModelFolder {
-            folder,
-            name: repo.to_owned(),
-            local: false,
-            found,
-        });
+        return Ok(ModelFolder { folder, name: repo.to_owned(), local: false, found });
     }
     if !download || hub.offline {
         return Err(TokenizerError::NotCached {
@@ -161,12 +136,8 @@ pub(crate) fn locate_on_hub(
             offline: download && hub.offline,
         });
     }
-    let folder = download_tokenizer_files(repo, revision, hub).map_err(|reason| {
-        TokenizerError::Download {
-            repo: repo.to_owned(),
-            reason,
-        }
-    })?;
+    let folder = download_tokenizer_files(repo, revision, hub)
+        .map_err(|reason| TokenizerError::Download { repo: repo.to_owned(), reason })?;
     Ok(ModelFolder {
         folder,
         name: repo.to_owned(),
@@ -189,9 +160,7 @@ fn cached_snapshot(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> 
     let model = cache.join(format!("models--{}", repo.replace('/', "--")));
     let snapshots = model.join("snapshots");
     // Revisions may contain slashes, but no `..`.
-    let plain = !revision
-        .split('/')
-        .any(|part| part.is_empty() || part.starts_with('.'));
+    let plain = !revision.split('/').any(|part| part.is_empty() || part.starts_with('.'));
     let named = plain.then(|| {
         let commit = std::fs::read_to_string(model.join("refs").join(revision));
         let commit = commit.map_or_else(|_| revision.to_owned(), |commit| commit.trim().to_owned());
@@ -208,11 +177,7 @@ fn cached_snapshot(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> 
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|folder| folder.join(TOKENIZER_JSON).is_file())
         .collect();
-    if folders.len() == 1 {
-        folders.pop()
-    } else {
-        None
-    }
+    if folders.len() == 1 { folders.pop() } else { None }
 }
 
 #[cfg(test)]
@@ -221,12 +186,7 @@ mod tests {
     use std::fs;
 
     fn env<'e>(pairs: &'e [(&'e str, &'e str)]) -> impl Fn(&str) -> Option<String> + 'e {
-        |name| {
-            pairs
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| (*value).to_owned())
-        }
+        |name| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     }
 
     #[test]

@@ -17,28 +17,19 @@ fn golden_json(name: &str) -> Json {
 }
 
 fn tiny_tokenizer() -> Tokenizer {
-    let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Folder(
-        PathBuf::from(FIXTURES).join("tiny-llama"),
-    ))
-    .unwrap();
+    let (tokenizer, why) =
+        Tokenizer::open(&TokenizerLocation::Folder(PathBuf::from(FIXTURES).join("tiny-llama")))
+            .unwrap();
     assert!(why.ends_with("tiny-llama, with a chat template"), "{why}");
     tokenizer
 }
 
 fn token_ids(json: &Json) -> Vec<u32> {
-    json.as_array()
-        .unwrap()
-        .iter()
-        .map(|id| u32::try_from(id.as_u64().unwrap()).unwrap())
-        .collect()
+    json.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
 
 fn strings(json: &Json) -> Vec<&str> {
-    json.as_array()
-        .unwrap()
-        .iter()
-        .map(|text| text.as_str().unwrap())
-        .collect()
+    json.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
 }
 
 fn decoded_pieces(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> Vec<String> {
@@ -48,30 +39,16 @@ fn decoded_pieces(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> Vec<String> 
 #[test]
 fn texts_encode_and_decode_as_in_python() {
     let tokenizer = tiny_tokenizer();
-    for case in golden_json("tiny-llama-expected.json")["texts"]
-        .as_array()
-        .unwrap()
-    {
+    for case in golden_json("tiny-llama-expected.json")["texts"].as_array().unwrap() {
         let text = case["text"].as_str().unwrap();
         let plain = token_ids(&case["ids"]);
         let special = token_ids(&case["with_special"]);
         assert_eq!(tokenizer.encode(text, Without), plain, "{text:?}");
         assert_eq!(tokenizer.encode(text, With), special, "{text:?}");
-        let pieces: Vec<String> = plain
-            .iter()
-            .map(|id| tokenizer.piece(*id).unwrap())
-            .collect();
+        let pieces: Vec<String> = plain.iter().map(|id| tokenizer.piece(*id).unwrap()).collect();
         assert_eq!(pieces, strings(&case["pieces"]));
-        assert!(
-            pieces
-                .iter()
-                .zip(&plain)
-                .all(|(piece, id)| tokenizer.id_of(piece) == Some(*id))
-        );
-        assert_eq!(
-            tokenizer.decode(&special, With),
-            case["decoded"].as_str().unwrap()
-        );
+        assert!(pieces.iter().zip(&plain).all(|(piece, id)| tokenizer.id_of(piece) == Some(*id)));
+        assert_eq!(tokenizer.decode(&special, With), case["decoded"].as_str().unwrap());
         assert_eq!(
             tokenizer.decode(&special, Without),
             case["decoded_without_special"].as_str().unwrap()
@@ -87,9 +64,8 @@ fn texts_encode_and_decode_as_in_python() {
         let fragments = tokenizer.tokenize_with_text(text);
         assert_eq!(fragments.ids, plain);
         assert_eq!(fragments.text, text);
-        let pieces: Vec<&str> = (0..plain.len())
-            .map(|index| fragments.fragment_text(index))
-            .collect();
+        let pieces: Vec<&str> =
+            (0..plain.len()).map(|index| fragments.fragment_text(index)).collect();
         assert_eq!(pieces.concat(), text);
     }
 }
@@ -97,23 +73,11 @@ fn texts_encode_and_decode_as_in_python() {
 #[test]
 fn any_ids_decode_as_in_python() {
     let tokenizer = tiny_tokenizer();
-    for case in golden_json("tiny-llama-expected.json")["noise"]
-        .as_array()
-        .unwrap()
-    {
+    for case in golden_json("tiny-llama-expected.json")["noise"].as_array().unwrap() {
         let ids = token_ids(&case["ids"]);
-        assert_eq!(
-            tokenizer.decode(&ids, Without),
-            case["decoded"].as_str().unwrap()
-        );
-        assert_eq!(
-            decoded_pieces(tokenizer.detokenizer(Without), &ids),
-            strings(&case["shown"])
-        );
-        assert_eq!(
-            decoded_pieces(tokenizer.detokenizer(With), &ids),
-            strings(&case["shown_all"])
-        );
+        assert_eq!(tokenizer.decode(&ids, Without), case["decoded"].as_str().unwrap());
+        assert_eq!(decoded_pieces(tokenizer.detokenizer(Without), &ids), strings(&case["shown"]));
+        assert_eq!(decoded_pieces(tokenizer.detokenizer(With), &ids), strings(&case["shown_all"]));
     }
     assert_eq!(tokenizer.decode(&[u32::MAX, 4096], With), "");
     assert_eq!(tokenizer.token_text(9999), "");
@@ -124,20 +88,13 @@ fn any_ids_decode_as_in_python() {
 fn chats_render_and_encode_as_in_python() {
     let tokenizer = tiny_tokenizer();
     let cases = golden_json("templates/expected.json")["cases"].clone();
-    for case in golden_json("tiny-llama-expected.json")["chats"]
-        .as_array()
-        .unwrap()
-    {
+    for case in golden_json("tiny-llama-expected.json")["chats"].as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
         let input = GoldenCase::new(&cases[name]);
         match (tokenizer.render_chat(&input.input()), case["text"].as_str()) {
             (Ok(text), Some(expected)) => {
                 assert_eq!(text, expected, "{name}");
-                assert_eq!(
-                    tokenizer.encode(&text, Without),
-                    token_ids(&case["ids"]),
-                    "{name}"
-                );
+                assert_eq!(tokenizer.encode(&text, Without), token_ids(&case["ids"]), "{name}");
             }
             (Err(error), None) => assert_eq!(error.to_string(), case["error"].as_str().unwrap()),
             (found, expected) => panic!("{name}: {found:?}, expected {expected:?}"),
@@ -149,14 +106,8 @@ fn chats_render_and_encode_as_in_python() {
 fn vocabulary_size_and_special_ids_are_known() {
     let tokenizer = tiny_tokenizer();
     let golden = golden_json("tiny-llama-expected.json");
-    assert_eq!(
-        u64::from(tokenizer.vocab_size()),
-        golden["size"].as_u64().unwrap()
-    );
-    assert_eq!(
-        tokenizer.max_token_chars() as u64,
-        golden["longest"].as_u64().unwrap()
-    );
+    assert_eq!(u64::from(tokenizer.vocab_size()), golden["size"].as_u64().unwrap());
+    assert_eq!(tokenizer.max_token_chars() as u64, golden["longest"].as_u64().unwrap());
     assert_eq!(tokenizer.eos_id(), Some(4084));
     assert_eq!(tokenizer.stop_ids(), [4081]);
     assert!(
@@ -191,14 +142,8 @@ fn tokenizer_info_equals_vllm() {
             "backend"
         ]
     );
-    assert_eq!(
-        info["tokenizer_class"],
-        "TokenizerPoolCachedTokenizersBackend"
-    );
-    assert_eq!(
-        info["added_tokens_decoder"]["4095"],
-        "<|reserved_special_token_3|>"
-    );
+    assert_eq!(info["tokenizer_class"], "TokenizerPoolCachedTokenizersBackend");
+    assert_eq!(info["added_tokens_decoder"]["4095"], "<|reserved_special_token_3|>");
     assert_eq!(info["truncation_side"], "left");
     assert_eq!(info["is_local"], true);
     assert_eq!(info["backend"], "tokenizers");
@@ -228,28 +173,17 @@ fn other_decoders_stream_as_in_python() {
             let text = case["text"].as_str().unwrap();
             let ids = token_ids(&case["ids"]);
             assert_eq!(tokenizer.encode(text, Without), ids, "{name} {text:?}");
-            assert_eq!(
-                tokenizer.decode(&ids, Without),
-                case["decoded"].as_str().unwrap()
-            );
+            assert_eq!(tokenizer.decode(&ids, Without), case["decoded"].as_str().unwrap());
             assert_eq!(
                 decoded_pieces(tokenizer.detokenizer(Without), &ids),
                 strings(&case["shown"])
             );
             if case["after"].is_array() {
                 let after = tokenizer.detokenizer_after(&[3 + 65], Without);
-                assert_eq!(
-                    decoded_pieces(after, &ids),
-                    strings(&case["after"]),
-                    "{text:?}"
-                );
+                assert_eq!(decoded_pieces(after, &ids), strings(&case["after"]), "{text:?}");
             }
             let fragments = tokenizer.tokenize_with_text(text);
-            assert_eq!(
-                fragments.text,
-                tokenizer.decode(&ids, With),
-                "{name} {text:?}"
-            );
+            assert_eq!(fragments.text, tokenizer.decode(&ids, With), "{name} {text:?}");
             assert_eq!(fragments.ids, ids);
         }
         assert!(tokenizer.chat_template().is_none());
@@ -279,21 +213,12 @@ fn config_files_beside_tokenizer_json_are_read() {
     let files = [
         ("tokenizer.json", spm.as_str()),
         ("tokenizer_config.json", &config.to_string()),
-        (
-            "generation_config.json",
-            r#"{"eos_token_id": [2, 7], "temperature": 0.5}"#,
-        ),
-        (
-            "config.json",
-            r#"{"eos_token_id": 9, "text_config": {"vocab_size": 500}}"#,
-        ),
+        ("generation_config.json", r#"{"eos_token_id": [2, 7], "temperature": 0.5}"#),
+        ("config.json", r#"{"eos_token_id": 9, "text_config": {"vocab_size": 500}}"#),
     ];
     let named = folder(&files);
     let tokenizer = open(&named).unwrap();
-    assert_eq!(
-        (tokenizer.eos_id(), tokenizer.stop_ids()),
-        (Some(2), &[7][..])
-    );
+    assert_eq!((tokenizer.eos_id(), tokenizer.stop_ids()), (Some(2), &[7][..]));
     assert_eq!(tokenizer.vocab_size(), 500);
     let image = tokenizer.id_of("<image>").unwrap();
     assert!(
@@ -303,22 +228,11 @@ fn config_files_beside_tokenizer_json_are_read() {
     assert_eq!(tokenizer.encode("<image>", Without), [image]);
     let render = |chat: ChatInput<'_>| tokenizer.render_chat(&chat).unwrap();
     assert_eq!(render(ChatInput::default()), "D<s><image>");
-    assert_eq!(
-        render(ChatInput {
-            tools: Some(&[]),
-            ..ChatInput::default()
-        }),
-        "T0"
-    );
-    let by_name = ChatInput {
-        chat_template: Some("tool_use"),
-        tools: Some(&[]),
-        ..ChatInput::default()
-    };
+    assert_eq!(render(ChatInput { tools: Some(&[]), ..ChatInput::default() }), "T0");
+    let by_name =
+        ChatInput { chat_template: Some("tool_use"), tools: Some(&[]), ..ChatInput::default() };
     assert_eq!(render(by_name), "T0");
-    let Tokenizer::Hf(hf) = &tokenizer else {
-        panic!("not from files")
-    };
+    let Tokenizer::Hf(hf) = &tokenizer else { panic!("not from files") };
     assert_eq!(hf.generation_config()["temperature"], 0.5);
     assert_eq!(hf.config()["eos_token_id"], 9);
 
@@ -327,35 +241,18 @@ fn config_files_beside_tokenizer_json_are_read() {
     files.push(("additional_chat_templates/tool_use.jinja", "A"));
     let jinja = open(&folder(&files)).unwrap();
     assert_eq!(jinja.render_chat(&ChatInput::default()).unwrap(), "J");
-    let tools = ChatInput {
-        tools: Some(&[]),
-        ..ChatInput::default()
-    };
+    let tools = ChatInput { tools: Some(&[]), ..ChatInput::default() };
     assert_eq!(jinja.render_chat(&tools).unwrap(), "A");
 }
 
 #[test]
 fn broken_tokenizer_files_are_named() {
     let spm = golden_json("decoders.json")["spm"]["tokenizer"].to_string();
-    for broken in [
-        "",
-        "{",
-        "[]",
-        "{}",
-        "\0",
-        "null",
-        r#"{"model": {"type": "BPE", "vocab": 1}}"#,
-    ] {
-        let error = open(&folder(&[("tokenizer.json", broken)]))
-            .unwrap_err()
-            .to_string();
+    for broken in ["", "{", "[]", "{}", "\0", "null", r#"{"model": {"type": "BPE", "vocab": 1}}"#] {
+        let error = open(&folder(&[("tokenizer.json", broken)])).unwrap_err().to_string();
         assert!(error.contains("tokenizer.json: "), "{error}");
     }
-    for name in [
-        "tokenizer_config.json",
-        "generation_config.json",
-        "config.json",
-    ] {
+    for name in ["tokenizer_config.json", "generation_config.json", "config.json"] {
         let error = open(&folder(&[("tokenizer.json", &spm), (name, "[1]")])).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");
     }
@@ -377,10 +274,7 @@ fn broken_chat_templates_return_an_error() {
     assert_eq!(render("{{ messages[0].content }}").unwrap(), "a\0b\u{fffd}");
     let raised =
         render("{% macro m() %}{{ raise_exception('No: \\'x\\' {1}') }}{% endmacro %}{{ m() }}");
-    assert_eq!(
-        raised,
-        Err(TemplateError::Rejected("No: 'x' {1}".to_owned()))
-    );
+    assert_eq!(raised, Err(TemplateError::Rejected("No: 'x' {1}".to_owned())));
     for template in [
         "{{",
         "{% if %}",
@@ -408,17 +302,11 @@ fn broken_chat_templates_return_an_error() {
         "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((",
     ] {
         let found = render(template);
-        assert!(
-            matches!(found, Err(TemplateError::Rejected(_))),
-            "{template}: {found:?}"
-        );
+        assert!(matches!(found, Err(TemplateError::Rejected(_))), "{template}: {found:?}");
     }
     let kwargs = json!({"chat_template": "x"});
-    let chat = ChatInput {
-        chat_template: Some("x"),
-        kwargs: kwargs.as_object(),
-        ..ChatInput::default()
-    };
+    let chat =
+        ChatInput { chat_template: Some("x"), kwargs: kwargs.as_object(), ..ChatInput::default() };
     assert_eq!(
         tokenizer.render_chat(&chat).unwrap_err().to_string(),
         "Found unexpected chat template kwargs from request: {'chat_template'}"
@@ -451,16 +339,11 @@ fn malformed_chat_messages_are_rejected() {
             json!({"role": "assistant", "tool_calls": [{"type": "custom", "function": {}}]}),
             "chat completions only support assistant tool_calls of type 'function'. (parameter=tool_calls)",
         ),
-        (
-            json!("x"),
-            "each message must be an object. (parameter=messages)",
-        ),
+        (json!("x"), "each message must be an object. (parameter=messages)"),
     ] {
         let messages = [message.into()];
-        let error = tokenizer.render_chat(&ChatInput {
-            messages: &messages,
-            ..ChatInput::default()
-        });
+        let error =
+            tokenizer.render_chat(&ChatInput { messages: &messages, ..ChatInput::default() });
         assert_eq!(error.unwrap_err().to_string(), expected);
     }
 }
@@ -470,11 +353,8 @@ fn simulated_tokenizer_needs_no_files() {
     let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Simulated).unwrap();
     assert_eq!(why, "simulated: words and punctuation");
     let messages = [json!({"role": "user", "content": "This is a test."}).into()];
-    let chat = ChatInput {
-        messages: &messages,
-        add_generation_prompt: true,
-        ..ChatInput::default()
-    };
+    let chat =
+        ChatInput { messages: &messages, add_generation_prompt: true, ..ChatInput::default() };
     let text = tokenizer.render_chat(&chat).unwrap();
     assert_eq!(text, "### user: This is a test.\n");
     let fragments = tokenizer.tokenize_with_text(&text);
@@ -482,18 +362,12 @@ fn simulated_tokenizer_needs_no_files() {
     assert_eq!(fragments.fragment_text(4), ": ");
     assert_eq!(fragments.ids, tokenizer.encode(&text, With));
     assert_eq!(tokenizer.decode(&fragments.ids, Without), text);
-    assert_eq!(
-        decoded_pieces(tokenizer.detokenizer(Without), &fragments.ids).concat(),
-        text
-    );
+    assert_eq!(decoded_pieces(tokenizer.detokenizer(Without), &fragments.ids).concat(), text);
     assert_eq!(tokenizer.token_text(3_157_421_587), "This ");
     assert_eq!(tokenizer.token_text(1), "");
     assert_eq!((tokenizer.eos_id(), tokenizer.stop_ids()), (None, &[][..]));
     assert!(tokenizer.chat_template().is_none() && !tokenizer.is_special_token(1));
-    assert_eq!(
-        tokenizer.tokenizer_info()["tokenizer_class"],
-        "SimulatedTokenizer"
-    );
+    assert_eq!(tokenizer.tokenizer_info()["tokenizer_class"], "SimulatedTokenizer");
 }
 
 fn tokenizer_with_composed_characters() -> Tokenizer {
@@ -507,15 +381,9 @@ fn tokenizer_with_composed_characters() -> Tokenizer {
 }
 
 fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
-    let Tokenizer::Hf(hf) = tokenizer else {
-        panic!("not from files")
-    };
+    let Tokenizer::Hf(hf) = tokenizer else { panic!("not from files") };
     for special in [Without, With] {
-        assert_eq!(
-            hf.encode(text, special),
-            hf.encode_with_library(text, special),
-            "{text:?}"
-        );
+        assert_eq!(hf.encode(text, special), hf.encode_with_library(text, special), "{text:?}");
     }
 }
 
@@ -523,13 +391,8 @@ fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
 fn fast_path_encodes_unicode_characters() {
     let tokenizer = tiny_tokenizer();
     // Combines each character with neighbors of different classes, one after another.
-    let all: Vec<char> = ('\0'..'\u{20000}')
-        .chain('\u{e0000}'..'\u{e0200}')
-        .collect();
-    for (part, before) in all
-        .chunks(64)
-        .zip(["a", "1", " ", "!", "'"].into_iter().cycle())
-    {
+    let all: Vec<char> = ('\0'..'\u{20000}').chain('\u{e0000}'..'\u{e0200}').collect();
+    for (part, before) in all.chunks(64).zip(["a", "1", " ", "!", "'"].into_iter().cycle()) {
         let text: String = part.iter().map(|c| format!("{before}{c}")).collect();
         encodes_both_ways_alike(&tokenizer, &text);
     }
@@ -559,18 +422,10 @@ fn long_text_encoded_in_parts_equals_whole_encoding() {
     let ids = tokenizer.encode(&text, With);
     assert_eq!(ids[0], 4080);
     let blank = tokenizer.encode(" ", Without);
-    assert_eq!(
-        ids.len(),
-        1 + once.len() + (times - 1) * more.len() + blank.len()
-    );
+    assert_eq!(ids.len(), 1 + once.len() + (times - 1) * more.len() + blank.len());
     assert_eq!(tokenizer.decode(&ids[1..], With), text);
     let blanks = " ".repeat(11 << 20);
-    assert_eq!(
-        tokenizer
-            .decode(&tokenizer.encode(&blanks, Without), With)
-            .len(),
-        blanks.len()
-    );
+    assert_eq!(tokenizer.decode(&tokenizer.encode(&blanks, Without), With).len(), blanks.len());
 }
 
 #[test]
@@ -587,10 +442,7 @@ fn large_inputs_are_encoded_in_time() {
         let messages: Vec<ChatMessage> = (0..10_000)
             .map(|n| json!({"role": "user", "content": format!("message {n}")}).into())
             .collect();
-        let chat = ChatInput {
-            messages: &messages,
-            ..ChatInput::default()
-        };
+        let chat = ChatInput { messages: &messages, ..ChatInput::default() };
         let text = tokenizer.render_chat(&chat).unwrap();
         assert!(text.contains("message 9999"));
     }

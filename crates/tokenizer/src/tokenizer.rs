@@ -29,25 +29,15 @@ impl Tokenizer {
     pub fn open(source: &TokenizerLocation) -> Result<(Self, String), TokenizerError> {
         let model = match source {
             TokenizerLocation::Simulated => {
-                return Ok((
-                    Self::simulated(),
-                    "simulated: words and punctuation".to_owned(),
-                ));
+                return Ok((Self::simulated(), "simulated: words and punctuation".to_owned()));
             }
             TokenizerLocation::Folder(path) => source::locate_in_folder(path)?,
-            TokenizerLocation::Hub {
-                repo,
-                revision,
-                download,
-                hub,
-            } => source::locate_on_hub(repo, revision.as_deref(), *download, hub)?,
+            TokenizerLocation::Hub { repo, revision, download, hub } => {
+                source::locate_on_hub(repo, revision.as_deref(), *download, hub)?
+            }
         };
         let hf = HfTokenizer::open(&model)?;
-        let template = if hf.templates().default_source().is_some() {
-            "a"
-        } else {
-            "no"
-        };
+        let template = if hf.templates().default_source().is_some() { "a" } else { "no" };
         let found = format!("{}, with {template} chat template", model.found);
         Ok((Self::Hf(Box::new(hf)), found))
     }
@@ -186,11 +176,7 @@ impl Tokenizer {
         match self {
             Self::Simulated(simulated) => {
                 let (ids, ends) = simulated.token_ids_and_ends(text);
-                TokenFragments {
-                    ids,
-                    text: text.to_owned(),
-                    ends,
-                }
+                TokenFragments { ids, text: text.to_owned(), ends }
             }
             Self::Hf(hf) => {
                 let mut fragments = self.fragments_of_ids(hf.encode(text, SpecialTokens::Without));

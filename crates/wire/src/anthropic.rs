@@ -24,10 +24,8 @@ pub enum AnthropicContent {
 }
 
 impl RequestField for AnthropicContent {
-    const SCHEMA: Schema = Schema::Union(&[
-        STR,
-        Schema::List(&AnthropicContentBlock::SCHEMA, ANY_LENGTH),
-    ]);
+    const SCHEMA: Schema =
+        Schema::Union(&[STR, Schema::List(&AnthropicContentBlock::SCHEMA, ANY_LENGTH)]);
 
     fn read(value: &Value) -> Option<Self> {
         match value {
@@ -85,10 +83,7 @@ const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
             "tool_reference",
             &Schema::Model(&Model::plain(
                 "AnthropicToolChangeReference",
-                &[
-                    required("type", Schema::Literal(&["tool_reference"])),
-                    required("name", STR),
-                ],
+                &[required("type", Schema::Literal(&["tool_reference"])), required("name", STR)],
             )),
         ),
         (
@@ -115,9 +110,7 @@ fn validate_tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> 
         return Ok(());
     }
     let Some(Value::Object(tool)) = map.get("tool") else {
-        return Err(ValidatorError::ValueError(format!(
-            "tool is required for {kind} blocks"
-        )));
+        return Err(ValidatorError::ValueError(format!("tool is required for {kind} blocks")));
     };
     if kind == "tool_removal" && text_member(tool, "type") != "tool_reference" {
         return Err(ValidatorError::ValueError(

@@ -35,9 +35,7 @@ pub(crate) fn split_member<'b, T: Deserialize<'b>>(
     member: &str,
 ) -> Option<(Map<String, Value>, Option<T>)> {
     let mut reader = serde_json::Deserializer::from_slice(body);
-    let parts = reader
-        .deserialize_map(SplitAtMember(member, PhantomData))
-        .ok()?;
+    let parts = reader.deserialize_map(SplitAtMember(member, PhantomData)).ok()?;
     reader.end().ok().map(|()| parts)
 }
 
@@ -153,12 +151,7 @@ pub fn check_media_type(content_type: Option<&str>) -> Result<(), Fault> {
 /// Returns whether a content type is `application/json` or `application/…+json`, parsed as Python's
 /// `email` does.
 fn is_json_media_type(content_type: &str) -> bool {
-    let kind = content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.split_once('/') {
         Some(("application", subtype)) => {
             !subtype.contains('/') && (subtype == "json" || subtype.ends_with("+json"))
@@ -170,11 +163,9 @@ fn is_json_media_type(content_type: &str) -> bool {
 impl From<JsonError> for Fault {
     fn from(error: JsonError) -> Self {
         match error {
-            JsonError::Unreadable => Self::new(
-                400,
-                ErrorType::Detail,
-                "There was an error parsing the body",
-            ),
+            JsonError::Unreadable => {
+                Self::new(400, ErrorType::Detail, "There was an error parsing the body")
+            }
             JsonError::Decode { message, position } => {
                 let error = python::repr_str(message);
                 let text = format!(
@@ -206,17 +197,11 @@ mod tests {
         let media = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is \
                      allowed";
         assert_eq!(text(Some("application/json"), "{}"), Ok(json!({})));
-        assert_eq!(
-            text(Some("Application/JSON; charset=utf-8"), "{}"),
-            Ok(json!({}))
-        );
+        assert_eq!(text(Some("Application/JSON; charset=utf-8"), "{}"), Ok(json!({})));
         assert_eq!(text(Some("application/json"), ""), Ok(Value::Null));
         assert_eq!(text(None, "{"), Err(media.to_owned()));
         assert_eq!(text(Some("text/plain"), "{"), Err(media.to_owned()));
-        assert_eq!(
-            text(Some("application/x+json"), "{}"),
-            Err(media.to_owned())
-        );
+        assert_eq!(text(Some("application/x+json"), "{}"), Err(media.to_owned()));
         assert!(text(Some("application/x+json"), "{").is_err_and(|m| m.contains("json_invalid")));
     }
 
@@ -235,10 +220,7 @@ mod tests {
         let text = format!("\"{}\\\"{}\"", ",[".repeat(MAX_JSON_VALUES), ",".repeat(9));
         assert_eq!(check_value_count(text.as_bytes()), Ok(()));
         let list = |count| format!("[{}1]", "1,".repeat(count - 1));
-        assert_eq!(
-            check_value_count(list(MAX_JSON_VALUES - 1).as_bytes()),
-            Ok(())
-        );
+        assert_eq!(check_value_count(list(MAX_JSON_VALUES - 1).as_bytes()), Ok(()));
         let fault = check_value_count(list(MAX_JSON_VALUES + 1).as_bytes()).unwrap_err();
         let words = "the request body holds more than 4194304 JSON values";
         assert_eq!((fault.status, fault.message.as_str()), (413, words));

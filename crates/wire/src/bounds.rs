@@ -20,10 +20,6 @@ pub struct RequestBounds {
 
 impl Default for RequestBounds {
     fn default() -> Self {
-        Self {
-            n: 16_384,
-            prompts: 1024,
-            stop_strings: 4,
-        }
+        Self { n: 16_384, prompts: 1024, stop_strings: 4 }
     }
 }

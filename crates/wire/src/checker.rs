@@ -54,10 +54,7 @@ pub(super) struct SchemaChecker<'a> {
 
 impl<'a> SchemaChecker<'a> {
     pub(super) fn at_location(item: LocationItem<'a>) -> Self {
-        Self {
-            path: vec![item],
-            ..Self::default()
-        }
+        Self { path: vec![item], ..Self::default() }
     }
 
     pub(super) fn with_bounds(self, bounds: RequestBounds) -> Self {
@@ -66,18 +63,12 @@ impl<'a> SchemaChecker<'a> {
 
     /// Makes the checker order the keys of a `TypedDict` as declared, unknown keys last.
     pub(super) fn ordering_typed_dicts(self) -> Self {
-        Self {
-            orders_typed_dicts: true,
-            ..self
-        }
+        Self { orders_typed_dicts: true, ..self }
     }
 
     /// Makes the checker build errors in the form that `printed` writes.
     pub(super) fn with_verbose_errors(self) -> Self {
-        Self {
-            verbose: true,
-            ..self
-        }
+        Self { verbose: true, ..self }
     }
 
     pub(super) fn check(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
@@ -186,10 +177,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
-        if matches!(
-            PythonValue::of_json(value),
-            PythonValue::Int(_) | PythonValue::BigInt(_)
-        ) {
+        if matches!(PythonValue::of_json(value), PythonValue::Int(_) | PythonValue::BigInt(_)) {
             self.lower_exactness(MatchExactness::Strict);
         }
         let outcome = lax::coerce_float(value).and_then(|changed| {
@@ -204,10 +192,8 @@ impl<'a> SchemaChecker<'a> {
 
     fn check_list(&mut self, item: &Schema, length: LengthLimits, value: &'a Value) -> CheckResult {
         let PythonValue::List(items) = PythonValue::of_json(value) else {
-            return self.fail_with(
-                PydanticError::new("list_type", "Input should be a valid list"),
-                value,
-            );
+            return self
+                .fail_with(PydanticError::new("list_type", "Input should be a valid list"), value);
         };
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
@@ -226,10 +212,9 @@ impl<'a> SchemaChecker<'a> {
             }
         }
         let length = match length.max {
-            bounds::STOP_STRINGS_PLACEHOLDER => LengthLimits {
-                max: self.bounds.stop_strings,
-                ..length
-            },
+            bounds::STOP_STRINGS_PLACEHOLDER => {
+                LengthLimits { max: self.bounds.stop_strings, ..length }
+            }
             _ => length,
         };
         if let Some(error) = lax::list_length_error(items.len(), length, errors.is_empty()) {
@@ -272,11 +257,7 @@ impl<'a> SchemaChecker<'a> {
         if items.len() > schemas.len() {
             return self.fail_with(lax::tuple_too_long_error(schemas.len(), items.len()), value);
         }
-        if errors.is_empty() {
-            Ok(None)
-        } else {
-            Err(CheckError::Schema(errors))
-        }
+        if errors.is_empty() { Ok(None) } else { Err(CheckError::Schema(errors)) }
     }
 
     fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
@@ -294,8 +275,7 @@ impl<'a> SchemaChecker<'a> {
             }
             if !matches!(key, Schema::Str(_)) {
                 let text = Value::from(name.as_str());
-                self.path
-                    .extend([LocationItem::Key(name), LocationItem::Key("[key]")]);
+                self.path.extend([LocationItem::Key(name), LocationItem::Key("[key]")]);
                 let outcome = self.check_new_value(key, &text);
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
@@ -358,17 +338,15 @@ impl<'a> SchemaChecker<'a> {
             let label = branch_label(branch);
             self.path.extend(label.map(LocationItem::Key));
             let outcome = self.check(branch, value);
-            self.path
-                .truncate(self.path.len() - usize::from(label.is_some()));
+            self.path.truncate(self.path.len() - usize::from(label.is_some()));
             let (exactness, set) = (self.exactness, self.fields_set);
             match outcome {
                 Ok(new) => {
                     let better =
-                        best.as_ref()
-                            .is_none_or(|(_, old, old_set)| match (old_set, set) {
-                                (Some(old_set), Some(set)) if *old_set != set => *old_set < set,
-                                _ => *old < exactness,
-                            });
+                        best.as_ref().is_none_or(|(_, old, old_set)| match (old_set, set) {
+                            (Some(old_set), Some(set)) if *old_set != set => *old_set < set,
+                            _ => *old < exactness,
+                        });
                     if better {
                         best = Some(((index, new), exactness, set));
                     }
@@ -403,9 +381,7 @@ impl<'a> SchemaChecker<'a> {
         let Some(tag) = map.get(by) else {
             return self.fail_with(lax::tag_missing_error(by), value);
         };
-        let found = tag
-            .as_str()
-            .and_then(|tag| choices.iter().find(|(name, _)| *name == tag));
+        let found = tag.as_str().and_then(|tag| choices.iter().find(|(name, _)| *name == tag));
         let Some((name, schema)) = found else {
             let names = choices.iter().map(|(name, _)| *name);
             return self.fail_with(lax::tag_unknown_error(by, tag, names), value);
@@ -474,11 +450,7 @@ impl<'a> SchemaChecker<'a> {
             ValidatorError::Fault(fault) => Err(CheckError::Raised(fault)),
             ValidatorError::ValueError(text) => self.fail_with(lax::value_error(&text), value),
             ValidatorError::TooShort => self.fail_with(lax::value_too_short_error(), value),
-            ValidatorError::Item {
-                index,
-                schema,
-                value,
-            } => {
+            ValidatorError::Item { index, schema, value } => {
                 let mut inner = SchemaChecker {
                     bounds: self.bounds,
                     quiet: self.quiet,

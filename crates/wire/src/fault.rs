@@ -124,13 +124,7 @@ pub struct Fault {
 impl Fault {
     /// Creates an error response without the name of a parameter.
     pub fn new(status: u16, error_type: ErrorType, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            error_type,
-            message: message.into(),
-            param: None,
-            retry_after_seconds: None,
-        }
+        Self { status, error_type, message: message.into(), param: None, retry_after_seconds: None }
     }
 
     /// Creates a 400 `BadRequestError` with this message, unchanged.
@@ -193,11 +187,7 @@ impl Fault {
 
     /// Creates the 404 of the pooling routes for a model name that is not served.
     pub fn unknown_pooling_model(model: &str) -> Self {
-        Self::new(
-            404,
-            ErrorType::NotFound,
-            format!("The model `{model}` does not exist."),
-        )
+        Self::new(404, ErrorType::NotFound, format!("The model `{model}` does not exist."))
     }
 
     /// Creates the 403 of the scale-out routes of a server without `--enable-scale-out`.
@@ -246,20 +236,9 @@ impl Fault {
         }
         let mut out = String::with_capacity(message.len() + 80);
         let _ = write!(out, r#"{{"error"{colon}{{"message"{colon}{message}{comma}"#);
-        let _ = write!(
-            out,
-            r#""type"{colon}{}{comma}"#,
-            json_quoted(self.error_type.as_str())
-        );
-        let param = self
-            .param
-            .as_deref()
-            .map_or_else(|| "null".to_owned(), json_quoted);
-        let _ = write!(
-            out,
-            r#""param"{colon}{param}{comma}"code"{colon}{}}}}}"#,
-            self.status
-        );
+        let _ = write!(out, r#""type"{colon}{}{comma}"#, json_quoted(self.error_type.as_str()));
+        let param = self.param.as_deref().map_or_else(|| "null".to_owned(), json_quoted);
+        let _ = write!(out, r#""param"{colon}{param}{comma}"code"{colon}{}}}}}"#, self.status);
         out
     }
 }
@@ -280,10 +259,9 @@ impl axum_core::response::IntoResponse for Fault {
         // An invalid status code is a bug of ours.
         *response.status_mut() = http::StatusCode::from_u16(self.status)
             .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-        response.headers_mut().insert(
-            http::header::CONTENT_TYPE,
-            http::HeaderValue::from_static("application/json"),
-        );
+        response
+            .headers_mut()
+            .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after_seconds {
             let headers = response.headers_mut();
             headers.insert(http::header::RETRY_AFTER, seconds.into());

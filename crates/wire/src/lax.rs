@@ -30,11 +30,7 @@ pub(super) struct PydanticError {
 
 impl PydanticError {
     pub(super) fn new(kind: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            context: String::new(),
-        }
+        Self { kind, message: message.into(), context: String::new() }
     }
 
     fn with_context(self, context: String) -> Self {
@@ -83,10 +79,9 @@ pub(super) fn coerce_int(value: &Value) -> CoercionResult {
     match PythonValue::of_json(value) {
         PythonValue::Int(_) | PythonValue::BigInt(_) => Ok(None),
         PythonValue::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
-        PythonValue::Float(f) if !f.is_finite() => Err(PydanticError::new(
-            "finite_number",
-            "Input should be a finite number",
-        )),
+        PythonValue::Float(f) if !f.is_finite() => {
+            Err(PydanticError::new("finite_number", "Input should be a finite number"))
+        }
         PythonValue::Float(f) if f.fract() != 0.0 => Err(PydanticError::new(
             "int_from_float",
             "Input should be a valid integer, got a number with a fractional part",
@@ -95,10 +90,7 @@ pub(super) fn coerce_int(value: &Value) -> CoercionResult {
         #[expect(clippy::cast_possible_truncation, reason = "whole and within 64 bits")]
         PythonValue::Float(f) => Ok(Some(Value::from(f as i64))),
         PythonValue::Str(text) => int_from_text(text).map(Some),
-        _ => Err(PydanticError::new(
-            "int_type",
-            "Input should be a valid integer",
-        )),
+        _ => Err(PydanticError::new("int_type", "Input should be a valid integer")),
     }
 }
 
@@ -111,11 +103,7 @@ fn int_too_large() -> PydanticError {
 
 /// Returns Python's `int(text)`, as an integer of any size.
 pub(super) fn parse_python_int(text: &str) -> Option<Value> {
-    if text.contains('.') {
-        None
-    } else {
-        int_from_text(text).ok()
-    }
+    if text.contains('.') { None } else { int_from_text(text).ok() }
 }
 
 fn int_from_text(text: &str) -> Result<Value, PydanticError> {
@@ -140,21 +128,15 @@ fn int_from_text(text: &str) -> Result<Value, PydanticError> {
         )
     })?;
     let trimmed = plain.trim_start_matches('0');
-    let number = if trimmed.is_empty() {
-        "0".to_owned()
-    } else {
-        format!("{sign}{trimmed}")
-    };
-    Ok(number.parse().map_or_else(
-        |_| python::number_beyond_json(&number),
-        python::json_of_python_int,
-    ))
+    let number = if trimmed.is_empty() { "0".to_owned() } else { format!("{sign}{trimmed}") };
+    Ok(number
+        .parse()
+        .map_or_else(|_| python::number_beyond_json(&number), python::json_of_python_int))
 }
 
 fn remove_underscores(text: &str) -> Option<String> {
-    let parts = text
-        .split('_')
-        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    let parts =
+        text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     parts.then(|| text.replace('_', ""))
 }
 
@@ -166,23 +148,17 @@ pub(super) fn coerce_float(value: &Value) -> CoercionResult {
         PythonValue::Int(i) => Ok(Some(python::json_of_python_float(i as f64))),
         PythonValue::BigInt(digits) => match digits.parse::<f64>() {
             Ok(f) if f.is_finite() => Ok(Some(python::json_of_python_float(f))),
-            _ => Err(PydanticError::new(
-                "float_type",
-                "Input should be a valid number",
-            )),
+            _ => Err(PydanticError::new("float_type", "Input should be a valid number")),
         },
-        PythonValue::Str(text) => float_from_text(text)
-            .map(|f| Some(python::json_of_python_float(f)))
-            .ok_or_else(|| {
+        PythonValue::Str(text) => {
+            float_from_text(text).map(|f| Some(python::json_of_python_float(f))).ok_or_else(|| {
                 PydanticError::new(
                     "float_parsing",
                     "Input should be a valid number, unable to parse string as a number",
                 )
-            }),
-        _ => Err(PydanticError::new(
-            "float_type",
-            "Input should be a valid number",
-        )),
+            })
+        }
+        _ => Err(PydanticError::new("float_type", "Input should be a valid number")),
     }
 }
 
@@ -195,22 +171,13 @@ fn float_from_text(text: &str) -> Option<f64> {
     let between_digits = |i: usize| {
         i > 0 && bytes[i - 1].is_ascii_digit() && bytes.get(i + 1).is_some_and(u8::is_ascii_digit)
     };
-    let fair = (0..bytes.len())
-        .filter(|i| bytes[*i] == b'_')
-        .all(between_digits);
-    if fair {
-        text.replace('_', "").parse().ok()
-    } else {
-        None
-    }
+    let fair = (0..bytes.len()).filter(|i| bytes[*i] == b'_').all(between_digits);
+    if fair { text.replace('_', "").parse().ok() } else { None }
 }
 
 pub(super) fn coerce_str(value: &Value, length: LengthLimits) -> CoercionResult {
     let PythonValue::Str(text) = PythonValue::of_json(value) else {
-        return Err(PydanticError::new(
-            "string_type",
-            "Input should be a valid string",
-        ));
+        return Err(PydanticError::new("string_type", "Input should be a valid string"));
     };
     if length.min == 0 && length.max == usize::MAX {
         return Ok(None);
@@ -240,19 +207,13 @@ pub(super) fn coerce_bytes(value: &Value) -> CoercionResult {
     if value.is_string() {
         return Ok(None);
     }
-    Err(PydanticError::new(
-        "bytes_type",
-        "Input should be a valid bytes",
-    ))
+    Err(PydanticError::new("bytes_type", "Input should be a valid bytes"))
 }
 
 pub(super) fn coerce_iterable(value: &Value) -> CoercionResult {
     match PythonValue::of_json(value) {
         PythonValue::Str(_) | PythonValue::List(_) | PythonValue::Dict(_) => Ok(None),
-        _ => Err(PydanticError::new(
-            "iterable_type",
-            "Input should be iterable",
-        )),
+        _ => Err(PydanticError::new("iterable_type", "Input should be iterable")),
     }
 }
 
@@ -272,10 +233,7 @@ fn check_choice(kind: &'static str, value: &Value, choices: &[&str]) -> Coercion
 }
 
 fn choice_error(kind: &'static str, choices: &[&str]) -> PydanticError {
-    let expected = join_with_or(
-        choices.iter().map(|choice| python::repr_str(choice)),
-        " or ",
-    );
+    let expected = join_with_or(choices.iter().map(|choice| python::repr_str(choice)), " or ");
     let context = format!("'expected': {}", python::repr_str(&expected));
     PydanticError::new(kind, format!("Input should be {expected}")).with_context(context)
 }
@@ -285,10 +243,9 @@ pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResul
         PythonValue::Bool(b) => Some(i64::from(b)),
         PythonValue::Int(i) => Some(i64::try_from(i).map_err(|_| int_too_large())?),
         PythonValue::BigInt(_) => return Err(int_too_large()),
-        PythonValue::Float(_) => coerce_int(value)
-            .ok()
-            .flatten()
-            .and_then(|number| number.as_i64()),
+        PythonValue::Float(_) => {
+            coerce_int(value).ok().flatten().and_then(|number| number.as_i64())
+        }
         _ => None,
     };
     if let Some(number) = number.filter(|number| choices.contains(number)) {
@@ -300,11 +257,8 @@ pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResul
 }
 
 pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
-    PydanticError::new(
-        "is_instance_of",
-        format!("Input should be an instance of {class}"),
-    )
-    .with_context(format!("'class': {}", python::repr_str(class)))
+    PydanticError::new("is_instance_of", format!("Input should be an instance of {class}"))
+        .with_context(format!("'class': {}", python::repr_str(class)))
 }
 
 /// Joins allowed values for a message, as `a, b or c`.
@@ -368,24 +322,13 @@ pub(super) fn check_float_bounds(
 fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
-    let PydanticError {
-        kind,
-        message,
-        context,
-    } = words(&short);
-    PydanticError {
-        kind,
-        message,
-        context: context.replace(&short, &full),
-    }
+    let PydanticError { kind, message, context } = words(&short);
+    PydanticError { kind, message, context: context.replace(&short, &full) }
 }
 
 fn less_than_equal_error(limit: &str) -> PydanticError {
-    PydanticError::new(
-        "less_than_equal",
-        format!("Input should be less than or equal to {limit}"),
-    )
-    .with_context(format!("'le': {limit}"))
+    PydanticError::new("less_than_equal", format!("Input should be less than or equal to {limit}"))
+        .with_context(format!("'le': {limit}"))
 }
 
 fn greater_than_equal_error(limit: &str) -> PydanticError {
@@ -397,11 +340,8 @@ fn greater_than_equal_error(limit: &str) -> PydanticError {
 }
 
 fn greater_than_error(limit: &str) -> PydanticError {
-    PydanticError::new(
-        "greater_than",
-        format!("Input should be greater than {limit}"),
-    )
-    .with_context(format!("'gt': {limit}"))
+    PydanticError::new("greater_than", format!("Input should be greater than {limit}"))
+        .with_context(format!("'gt': {limit}"))
 }
 
 /// Returns pydantic's error for a list with too many or too few items, if so.
@@ -415,10 +355,8 @@ pub(super) fn list_length_error(
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
         let n = length.max;
-        let text = format!(
-            "List should have at most {n} item{} after validation, not {count}",
-            plural(n)
-        );
+        let text =
+            format!("List should have at most {n} item{} after validation, not {count}", plural(n));
         let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
         return Some(PydanticError::new("too_long", text).with_context(context));
     }
@@ -449,10 +387,7 @@ pub(super) fn model_type_error(model: &Model) -> PydanticError {
         }
         ClassKind::Dataclass => PydanticError::new(
             "dataclass_type",
-            format!(
-                "Input should be a dictionary or an instance of {}",
-                model.name
-            ),
+            format!("Input should be a dictionary or an instance of {}", model.name),
         )
         .with_context(format!("'class_name': {}", python::repr_str(model.name))),
     }
@@ -472,10 +407,7 @@ pub(super) fn tag_missing_error(by: &str) -> PydanticError {
         "union_tag_not_found",
         format!("Unable to extract tag using discriminator '{by}'"),
     )
-    .with_context(format!(
-        "'discriminator': {}",
-        python::repr_str(&format!("'{by}'"))
-    ))
+    .with_context(format!("'discriminator': {}", python::repr_str(&format!("'{by}'"))))
 }
 
 pub(super) fn tag_unknown_error<'n>(
@@ -506,9 +438,7 @@ pub(super) fn tuple_too_long_error(most: usize, count: usize) -> PydanticError {
         "too_long",
         format!("Tuple should have at most {most} item{s} after validation, not {count}"),
     )
-    .with_context(format!(
-        "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
-    ))
+    .with_context(format!("'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"))
 }
 
 pub(super) fn check_sequence(value: &Value) -> Result<(), PydanticError> {
@@ -525,9 +455,6 @@ pub(super) fn check_sequence(value: &Value) -> Result<(), PydanticError> {
 
 /// Returns the error of a validator function for an empty list or dict.
 pub(super) fn value_too_short_error() -> PydanticError {
-    PydanticError::new(
-        "too_short",
-        "Value should have at least 1 item after validation, not 0",
-    )
-    .with_context("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
+    PydanticError::new("too_short", "Value should have at least 1 item after validation, not 0")
+        .with_context("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
 }

@@ -196,9 +196,7 @@ impl ServerLimits {
         if (0..size).contains(&unknown) {
             return Ok(());
         }
-        Err(Fault::bad_request(format!(
-            "Token id {unknown} is out of vocabulary"
-        )))
+        Err(Fault::bad_request(format!("Token id {unknown} is out of vocabulary")))
     }
 
     /// Rejects arguments for the multimodal processor and media decoding if clients are untrusted.
@@ -261,11 +259,7 @@ mod tests {
     use super::*;
 
     fn limits() -> ServerLimits {
-        ServerLimits {
-            max_model_len: 1024,
-            vocab_size: Some(4096),
-            ..ServerLimits::default()
-        }
+        ServerLimits { max_model_len: 1024, vocab_size: Some(4096), ..ServerLimits::default() }
     }
 
     #[test]
@@ -274,13 +268,11 @@ mod tests {
         assert_eq!(limits().check_prompt_tokens(1024), Ok(()));
         assert_eq!(
             text(limits().check_prompt_tokens(1025)),
-            Err(
-                "This model's maximum context length is 1024 tokens. However, your prompt \
+            Err("This model's maximum context length is 1024 tokens. However, your prompt \
                  contains at least 1025 input tokens, which exceeds this limit even without any \
                  output tokens. Please reduce the length of the input prompt. \
                  (parameter=input_tokens, value=1025)"
-                    .to_owned()
-            )
+                .to_owned())
         );
         assert!(
             text(limits().check_prompt_tokens(2000)).is_err_and(|t| t.contains("contains 2000 "))
@@ -291,33 +283,18 @@ mod tests {
         );
         assert_eq!(
             text(limits().check_responses_prompt_tokens(1024)),
-            Err(
-                "The engine prompt length 1024 exceeds the max_model_len 1024. Please reduce \
+            Err("The engine prompt length 1024 exceeds the max_model_len 1024. Please reduce \
                  prompt."
-                    .to_owned()
-            )
+                .to_owned())
         );
     }
 
     #[test]
     fn prompt_ids_must_be_in_the_vocabulary() {
-        let text = |ids: &[i64]| {
-            limits()
-                .check_prompt_ids(ids)
-                .map_err(|fault| fault.message)
-        };
+        let text = |ids: &[i64]| limits().check_prompt_ids(ids).map_err(|fault| fault.message);
         assert_eq!(text(&[0, 4095]), Ok(()));
-        assert_eq!(
-            text(&[]),
-            Err("The decoder prompt cannot be empty".to_owned())
-        );
-        assert_eq!(
-            text(&[1, 999_999]),
-            Err("Token id 999999 is out of vocabulary".to_owned())
-        );
-        assert_eq!(
-            text(&[1, -1]),
-            Err("Token id -1 is out of vocabulary".to_owned())
-        );
+        assert_eq!(text(&[]), Err("The decoder prompt cannot be empty".to_owned()));
+        assert_eq!(text(&[1, 999_999]), Err("Token id 999999 is out of vocabulary".to_owned()));
+        assert_eq!(text(&[1, -1]), Err("Token id -1 is out of vocabulary".to_owned()));
     }
 }

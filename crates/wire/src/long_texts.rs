@@ -33,9 +33,7 @@ impl ConcatenatedTexts {
     /// Iterates over the texts of the list.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let starts = std::iter::once(&0).chain(&self.ends);
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| &self.joined[*start..*end])
+        starts.zip(&self.ends).map(|(start, end)| &self.joined[*start..*end])
     }
 }
 
@@ -88,11 +86,7 @@ mod tests {
 
     /// Builds a body with this list that whitespace makes long.
     fn long(list: &str, tail: &str) -> Vec<u8> {
-        format!(
-            "{{\"n\":1,\"input\":{list}{}{tail}}}",
-            " ".repeat(LONG_BODY_BYTES)
-        )
-        .into_bytes()
+        format!("{{\"n\":1,\"input\":{list}{}{tail}}}", " ".repeat(LONG_BODY_BYTES)).into_bytes()
     }
 
     #[test]

@@ -31,10 +31,7 @@ pub(super) struct SchemaErrors {
 
 impl From<SchemaError> for SchemaErrors {
     fn from(error: SchemaError) -> Self {
-        Self {
-            kept: vec![error],
-            count: 1,
-        }
+        Self { kept: vec![error], count: 1 }
     }
 }
 
@@ -45,10 +42,7 @@ impl SchemaErrors {
 
     /// Returns a placeholder for a schema error whose text is not needed.
     pub(super) fn placeholder() -> Self {
-        Self {
-            kept: Vec::new(),
-            count: 1,
-        }
+        Self { kept: Vec::new(), count: 1 }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -140,11 +134,7 @@ impl SchemaError {
     }
 
     pub(super) fn verbose(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
-        let loc = path
-            .iter()
-            .map(LocationItem::text)
-            .collect::<Vec<_>>()
-            .join(".");
+        let loc = path.iter().map(LocationItem::text).collect::<Vec<_>>().join(".");
         let loc = truncate_chars(loc, MAX_ERROR_CHARS);
         let kind = PythonValue::of_json(input).type_name();
         let shown = shorten_repr(&python::python_repr(input));
@@ -178,9 +168,7 @@ fn shorten_repr(text: &str) -> String {
     let boundary = |at: usize| text.is_char_boundary(at);
     let head = (0..=LIMIT / 2).rev().find(|at| boundary(*at)).unwrap_or(0);
     let end = text.len();
-    let tail = (end - (LIMIT / 2 - 1)..end)
-        .find(|at| boundary(*at))
-        .unwrap_or(end);
+    let tail = (end - (LIMIT / 2 - 1)..end).find(|at| boundary(*at)).unwrap_or(end);
     format!("{}...{}", &text[..head], &text[tail..])
 }
 
@@ -210,11 +198,7 @@ fn clean_loc_for_param(path: &[LocationItem<'_>]) -> String {
         LocationItem::Key(key) => (*key).to_owned(),
         LocationItem::Index(i) => i.to_string(),
     };
-    let kept: Vec<String> = path
-        .iter()
-        .map(text)
-        .filter(|step| !is_internal_step(step))
-        .collect();
+    let kept: Vec<String> = path.iter().map(text).filter(|step| !is_internal_step(step)).collect();
     if kept.is_empty() {
         return path.iter().map(text).collect::<Vec<_>>().join(".");
     }

@@ -218,10 +218,7 @@ impl SamplingRequest {
 
 impl From<SamplingParams> for SamplingRequest {
     fn from(params: SamplingParams) -> Self {
-        Self {
-            params: Box::new(params),
-            ..Self::default()
-        }
+        Self { params: Box::new(params), ..Self::default() }
     }
 }
 
@@ -236,9 +233,7 @@ pub fn output_budget_tokens(
     defaults: &SamplingDefaults,
 ) -> i128 {
     let room = i128::from(limits.max_model_len) - prompt_tokens as i128;
-    asked
-        .or(defaults.max_tokens)
-        .map_or(room, |asked| asked.min(room))
+    asked.or(defaults.max_tokens).map_or(room, |asked| asked.min(room))
 }
 
 /// Converts `logit_bias` of an OpenAI request: keys to token ids, values clamped to -100..100.
@@ -267,15 +262,9 @@ pub(crate) fn to_token_bias<'b>(
     }
     // `max(-100.0, nan)` is -100.0 in Python.
     let clamped = |bias: f64| {
-        if bias.is_nan() {
-            -100.0
-        } else {
-            bias.clamp(-100.0, 100.0)
-        }
+        if bias.is_nan() { -100.0 } else { bias.clamp(-100.0, 100.0) }
     };
-    let pairs = bias
-        .into_iter()
-        .filter_map(|(key, bias)| Some((id(key)?, clamped(*bias))));
+    let pairs = bias.into_iter().filter_map(|(key, bias)| Some((id(key)?, clamped(*bias))));
     Ok(TokenBias(pairs.collect()))
 }
 
@@ -290,9 +279,7 @@ fn verify_sampling_in_body(
         check(budget)?;
     }
     match SamplingParams::read(&Value::Object(map.clone())) {
-        Some(mut params) => params
-            .normalize_and_verify(bounds)
-            .map_err(ValidatorError::Fault),
+        Some(mut params) => params.normalize_and_verify(bounds).map_err(ValidatorError::Fault),
         None => Ok(()),
     }
 }

@@ -99,15 +99,10 @@ impl SamplingParams {
         }
         if self.top_k < -1 {
             let k = self.top_k;
-            return reject_with(format!(
-                "top_k must be 0 (disable), or at least 1, got {k}."
-            ));
+            return reject_with(format!("top_k must be 0 (disable), or at least 1, got {k}."));
         }
         if !(0.0..=1.0).contains(&self.min_p) {
-            return reject_with(format!(
-                "min_p must be in [0, 1], got {}.",
-                text(self.min_p)
-            ));
+            return reject_with(format!("min_p must be in [0, 1], got {}.", text(self.min_p)));
         }
         Ok(())
     }
@@ -131,10 +126,9 @@ impl SamplingParams {
         if let Some(interval) = self.stream_interval.filter(|interval| *interval < 1) {
             return reject_out_of_range("stream_interval", "be at least 1", &interval.to_string());
         }
-        for (name, count) in [
-            ("logprobs", self.logprobs),
-            ("prompt_logprobs", self.prompt_logprobs),
-        ] {
+        for (name, count) in
+            [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)]
+        {
             if let Some(count) = count.filter(|count| *count < -1) {
                 return reject_out_of_range(name, "be non-negative or -1", &count.to_string());
             }
@@ -176,10 +170,7 @@ impl SamplingParams {
             check_in_vocabulary("stop_token_ids", ids.iter().copied(), limits)?;
         }
         self.verify_allowed_token_ids(limits)?;
-        let biased = self
-            .logit_bias
-            .as_ref()
-            .is_some_and(|bias| !bias.0.is_empty());
+        let biased = self.logit_bias.as_ref().is_some_and(|bias| !bias.0.is_empty());
         if limits.speculative && (self.min_p > GREEDY_TEMPERATURE || biased) {
             return reject_with(
                 "The min_p and logit_bias sampling parameters are not yet supported with \
@@ -312,11 +303,7 @@ fn reject_with(message: String) -> Result<(), Fault> {
 
 /// Returns the sampling error `NAME must RULE, got VALUE.` with vLLM's details.
 fn reject_out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
-    Err(Fault::invalid_value(
-        format_args!("{name} must {rule}, got {value}."),
-        name,
-        value,
-    ))
+    Err(Fault::invalid_value(format_args!("{name} must {rule}, got {value}."), name, value))
 }
 
 fn ids_outside_vocabulary(ids: impl Iterator<Item = i128>, limits: &ServerLimits) -> Vec<i128> {
@@ -368,78 +355,46 @@ mod tests {
 
     #[test]
     fn the_first_bad_parameter_in_upstreams_order_is_named() {
-        let bad = SamplingParams {
-            n: 1,
-            top_k: -5,
-            top_p: 2.0,
-            ..SamplingParams::default()
-        };
+        let bad = SamplingParams { n: 1, top_k: -5, top_p: 2.0, ..SamplingParams::default() };
         let text = |mut params: SamplingParams| {
-            params
-                .normalize_and_verify(&RequestBounds::default())
-                .map_err(|fault| fault.message)
+            params.normalize_and_verify(&RequestBounds::default()).map_err(|fault| fault.message)
         };
         assert_eq!(
             text(bad.clone()),
             Err("top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)".to_owned())
         );
         assert_eq!(
-            text(SamplingParams {
-                top_p: 1.0,
-                ..bad.clone()
-            }),
+            text(SamplingParams { top_p: 1.0, ..bad.clone() }),
             Err("top_k must be 0 (disable), or at least 1, got -5.".to_owned())
         );
         assert_eq!(
-            text(SamplingParams {
-                presence_penalty: 3.0,
-                ..bad
-            }),
+            text(SamplingParams { presence_penalty: 3.0, ..bad }),
             Err("presence_penalty must be in [-2, 2], got 3.0.".to_owned())
         );
     }
 
     #[test]
     fn greedy_sampling_ignores_cut_offs_and_refuses_choices() {
-        let mut params = SamplingParams {
-            temperature: 0.0,
-            top_k: 3,
-            ..Default::default()
-        };
-        assert_eq!(
-            params.normalize_and_verify(&RequestBounds::default()),
-            Ok(())
-        );
+        let mut params = SamplingParams { temperature: 0.0, top_k: 3, ..Default::default() };
+        assert_eq!(params.normalize_and_verify(&RequestBounds::default()), Ok(()));
         assert_eq!(params.top_k, 0);
         params.n = 2;
         assert_eq!(
-            params
-                .normalize_and_verify(&RequestBounds::default())
-                .map_err(|fault| fault.message),
+            params.normalize_and_verify(&RequestBounds::default()).map_err(|fault| fault.message),
             Err("n must be 1 when using greedy sampling, got 2.".to_owned())
         );
     }
 
     #[test]
     fn token_ids_out_of_the_vocabulary_are_rejected() {
-        let limits = ServerLimits {
-            vocab_size: Some(4096),
-            ..ServerLimits::default()
-        };
+        let limits = ServerLimits { vocab_size: Some(4096), ..ServerLimits::default() };
         let bias = TokenBias(vec![(5, 1.0), (99_999, 1.0)]);
-        let params = SamplingParams {
-            logit_bias: Some(bias),
-            ..SamplingParams::default()
-        };
+        let params = SamplingParams { logit_bias: Some(bias), ..SamplingParams::default() };
         assert_eq!(
-            params
-                .verify_against_engine(&limits)
-                .map_err(|fault| fault.message),
-            Err(
-                "token_id(s) [99999] in logit_bias contain out-of-vocab token ids. Vocabulary \
+            params.verify_against_engine(&limits).map_err(|fault| fault.message),
+            Err("token_id(s) [99999] in logit_bias contain out-of-vocab token ids. Vocabulary \
                  size: 4096 (parameter=logit_bias, value=[99999])"
-                    .to_owned()
-            )
+                .to_owned())
         );
     }
 }

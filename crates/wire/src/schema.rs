@@ -58,10 +58,7 @@ pub enum Schema {
     /// Pydantic's `BeforeValidator`: may replace the value or reject the request.
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
     /// Pydantic's `AfterValidator`: may replace or reject the checked value.
-    After(
-        fn(&Value) -> Result<Option<Value>, ValidatorError>,
-        &'static Schema,
-    ),
+    After(fn(&Value) -> Result<Option<Value>, ValidatorError>, &'static Schema),
     /// A Python `Enum` of these integers.
     IntEnum(&'static [i64]),
     /// An instance of a Python class; no JSON value matches.
@@ -92,60 +89,33 @@ pub struct LengthLimits {
     pub max: usize,
 }
 
-pub(crate) const ANY_LENGTH: LengthLimits = LengthLimits {
-    min: 0,
-    max: usize::MAX,
-};
+pub(crate) const ANY_LENGTH: LengthLimits = LengthLimits { min: 0, max: usize::MAX };
 
 /// The schema of Python's `int`, without bounds.
-pub const INT: Schema = Schema::Int(NumberBounds {
-    ge: None,
-    le: None,
-    gt: None,
-});
+pub const INT: Schema = Schema::Int(NumberBounds { ge: None, le: None, gt: None });
 
 pub(crate) const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
 
 /// The schema of Python's `float`, without bounds.
-pub const FLOAT: Schema = Schema::Float(NumberBounds {
-    ge: None,
-    le: None,
-    gt: None,
-});
+pub const FLOAT: Schema = Schema::Float(NumberBounds { ge: None, le: None, gt: None });
 
 /// Schema of Python's `str`, of any length.
 pub(crate) const STR: Schema = Schema::Str(ANY_LENGTH);
 
 pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
-    Schema::Int(NumberBounds {
-        ge: Some(ge),
-        le: Some(le),
-        gt: None,
-    })
+    Schema::Int(NumberBounds { ge: Some(ge), le: Some(le), gt: None })
 }
 
 pub(crate) const fn int_from(ge: i128) -> Schema {
-    Schema::Int(NumberBounds {
-        ge: Some(ge),
-        le: None,
-        gt: None,
-    })
+    Schema::Int(NumberBounds { ge: Some(ge), le: None, gt: None })
 }
 
 pub(crate) const fn int_above(gt: i128) -> Schema {
-    Schema::Int(NumberBounds {
-        ge: None,
-        le: None,
-        gt: Some(gt),
-    })
+    Schema::Int(NumberBounds { ge: None, le: None, gt: Some(gt) })
 }
 
 pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
-    Schema::Float(NumberBounds {
-        ge: Some(ge),
-        le: Some(le),
-        gt: None,
-    })
+    Schema::Float(NumberBounds { ge: Some(ge), le: Some(le), gt: None })
 }
 
 /// Kind of a Python class; selects the error text for a value that is not an object.
@@ -252,43 +222,23 @@ impl Model {
 
     /// Creates the schema class of a `TypedDict`.
     pub(crate) const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
-        Self {
-            name,
-            kind: ClassKind::TypedDict,
-            fields,
-            before: &[],
-            after: None,
-        }
+        Self { name, kind: ClassKind::TypedDict, fields, before: &[], after: None }
     }
 
     /// Creates the schema class of a pydantic model without validators.
     pub const fn plain(name: &'static str, fields: &'static [Field]) -> Self {
-        Self {
-            name,
-            kind: ClassKind::Plain,
-            fields,
-            before: &[],
-            after: None,
-        }
+        Self { name, kind: ClassKind::Plain, fields, before: &[], after: None }
     }
 }
 
 /// Creates a field that an object must have.
 pub const fn required(name: &'static str, schema: Schema) -> Field {
-    Field {
-        name,
-        required: true,
-        schema,
-    }
+    Field { name, required: true, schema }
 }
 
 /// Creates a field that an object may omit.
 pub const fn optional(name: &'static str, schema: Schema) -> Field {
-    Field {
-        name,
-        required: false,
-        schema,
-    }
+    Field { name, required: false, schema }
 }
 
 /// One field of a request class ([`Model`]).
@@ -334,11 +284,9 @@ impl RequestField for i128 {
     fn read(value: &Value) -> Option<Self> {
         match PythonValue::of_json(value) {
             PythonValue::Int(i) => Some(i),
-            PythonValue::BigInt(text) => Some(if text.starts_with('-') {
-                Self::MIN
-            } else {
-                Self::MAX
-            }),
+            PythonValue::BigInt(text) => {
+                Some(if text.starts_with('-') { Self::MIN } else { Self::MAX })
+            }
             _ => None,
         }
     }
@@ -380,11 +328,7 @@ impl<T: RequestField> RequestField for Option<T> {
     const SCHEMA: Schema = Schema::Nullable(&T::SCHEMA);
 
     fn read(value: &Value) -> Option<Self> {
-        if value.is_null() {
-            Some(None)
-        } else {
-            T::read(value).map(Some)
-        }
+        if value.is_null() { Some(None) } else { T::read(value).map(Some) }
     }
 }
 
@@ -400,11 +344,7 @@ impl<T: RequestField> RequestField for IndexMap<String, T> {
     const SCHEMA: Schema = Schema::Dict(&STR, &T::SCHEMA);
 
     fn read(value: &Value) -> Option<Self> {
-        value
-            .as_object()?
-            .iter()
-            .map(|(k, v)| Some((k.clone(), T::read(v)?)))
-            .collect()
+        value.as_object()?.iter().map(|(k, v)| Some((k.clone(), T::read(v)?))).collect()
     }
 }
 
@@ -442,9 +382,7 @@ pub(crate) struct MemberIndex<'m> {
 
 impl<'m> MemberIndex<'m> {
     pub(crate) fn of(map: &'m Map<String, Value>) -> Self {
-        let lengths = map
-            .keys()
-            .fold(0, |lengths, key| lengths | name_length_bit(key));
+        let lengths = map.keys().fold(0, |lengths, key| lengths | name_length_bit(key));
         Self { map, lengths }
     }
 

@@ -30,10 +30,7 @@ pub(super) fn verify_structured_outputs(outputs: &StructuredOutputs) -> Result<(
         return reject_with("structured_outputs.grammar cannot be an empty string");
     }
     let json = outputs.json.as_ref();
-    if json
-        .and_then(Value::as_str)
-        .is_some_and(is_python_whitespace)
-    {
+    if json.and_then(Value::as_str).is_some_and(is_python_whitespace) {
         return reject_with("structured_outputs.json cannot be an empty string");
     }
     if let Some(json) = json {
@@ -48,18 +45,10 @@ pub(super) fn verify_structured_outputs(outputs: &StructuredOutputs) -> Result<(
              disable structured outputs",
         );
     }
-    if outputs
-        .regex
-        .as_deref()
-        .is_some_and(|regex| regex.contains('\0'))
-    {
+    if outputs.regex.as_deref().is_some_and(|regex| regex.contains('\0')) {
         return reject_with("structured_outputs.regex must not contain a NUL character ('\\x00')");
     }
-    if outputs
-        .structural_tag
-        .as_deref()
-        .is_some_and(is_python_whitespace)
-    {
+    if outputs.structural_tag.as_deref().is_some_and(is_python_whitespace) {
         return reject_with("structured_outputs.structural_tag cannot be an empty string");
     }
     if let Some(Value::String(text)) = json

@@ -15,10 +15,6 @@ impl VllmVersion {
     pub fn from_release(release: &str) -> Self {
         let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
         let release = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        if release < (0, 33) {
-            Self::V032
-        } else {
-            Self::V033
-        }
+        if release < (0, 33) { Self::V032 } else { Self::V033 }
     }
 }

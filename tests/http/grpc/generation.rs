@@ -6,21 +6,11 @@ use super::*;
 async fn unary_generate_returns_one_complete_message() {
     let mut sim = start(&[]).await;
     let whole = complete(&mut sim.client, request(8, false)).await;
-    let shown = (
-        whole.output_ids.len(),
-        whole.completion_tokens,
-        whole.prompt_tokens,
-    );
+    let shown = (whole.output_ids.len(), whole.completion_tokens, whole.prompt_tokens);
     assert_eq!(shown, (8, 8, 5));
-    assert_eq!(
-        (whole.finish_reason.as_str(), whole.cached_tokens),
-        ("length", 0)
-    );
+    assert_eq!((whole.finish_reason.as_str(), whole.cached_tokens), ("length", 0));
     let again = complete(&mut sim.client, request(8, false)).await;
-    assert_eq!(
-        again.output_ids, whole.output_ids,
-        "the server's seed was chosen"
-    );
+    assert_eq!(again.output_ids, whole.output_ids, "the server's seed was chosen");
     sim.server.shutdown().await;
 }
 
@@ -55,18 +45,9 @@ async fn text_is_tokenised_and_echoed() {
         ..GenerateRequest::default()
     };
     let whole = complete(&mut sim.client, text("This is a test.")).await;
-    let known = [
-        3_157_421_587,
-        1_477_013_615,
-        186_949_092,
-        2_949_673_445,
-        722_245_873,
-    ];
+    let known = [3_157_421_587, 1_477_013_615, 186_949_092, 2_949_673_445, 722_245_873];
     assert_eq!(whole.output_ids[..5], known);
-    assert_eq!(
-        (whole.prompt_tokens, whole.finish_reason.as_str()),
-        (5, "stop")
-    );
+    assert_eq!((whole.prompt_tokens, whole.finish_reason.as_str()), (5, "stop"));
     sim.server.shutdown().await;
 }
 
@@ -74,10 +55,7 @@ async fn text_is_tokenised_and_echoed() {
 async fn a_repeated_prompt_is_cached() {
     let mut sim = start(&["--enable-kvcache", "--block-size", "8"]).await;
     let prompt: Vec<u32> = (0..40).collect();
-    let asked = GenerateRequest {
-        input: ids(&prompt),
-        ..request(2, false)
-    };
+    let asked = GenerateRequest { input: ids(&prompt), ..request(2, false) };
     let first = complete(&mut sim.client, asked.clone()).await.cached_tokens;
     let second = complete(&mut sim.client, asked).await.cached_tokens;
     // llm-d's cache: the last block counts as well.
@@ -88,21 +66,12 @@ async fn a_repeated_prompt_is_cached() {
 #[tokio::test]
 async fn an_aborted_request_ends_with_what_it_has() {
     let mut sim = start(&["--inter-token-latency", "20ms"]).await;
-    let mut stream = sim
-        .client
-        .generate(request(900, true))
-        .await
-        .unwrap()
-        .into_inner();
+    let mut stream = sim.client.generate(request(900, true)).await.unwrap().into_inner();
     let first = chunk(&mut stream).await;
-    let other = AbortRequest {
-        request_ids: vec!["nobody".to_owned()],
-    };
+    let other = AbortRequest { request_ids: vec!["nobody".to_owned()] };
     sim.client.abort(other).await.unwrap();
     chunk(&mut stream).await;
-    let abort = AbortRequest {
-        request_ids: vec!["nobody".to_owned(), "r900".to_owned()],
-    };
+    let abort = AbortRequest { request_ids: vec!["nobody".to_owned(), "r900".to_owned()] };
     sim.client.abort(abort).await.unwrap();
     let mut chunks = vec![first];
     let last = loop {
@@ -117,10 +86,7 @@ async fn an_aborted_request_ends_with_what_it_has() {
     let tokens: Vec<_> = chunks.iter().map(|chunk| chunk.token_ids.len()).collect();
     let (end, before) = tokens.split_last().unwrap();
     assert_eq!(*end, 0);
-    assert!(
-        before.iter().all(|n| *n == 1) && before.len() < 100,
-        "{tokens:?}"
-    );
+    assert!(before.iter().all(|n| *n == 1) && before.len() < 100, "{tokens:?}");
     drop(stream);
     until_idle(&mut sim.client).await;
     sim.server.shutdown().await;
@@ -129,12 +95,7 @@ async fn an_aborted_request_ends_with_what_it_has() {
 #[tokio::test]
 async fn a_disconnected_client_aborts_its_request() {
     let mut sim = start(&["--inter-token-latency", "20ms"]).await;
-    let mut stream = sim
-        .client
-        .generate(request(900, true))
-        .await
-        .unwrap()
-        .into_inner();
+    let mut stream = sim.client.generate(request(900, true)).await.unwrap().into_inner();
     chunk(&mut stream).await;
     drop(stream);
     until_idle(&mut sim.client).await;
@@ -146,43 +107,22 @@ async fn grpc_errors_have_vllm_text_and_llmd_codes() {
     let mut sim = start(&["--max-model-len", "16"]).await;
     let client = &mut sim.client;
     let invalid = |text: &str| (Code::InvalidArgument, text.to_owned());
-    let empty = GenerateRequest {
-        input: ids(&[]),
-        ..request(4, false)
-    };
-    assert_eq!(
-        refusal(client, empty).await,
-        invalid("The decoder prompt cannot be empty")
-    );
+    let empty = GenerateRequest { input: ids(&[]), ..request(4, false) };
+    assert_eq!(refusal(client, empty).await, invalid("The decoder prompt cannot be empty"));
     let hot = with(|params| params.temperature = Some(3.0));
     let said = refusal(client, hot).await;
     assert_eq!(said.0, Code::InvalidArgument);
-    assert!(
-        said.1.starts_with("temperature must be in [0, 2], got 3.0"),
-        "{}",
-        said.1
-    );
-    let long = GenerateRequest {
-        input: ids(&[9; 20]),
-        ..request(4, false)
-    };
+    assert!(said.1.starts_with("temperature must be in [0, 2], got 3.0"), "{}", said.1);
+    let long = GenerateRequest { input: ids(&[9; 20]), ..request(4, false) };
     let said = refusal(client, long).await;
-    assert!(
-        said.1
-            .starts_with("This model's maximum context length is 16 tokens."),
-        "{}",
-        said.1
-    );
+    assert!(said.1.starts_with("This model's maximum context length is 16 tokens."), "{}", said.1);
     let cut = GenerateRequest {
         input: ids(&[9; 20]),
         ..with(|params| params.truncate_prompt_tokens = Some(6))
     };
     assert_eq!(complete(client, cut).await.prompt_tokens, 6);
     let schema = with(|p| p.constraint = Some(Constraint::JsonSchema("{".to_owned())));
-    assert_eq!(
-        refusal(client, schema).await,
-        invalid("Invalid JSON grammar specification.")
-    );
+    assert_eq!(refusal(client, schema).await, invalid("Invalid JSON grammar specification."));
     sim.server.shutdown().await;
 }
 
@@ -212,10 +152,7 @@ async fn choice_constraint_returns_listed_choice() {
         params.constraint = Some(Constraint::Choice(ChoiceConstraint { choices }));
     });
     let whole = complete(&mut sim.client, asked).await;
-    assert_eq!(
-        (whole.output_ids[0], whole.finish_reason.as_str()),
-        (3_157_421_587, "stop")
-    );
+    assert_eq!((whole.output_ids[0], whole.finish_reason.as_str()), (3_157_421_587, "stop"));
     sim.server.shutdown().await;
 }
 
@@ -224,31 +161,13 @@ async fn embedding_is_deterministic_per_tokens() {
     let mut sim = start(&["--default-embedding-dimensions", "6"]).await;
     let embed = |text: &str| EmbedRequest {
         request_id: String::new(),
-        tokenized: Some(TokenizedInput {
-            original_text: text.to_owned(),
-            input_ids: Vec::new(),
-        }),
+        tokenized: Some(TokenizedInput { original_text: text.to_owned(), input_ids: Vec::new() }),
     };
-    let made = sim
-        .client
-        .embed(embed("This is a test."))
-        .await
-        .unwrap()
-        .into_inner();
-    let known = [
-        0.037_109_375,
-        -0.783_203_1,
-        -0.054_687_5,
-        -0.052_734_375,
-        -0.529_296_9,
-        -0.851_562_5,
-    ];
+    let made = sim.client.embed(embed("This is a test.")).await.unwrap().into_inner();
+    let known =
+        [0.037_109_375, -0.783_203_1, -0.054_687_5, -0.052_734_375, -0.529_296_9, -0.851_562_5];
     assert_eq!(
-        (
-            made.embedding.as_slice(),
-            made.prompt_tokens,
-            made.embedding_dim
-        ),
+        (made.embedding.as_slice(), made.prompt_tokens, made.embedding_dim),
         (&known[..], 5, 6)
     );
     let status = sim.client.embed(embed("")).await.unwrap_err();
@@ -265,12 +184,7 @@ async fn ask(sim: &Running, request: &[u8]) -> serde_json::Value {
 }
 
 fn retry_after(status: &tonic::Status) -> &str {
-    status
-        .metadata()
-        .get("retry-after")
-        .unwrap()
-        .to_str()
-        .unwrap()
+    status.metadata().get("retry-after").unwrap().to_str().unwrap()
 }
 
 #[tokio::test]
@@ -284,9 +198,7 @@ async fn scripted_replies_and_failures_work_over_grpc_and_are_recorded() {
             input: Some(Input::Text(text.to_owned())),
             ..GenerateRequest::default()
         });
-        request
-            .metadata_mut()
-            .insert("x-request-id", "a".parse().unwrap());
+        request.metadata_mut().insert("x-request-id", "a".parse().unwrap());
         request
     };
     let weather = "How is the weather?";
@@ -298,25 +210,12 @@ async fn scripted_replies_and_failures_work_over_grpc_and_are_recorded() {
     let mut echo = start(&["--mode", "echo"]).await;
     let said = complete(&mut echo.client, asked("It is warm.").into_inner()).await;
     assert_eq!(whole.output_ids, said.output_ids);
-    let mut stream = sim
-        .client
-        .generate(asked(weather))
-        .await
-        .unwrap()
-        .into_inner();
+    let mut stream = sim.client.generate(asked(weather)).await.unwrap().into_inner();
     while stream.next().await.is_some() {}
-    let shown = ask(
-        &sim,
-        b"GET /admin/requests?wait=3 HTTP/1.1\r\nhost: x\r\n\r\n",
-    )
-    .await;
+    let shown = ask(&sim, b"GET /admin/requests?wait=3 HTTP/1.1\r\nhost: x\r\n\r\n").await;
     let requests = shown["requests"].as_array().unwrap();
     let column = |name: &str| -> Vec<_> { requests.iter().map(|r| r[name].clone()).collect() };
-    assert_eq!(
-        column("outcome"),
-        ["refused", "finished", "finished"],
-        "{shown}"
-    );
+    assert_eq!(column("outcome"), ["refused", "finished", "finished"], "{shown}");
     assert_eq!(column("grpc_status"), [8, 0, 0]);
     assert_eq!(column("path")[0], "/vllm.grpc.engine.VllmEngine/Generate");
     assert_eq!(requests[2]["attempt"], 2);
@@ -327,12 +226,7 @@ async fn scripted_replies_and_failures_work_over_grpc_and_are_recorded() {
 
 #[tokio::test]
 async fn an_injected_failure_has_a_retry_time_over_grpc() {
-    let flags = [
-        "--failure-injection-rate",
-        "100",
-        "--failure-types",
-        "rate_limit",
-    ];
+    let flags = ["--failure-injection-rate", "100", "--failure-types", "rate_limit"];
     let mut sim = start(&[&flags[..], &["--retry-after", "9"]].concat()).await;
     let refused = sim.client.generate(request(4, false)).await.unwrap_err();
     assert_eq!(retry_after(&refused), "9");

@@ -1,9 +1,6 @@
 //! The gRPC server, over real connections to a server started from flags.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod generation;
 mod server;
@@ -81,20 +78,8 @@ fn origin() -> http::Uri {
 
 /// A server of these flags on a free port of this machine, and on another one for gRPC.
 async fn start(words: &[&str]) -> Running {
-    let all = [
-        "vllm-sim",
-        "--model",
-        "m",
-        "--seed",
-        "7",
-        "--host",
-        "127.0.0.1",
-    ];
-    let args: Vec<_> = all
-        .iter()
-        .chain(words)
-        .map(|word| (*word).to_owned())
-        .collect();
+    let all = ["vllm-sim", "--model", "m", "--seed", "7", "--host", "127.0.0.1"];
+    let args: Vec<_> = all.iter().chain(words).map(|word| (*word).to_owned()).collect();
     let env = |name: &str| (name == "POD_NAME").then(|| "pod-1".to_owned());
     let Ok(ParsedCommand::Serve(loaded)) = load_config(&args, &env) else {
         panic!("cannot serve {args:?}");
@@ -105,18 +90,11 @@ async fn start(words: &[&str]) -> Running {
     let server = SimulatorServer::start(config).await.unwrap();
     let connection = Connection::open(server.address.unwrap()).await;
     let client = VllmEngineClient::with_origin(connection.clone(), origin());
-    Running {
-        server,
-        connection,
-        client,
-    }
+    Running { server, connection, client }
 }
 
 fn ids(ids: &[u32]) -> Option<Input> {
-    Some(Input::Tokenized(TokenizedInput {
-        original_text: String::new(),
-        input_ids: ids.to_vec(),
-    }))
+    Some(Input::Tokenized(TokenizedInput { original_text: String::new(), input_ids: ids.to_vec() }))
 }
 
 /// Exactly `max` tokens after a prompt of five.
@@ -182,7 +160,5 @@ async fn until_idle(client: &mut VllmEngineClient<Connection>) {
             > 0
         {}
     };
-    tokio::time::timeout(Duration::from_secs(5), idle)
-        .await
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(5), idle).await.unwrap();
 }

@@ -6,38 +6,16 @@ use super::*;
 async fn the_server_reports_its_info() {
     let mut sim = start(&["--max-model-len", "2048"]).await;
     let client = &mut sim.client;
-    let model = client
-        .get_model_info(GetModelInfoRequest {})
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(
-        (model.model_path.as_str(), model.max_context_length),
-        ("m", 2048)
-    );
+    let model = client.get_model_info(GetModelInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((model.model_path.as_str(), model.max_context_length), ("m", 2048));
     assert_eq!((model.is_generation, model.supports_vision), (true, false));
-    let health = client
-        .health_check(HealthCheckRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let health = client.health_check(HealthCheckRequest {}).await.unwrap().into_inner();
     assert_eq!((health.healthy, health.message.as_str()), (true, "Health"));
-    let before = client
-        .get_server_info(GetServerInfoRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let before = client.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((before.active_requests, before.is_paused), (0, false));
-    assert_eq!(
-        (before.server_type.as_str(), before.last_receive_timestamp),
-        ("vllm-grpc", 0.0)
-    );
+    assert_eq!((before.server_type.as_str(), before.last_receive_timestamp), ("vllm-grpc", 0.0));
     complete(client, request(1, false)).await;
-    let after = client
-        .get_server_info(GetServerInfoRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let after = client.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert!(after.last_receive_timestamp > 1.7e9 && after.uptime_seconds > before.uptime_seconds);
     sim.server.shutdown().await;
 }
@@ -61,13 +39,8 @@ async fn a_paused_server_reports_it() {
 async fn grpc_health_check_follows_server_state() {
     let sim = start(&["--startup-duration", "300ms"]).await;
     let mut health = HealthClient::with_origin(sim.connection.clone(), origin());
-    let probe = |service: &str| Probe {
-        service: service.to_owned(),
-    };
-    let watched = health
-        .watch(probe("vllm.grpc.engine.VllmEngine"))
-        .await
-        .unwrap();
+    let probe = |service: &str| Probe { service: service.to_owned() };
+    let watched = health.watch(probe("vllm.grpc.engine.VllmEngine")).await.unwrap();
     let mut watched = watched.into_inner();
     let mut seen = Vec::new();
     for _ in 0..2 {
@@ -92,19 +65,12 @@ async fn reflection_lists_the_services() {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
-    let answers = reflection
-        .server_reflection_info(tokio_stream::once(asked))
-        .await
-        .unwrap();
+    let answers = reflection.server_reflection_info(tokio_stream::once(asked)).await.unwrap();
     let answer = answers.into_inner().next().await.unwrap().unwrap();
     let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
         panic!("a list was expected, not {answer:?}");
     };
-    let mut names: Vec<_> = list
-        .service
-        .into_iter()
-        .map(|service| service.name)
-        .collect();
+    let mut names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
     names.sort();
     assert_eq!(
         names,
@@ -145,25 +111,16 @@ async fn http_and_grpc_share_a_server_and_pods_are_named() {
     let here = complete(&mut sim.client, request(3, false)).await;
     let there = complete(&mut alone, request(3, false)).await;
     assert_eq!(here, there);
-    let answer = sim
-        .client
-        .health_check(HealthCheckRequest {})
-        .await
-        .unwrap();
+    let answer = sim.client.health_check(HealthCheckRequest {}).await.unwrap();
     let named = ["x-inference-pod", "server"].map(|name| answer.metadata().get(name));
-    assert_eq!(
-        named.map(|value| value.map(|v| v.to_str().unwrap())),
-        [Some("pod-1"), None]
-    );
+    assert_eq!(named.map(|value| value.map(|v| v.to_str().unwrap())), [Some("pod-1"), None]);
     sim.server.shutdown().await;
 }
 
 /// Tokens that came, and how it ended.
 async fn spoiled(client: &mut VllmEngineClient<Connection>, fault: &str) -> (usize, Option<Code>) {
     let mut asked = tonic::Request::new(request(8, true));
-    asked
-        .metadata_mut()
-        .insert("x-sim-fault", fault.parse().unwrap());
+    asked.metadata_mut().insert("x-sim-fault", fault.parse().unwrap());
     let mut stream = match client.generate(asked).await {
         Ok(stream) => stream.into_inner(),
         Err(status) => return (0, Some(status.code())),

@@ -16,30 +16,16 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) const NONE: Self = Self {
-        name: "",
-        words: "",
-        model: "m",
-        servers: 1,
-        slow: false,
-        fails: false,
-    };
+    pub(crate) const NONE: Self =
+        Self { name: "", words: "", model: "m", servers: 1, slow: false, fails: false };
 }
 
 const fn line(name: &'static str, model: &'static str, words: &'static str) -> Line {
-    Line {
-        name,
-        words,
-        model,
-        ..Line::NONE
-    }
+    Line { name, words, model, ..Line::NONE }
 }
 
 const fn slow(name: &'static str, model: &'static str, words: &'static str) -> Line {
-    Line {
-        slow: true,
-        ..line(name, model, words)
-    }
+    Line { slow: true, ..line(name, model, words) }
 }
 
 const fn many(servers: u16, line: Line) -> Line {
@@ -47,10 +33,7 @@ const fn many(servers: u16, line: Line) -> Line {
 }
 
 const fn failing(line: Line) -> Line {
-    Line {
-        fails: true,
-        ..line
-    }
+    Line { fails: true, ..line }
 }
 
 /// Command lines, as they are written where they come from.
@@ -68,11 +51,7 @@ pub(crate) const COMMANDS: &[Line] = &[
             "--model my_model --port 8000 --data-parallel-size 4",
         ),
     ),
-    line(
-        "seed 003: development",
-        "test-model",
-        r#"--model "test-model" --mode echo --port 8000"#,
-    ),
+    line("seed 003: development", "test-model", r#"--model "test-model" --mode echo --port 8000"#),
     many(
         8,
         slow(
@@ -125,11 +104,7 @@ pub(crate) const COMMANDS: &[Line] = &[
             "--model-path TinyLlama/TinyLlama-1.1B-Chat-v1.0 --num-gpu-blocks-override 8192 --block-size 16 --speedup-ratio 10.0 --max-num-seqs 512 --num-workers 4 --enable-prefix-caching",
         ),
     ),
-    line(
-        "seed 002: mocker",
-        "Qwen/Qwen3-0.6B",
-        "--model-path Qwen/Qwen3-0.6B",
-    ),
+    line("seed 002: mocker", "Qwen/Qwen3-0.6B", "--model-path Qwen/Qwen3-0.6B"),
     line(
         "seed 002: mocker, cache",
         "Qwen/Qwen3-0.6B",
@@ -200,14 +175,8 @@ pub(crate) const FILES: &[(&str, Line)] = &[
             ..Line::NONE
         },
     ),
-    (
-        CHART,
-        slow("llm-d's chart 0.1.0: config.yaml", "Qwen/Qwen2-0.5B", ""),
-    ),
-    (
-        PROFILE,
-        line("llm-d's latency profile of an 8B model", "m", ""),
-    ),
+    (CHART, slow("llm-d's chart 0.1.0: config.yaml", "Qwen/Qwen2-0.5B", "")),
+    (PROFILE, line("llm-d's latency profile of an 8B model", "m", "")),
 ];
 
 /// Of it the dataset is left out: it is a download.

@@ -5,10 +5,7 @@
 //! SIGTERM. Ports are moved to free ones, and delays of seconds shortened, by flags behind the
 //! rest: the later one counts. tests/compat/README.md lists the sources.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod commands;
 
@@ -81,12 +78,7 @@ fn start(words: &[String], port: u16, line: &Line) -> Running {
     command.args(words).args(["--port", &port.to_string()]);
     if line.slow {
         command.args(["--time-to-first-token", "1ms", "--inter-token-latency", "0"]);
-        command.args([
-            "--time-to-first-token-std-dev",
-            "0",
-            "--inter-token-latency-std-dev",
-            "0",
-        ]);
+        command.args(["--time-to-first-token-std-dev", "0", "--inter-token-latency-std-dev", "0"]);
     }
     command.envs([("POD_NAME", "pod"), ("POD_IP", "127.0.0.1")]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -117,13 +109,7 @@ fn serves(words: &[String], line: &Line) {
         assert!(answered, "{}: it always fails", line.name);
     }
     let pid = running.0.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let mut code = None;
     wait_for("its end", || {
         code = running.0.try_wait().unwrap();
@@ -192,10 +178,8 @@ fn every_file_serves_a_chat() {
 fn invalid_start_exits_with_2() {
     // Seed 003 shows these two without the model that the program needs.
     for line in ["--v=2 --logtostderr=true", "--v=5 --logtostderr=true"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))
-            .args(words(line))
-            .output()
-            .unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_vllm-sim")).args(words(line)).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains("model parameter is empty"), "{text}");

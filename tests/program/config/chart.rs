@@ -79,10 +79,7 @@ fn the_charts_schema_has_every_flag() {
         std::fs::write(&path, &new).unwrap();
     }
     let page = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        page == new,
-        "helm/vllm-sim/values.schema.json is old: run BLESS=1 cargo test"
-    );
+    assert!(page == new, "helm/vllm-sim/values.schema.json is old: run BLESS=1 cargo test");
 }
 
 /// Letters and digits only, without the makers' names, as `--gpu` compares.
@@ -106,9 +103,7 @@ fn the_chart_has_every_gpu_and_model() {
     for (key, names) in [("gpus", gpus), ("models", models)] {
         text.push_str(&format!("{key}:\n"));
         // Quoted: 4090 is a name.
-        names
-            .iter()
-            .for_each(|name| text.push_str(&format!("  - \"{name}\"\n")));
+        names.iter().for_each(|name| text.push_str(&format!("  - \"{name}\"\n")));
     }
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, &text).unwrap();

@@ -18,41 +18,23 @@ fn command(line: &str) -> ParsedCommand {
 #[test]
 fn each_mode_has_its_own_defaults() {
     let (sim, serve) = (sim(&[]), serve(&[]));
-    assert_eq!(
-        (sim.engine.max_num_seqs, serve.engine.max_num_seqs),
-        (5, 256)
-    );
-    assert_eq!(
-        (sim.model.max_model_len, serve.model.max_model_len),
-        (1024, 32768)
-    );
+    assert_eq!((sim.engine.max_num_seqs, serve.engine.max_num_seqs), (5, 256));
+    assert_eq!((sim.model.max_model_len, serve.model.max_model_len), (1024, 32768));
     assert_eq!(sim.engine.queue.max_waiting_queue_length, Some(1000));
     assert_eq!(serve.engine.queue.max_waiting_queue_length, None);
     assert_eq!(sim.engine.scheduler, SchedulerKind::Pool);
     assert_eq!(serve.engine.scheduler, SchedulerKind::Vllm);
+    assert_eq!((sim.lora.runtime_updating, serve.lora.runtime_updating), (true, false));
     assert_eq!(
-        (sim.lora.runtime_updating, serve.lora.runtime_updating),
+        (sim.api.scale_out.enable_scale_out, serve.api.scale_out.enable_scale_out),
         (true, false)
     );
-    assert_eq!(
-        (
-            sim.api.scale_out.enable_scale_out,
-            serve.api.scale_out.enable_scale_out
-        ),
-        (true, false)
-    );
-    assert_eq!(
-        (sim.api.task, serve.api.task),
-        (ModelTask::All, ModelTask::Generate)
-    );
+    assert_eq!((sim.api.task, serve.api.task), (ModelTask::All, ModelTask::Generate));
     assert_eq!((sim.metrics.legacy, serve.metrics.legacy), (true, false));
     assert_eq!(sim.server.timeouts.shutdown, Duration::from_secs(30));
     assert_eq!(serve.server.timeouts.shutdown, Duration::ZERO);
     assert_eq!((sim.content.seed, serve.content.seed), (None, Some(0)));
-    assert_eq!(
-        (sim.engine.memory.num_blocks, serve.engine.memory.num_blocks),
-        (Some(1024), None)
-    );
+    assert_eq!((sim.engine.memory.num_blocks, serve.engine.memory.num_blocks), (Some(1024), None));
     assert_eq!(sim.engine.parallel.balance, LoadBalancing::PortPerRank);
     assert_eq!(serve.engine.parallel.balance, LoadBalancing::Internal);
     assert_eq!(
@@ -62,20 +44,12 @@ fn each_mode_has_its_own_defaults() {
         ),
         (false, true)
     );
-    assert_eq!(
-        (sim.model.cli_mode, serve.model.cli_mode),
-        (CliMode::Llmd, CliMode::Vllm)
-    );
+    assert_eq!((sim.model.cli_mode, serve.model.cli_mode), (CliMode::Llmd, CliMode::Vllm));
 }
 
 #[test]
 fn each_mode_takes_the_flags_of_the_other() {
-    let config = sim(&[
-        "-tp",
-        "2",
-        "--enable-server-load-tracking",
-        "--no-enable-chunked-prefill",
-    ]);
+    let config = sim(&["-tp", "2", "--enable-server-load-tracking", "--no-enable-chunked-prefill"]);
     assert_eq!(config.engine.parallel.tensor, 2);
     assert!(config.server.routes.load_tracking && !config.engine.scheduling.enable_chunked_prefill);
     let config = serve(&[
@@ -86,10 +60,7 @@ fn each_mode_takes_the_flags_of_the_other() {
         "--max-waiting-queue-length",
         "3",
     ]);
-    assert_eq!(
-        config.engine.timing.delays.ttft.0,
-        Duration::from_millis(20)
-    );
+    assert_eq!(config.engine.timing.delays.ttft.0, Duration::from_millis(20));
     assert_eq!(config.engine.queue.max_waiting_queue_length, Some(3));
 }
 
@@ -107,19 +78,10 @@ fn the_model_of_serve_may_be_a_flag_a_word_or_vllms_default() {
 #[test]
 fn program_name_selects_cli_mode() {
     let compat = |words: &[&str]| try_words(words, &[]).unwrap().config.model.compat;
-    assert_eq!(
-        compat(&["/app/llm-d-inference-sim", "--model", "m"]),
-        Compat::Llmd
-    );
-    assert_eq!(
-        compat(&["llm-d-inference-sim", "--model", "m", "--compat", "vllm"]),
-        Compat::Vllm
-    );
+    assert_eq!(compat(&["/app/llm-d-inference-sim", "--model", "m"]), Compat::Llmd);
+    assert_eq!(compat(&["llm-d-inference-sim", "--model", "m", "--compat", "vllm"]), Compat::Vllm);
     assert_eq!(compat(&["vllm-sim", "--model", "m"]), Compat::Vllm);
-    assert_eq!(
-        compat(&["vllm-sim", "--model", "m", "--compat=llm-d"]),
-        Compat::Llmd
-    );
+    assert_eq!(compat(&["vllm-sim", "--model", "m", "--compat=llm-d"]), Compat::Llmd);
 }
 
 #[test]
@@ -173,34 +135,18 @@ fn a_variable_names_the_program_where_a_manifest_sets_no_command() {
 
 #[test]
 fn positional_args_are_ignored_as_in_llmd() {
-    let loaded = try_words(
-        &["llm-d-inference-sim", "--model", "m", "left", "over"],
-        &[],
-    )
-    .unwrap();
-    assert_eq!(
-        loaded.warnings,
-        ["arguments that belong to no flag are ignored: left over"]
-    );
+    let loaded = try_words(&["llm-d-inference-sim", "--model", "m", "left", "over"], &[]).unwrap();
+    assert_eq!(loaded.warnings, ["arguments that belong to no flag are ignored: left over"]);
 }
 
 #[test]
 fn version_output_names_imitated_release() {
-    assert_eq!(
-        command("vllm --version"),
-        ParsedCommand::Version("0.33.0".to_owned())
-    );
-    assert_eq!(
-        command("vllm -v"),
-        ParsedCommand::Version("0.33.0".to_owned())
-    );
+    assert_eq!(command("vllm --version"), ParsedCommand::Version("0.33.0".to_owned()));
+    assert_eq!(command("vllm -v"), ParsedCommand::Version("0.33.0".to_owned()));
     let ParsedCommand::Version(line) = command("vllm-sim --version --vllm-version 0.22.1") else {
         panic!("a version was expected");
     };
-    assert!(
-        line.starts_with("vllm-sim ") && line.ends_with(" 0.22.1"),
-        "{line}"
-    );
+    assert!(line.starts_with("vllm-sim ") && line.ends_with(" 0.22.1"), "{line}");
     let args = ["vllm".to_owned(), "--version".to_owned()];
     let version = load_config(&args, &env(&[("VLLM_SIM_VLLM_VERSION", "0.16.0")]));
     assert_eq!(version, Ok(ParsedCommand::Version("0.16.0".to_owned())));
@@ -208,9 +154,7 @@ fn version_output_names_imitated_release() {
 
 #[test]
 fn launch_render_is_like_serve() {
-    let config = try_words(&["vllm", "launch", "render", "m"], &[])
-        .unwrap()
-        .config;
+    let config = try_words(&["vllm", "launch", "render", "m"], &[]).unwrap().config;
     assert!(config.api.scale_out.render_only && config.api.scale_out.enable_scale_out);
 }
 
@@ -219,27 +163,12 @@ fn tools_get_their_arguments_unchanged() {
     let tool = command("vllm-sim replay trace.jsonl --scheduler vllm --help");
     let args = ["trace.jsonl", "--scheduler", "vllm", "--help"].map(str::to_owned);
     let name = "replay";
-    assert_eq!(
-        tool,
-        ParsedCommand::Tool {
-            name,
-            args: args.to_vec()
-        }
-    );
+    assert_eq!(tool, ParsedCommand::Tool { name, args: args.to_vec() });
 }
 
 #[test]
 fn tools_can_read_the_flags_they_share_and_keep_the_rest() {
-    let words = [
-        "a.jsonl",
-        "--scheduler",
-        "sglang",
-        "--report",
-        "out.html",
-        "-tp",
-        "2",
-        "--fast",
-    ];
+    let words = ["a.jsonl", "--scheduler", "sglang", "--report", "out.html", "-tp", "2", "--fast"];
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let (loaded, rest) = load_known(&words, CliMode::Vllm, &env(&[])).unwrap();
     assert_eq!(loaded.config.engine.scheduler, SchedulerKind::Sglang);
@@ -257,10 +186,7 @@ fn the_context_behind_serve_is_that_of_config_json() {
         try_words(&words, &[]).unwrap().config.model.max_model_len
     };
     assert_eq!(length(r#"{"max_position_embeddings":2048}"#, &[]), 2048);
-    assert_eq!(
-        length(r#"{"text_config":{"max_position_embeddings":4096}}"#, &[]),
-        4096
-    );
+    assert_eq!(length(r#"{"text_config":{"max_position_embeddings":4096}}"#, &[]), 4096);
     let linear =
         r#"{"max_position_embeddings":2048,"rope_scaling":{"rope_type":"linear","factor":4}}"#;
     assert_eq!(length(linear, &[]), 8192);
@@ -294,39 +220,22 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
     use vllm_sim_observe::kv_events::is_bind_endpoint;
     let on = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","topic":"kv@x"}"#;
     let config = sim(&["--kv-events-config", on, "--enable-kvcache"]);
+    assert_eq!((config.kv_events.enabled, config.kv_events.encoding.format), (true, Vllm));
     assert_eq!(
-        (config.kv_events.enabled, config.kv_events.encoding.format),
-        (true, Vllm)
-    );
-    assert_eq!(
-        (
-            is_bind_endpoint(&config.kv_events.endpoint),
-            config.kv_events.topic.as_str()
-        ),
+        (is_bind_endpoint(&config.kv_events.endpoint), config.kv_events.topic.as_str()),
         (true, "kv@x")
     );
     assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::Sha256);
-    assert!(
-        sim(&["--kv-events-config", on])
-            .engine
-            .prefix_cache
-            .enable_prefix_caching
-    );
+    assert!(sim(&["--kv-events-config", on]).engine.prefix_cache.enable_prefix_caching);
     let config = sim(&["--enable-kvcache"]);
-    assert_eq!(
-        (config.kv_events.enabled, config.kv_events.encoding.format),
-        (true, LlmdArray)
-    );
+    assert_eq!((config.kv_events.enabled, config.kv_events.encoding.format), (true, LlmdArray));
     assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::LlmdFnv);
     assert!(
         !is_bind_endpoint(&config.kv_events.endpoint)
             && config.engine.prefix_cache.enable_prefix_caching
     );
     let config = serve(&["--zmq-endpoint", "tcp://h:1", "--use-vllm-map-event-format"]);
-    assert_eq!(
-        (config.kv_events.enabled, config.kv_events.encoding.format),
-        (true, LlmdMap)
-    );
+    assert_eq!((config.kv_events.enabled, config.kv_events.encoding.format), (true, LlmdMap));
     assert!(!sim(&["--zmq-endpoint", "tcp://h:1"]).kv_events.enabled);
     assert!(!serve(&[]).kv_events.enabled && !sim(&[]).kv_events.enabled);
 }
@@ -337,25 +246,13 @@ fn ranks_are_where_the_flags_put_them() {
     assert_eq!(parallel(&["-dp", "4"]).local_ranks, (0, 4));
     assert_eq!(parallel(&["-dp", "4"]).api_servers, 4);
     let external = parallel(&["-dp", "4", "-dpn", "2"]);
-    assert_eq!(
-        (external.local_ranks, external.balance),
-        ((2, 1), LoadBalancing::External)
-    );
+    assert_eq!((external.local_ranks, external.balance), ((2, 1), LoadBalancing::External));
     let hybrid = parallel(&["-dp=4", "-dph", "-dpr", "2", "-dpl", "2"]);
-    assert_eq!(
-        (hybrid.local_ranks, hybrid.balance),
-        ((2, 2), LoadBalancing::Hybrid)
-    );
+    assert_eq!((hybrid.local_ranks, hybrid.balance), ((2, 2), LoadBalancing::Hybrid));
     let ports = parallel(&["-dp", "2", "-dpm"]);
-    assert_eq!(
-        (ports.supervisor_port, ports.balance),
-        (Some(9256), LoadBalancing::PortPerRank)
-    );
+    assert_eq!((ports.supervisor_port, ports.balance), (Some(9256), LoadBalancing::PortPerRank));
     let llmd = sim(&["--data-parallel-rank", "5"]).engine.parallel;
-    assert_eq!(
-        (llmd.local_ranks, llmd.balance),
-        ((5, 1), LoadBalancing::External)
-    );
+    assert_eq!((llmd.local_ranks, llmd.balance), ((5, 1), LoadBalancing::External));
 }
 
 #[test]

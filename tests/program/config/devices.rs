@@ -45,15 +45,9 @@ fn other_flags_move_the_defaults_of_a_step_as_in_vllm() {
         (64, 16_384),
         "what is typed is not doubled"
     );
-    assert_eq!(
-        h100(&["--max-num-seqs", "2", "--max-model-len", "1000"]),
-        (2, 2000)
-    );
+    assert_eq!(h100(&["--max-num-seqs", "2", "--max-model-len", "1000"]), (2, 2000));
     assert_eq!(h100(&["--max-num-batched-tokens", "512"]), (512, 512));
-    assert_eq!(
-        h100(&["--no-enable-chunked-prefill", "--max-model-len", "32768"]),
-        (1024, 32_768)
-    );
+    assert_eq!(h100(&["--no-enable-chunked-prefill", "--max-model-len", "32768"]), (1024, 32_768));
     let experts = ["--enable-expert-parallel", "--data-parallel-size", "2"];
     let batched = [&experts[..], &["--all2all-backend", "deepep_low_latency"]].concat();
     assert_eq!(h100(&batched), (256, 256));
@@ -70,21 +64,11 @@ fn ranks_of_a_model_with_experts_step_together() {
         (EXPERTS, "--gpu h100 -dp 2 -dpn 1", true, true),
         (EXPERTS, "--gpu h100", false, false),
         (EXPERTS, "-dp 2 --inter-token-latency 9", false, false),
-        (
-            EXPERTS,
-            "--latency-model polynomial -dp 2 --scheduler sglang",
-            false,
-            false,
-        ),
+        (EXPERTS, "--latency-model polynomial -dp 2 --scheduler sglang", false, false),
         (LLAMA, "--gpu h100 -dp 2", false, false),
         (LLAMA, "--gpu h100 -dp 2 -ep", false, false),
         ("unknown", "--latency-model polynomial -dp 2", false, false),
-        (
-            "unknown",
-            "--latency-model polynomial -dp 2 -ep",
-            true,
-            false,
-        ),
+        ("unknown", "--latency-model polynomial -dp 2 -ep", true, false),
     ] {
         let words = format!("vllm-sim serve {model} {words}");
         let loaded = try_words(&words.split(' ').collect::<Vec<_>>(), &[]).unwrap();
@@ -104,81 +88,23 @@ fn blocks_and_steps_of_deployments_are_those_that_vllm_computes() {
         (LLAMA, "H100", "1", "fp8", (1024, 8192, 16, 20_480)),
         (LLAMA_70B, "H100", "4", "auto", (1024, 8192, 16, 16_384)),
         (LLAMA_70B, "H100", "8", "bfloat16", (1024, 8192, 16, 32_768)),
-        (
-            "Qwen/Qwen2.5-7B-Instruct",
-            "A100",
-            "1",
-            "auto",
-            (256, 2048, 16, 23_405),
-        ),
-        (
-            "Qwen/Qwen2.5-7B-Instruct",
-            "L40S",
-            "2",
-            "int8_per_token_head",
-            (256, 2048, 16, 90_785),
-        ),
-        (
-            "openai/gpt-oss-20b",
-            "H100",
-            "1",
-            "auto",
-            (1024, 8192, 16, 54_613),
-        ),
-        (
-            "openai/gpt-oss-120b",
-            "H100",
-            "2",
-            "auto",
-            (1024, 8192, 16, 72_817),
-        ),
-        (
-            "google/gemma-3-27b-it",
-            "H200",
-            "1",
-            "auto",
-            (1024, 8192, 16, 16_384),
-        ),
-        (
-            "deepseek-ai/DeepSeek-V3",
-            "H200",
-            "8",
-            "auto",
-            (1024, 8192, 16, 19_099),
-        ),
-        (
-            "deepseek-ai/DeepSeek-V3",
-            "B200",
-            "8",
-            "fp8",
-            (1024, 16_384, 32, 19_099),
-        ),
-        (
-            "mistralai/Mixtral-8x7B-v0.1",
-            "H100",
-            "2",
-            "nvfp4",
-            (1024, 8192, 16, 72_817),
-        ),
-        (
-            "meta-llama/Llama-4-Scout-17B-16E",
-            "H100",
-            "8",
-            "auto",
-            (1024, 8192, 16, 54_613),
-        ),
+        ("Qwen/Qwen2.5-7B-Instruct", "A100", "1", "auto", (256, 2048, 16, 23_405)),
+        ("Qwen/Qwen2.5-7B-Instruct", "L40S", "2", "int8_per_token_head", (256, 2048, 16, 90_785)),
+        ("openai/gpt-oss-20b", "H100", "1", "auto", (1024, 8192, 16, 54_613)),
+        ("openai/gpt-oss-120b", "H100", "2", "auto", (1024, 8192, 16, 72_817)),
+        ("google/gemma-3-27b-it", "H200", "1", "auto", (1024, 8192, 16, 16_384)),
+        ("deepseek-ai/DeepSeek-V3", "H200", "8", "auto", (1024, 8192, 16, 19_099)),
+        ("deepseek-ai/DeepSeek-V3", "B200", "8", "fp8", (1024, 16_384, 32, 19_099)),
+        ("mistralai/Mixtral-8x7B-v0.1", "H100", "2", "nvfp4", (1024, 8192, 16, 72_817)),
+        ("meta-llama/Llama-4-Scout-17B-16E", "H100", "8", "auto", (1024, 8192, 16, 54_613)),
     ] {
         let words = ["vllm-sim", "serve", model, "--gpu", gpu, "-tp", tp];
         let cache = ["--kv-cache-dtype", dtype, "--kv-cache-memory-bytes", GIB_20];
         let loaded = try_words(&[&words[..], &cache].concat(), &[]).unwrap();
         let engine = loaded.config.engine;
         let size = engine.kv_cache.unwrap();
-        let found = (
-            engine.max_num_seqs,
-            engine.max_num_batched_tokens,
-            engine.block_size,
-            size.blocks,
-        );
+        let found =
+            (engine.max_num_seqs, engine.max_num_batched_tokens, engine.block_size, size.blocks);
         assert_eq!(found, expected, "{model} {gpu} {tp} {dtype}");
         assert_eq!(size.refusal, None);
     }
@@ -193,10 +119,7 @@ fn auto_max_model_len_is_longest_that_fits() {
         let loaded = try_words(&[&words[..], &bytes].concat(), &[]).unwrap();
         assert_eq!(loaded.config.model.max_model_len, 8176, "{auto}");
         let shown = loaded.to_yaml();
-        assert!(
-            shown.contains("# max-model-len: 8176  # derived: the longest"),
-            "{shown}"
-        );
+        assert!(shown.contains("# max-model-len: 8176  # derived: the longest"), "{shown}");
     }
 }
 
@@ -204,10 +127,7 @@ fn auto_max_model_len_is_longest_that_fits() {
 fn unknown_kv_cache_dtype_is_rejected() {
     let words = ["vllm-sim", "serve", "m", "--kv-cache-dtype", "float8"];
     let error = try_words(&words, &[]).unwrap_err().to_string();
-    assert!(
-        error.contains("float8") && error.contains("fp8_e4m3"),
-        "{error}"
-    );
+    assert!(error.contains("float8") && error.contains("fp8_e4m3"), "{error}");
 }
 
 #[test]
@@ -244,26 +164,15 @@ fn attention_backend_selects_block_size() {
         (LLAMA, &["--gpu", "h100"][..], 16),
         (LLAMA, &["--gpu", "b200"], 16),
         (DEEPSEEK, &["--gpu", "h200"], 16),
-        (
-            DEEPSEEK,
-            &["--gpu", "h200", "--attention-backend", "FLASHMLA"],
-            64,
-        ),
+        (DEEPSEEK, &["--gpu", "h200", "--attention-backend", "FLASHMLA"], 64),
         (DEEPSEEK, &["--gpu", "b200"], 32),
-        (
-            DEEPSEEK,
-            &["--gpu", "b200", "--attention-backend", "cutlass_mla"],
-            128,
-        ),
+        (DEEPSEEK, &["--gpu", "b200", "--attention-backend", "cutlass_mla"], 128),
         (DEEPSEEK, &["--gpu", "b200", "--block-size", "64"], 64),
         (DEEPSEEK, &[], 16),
     ] {
         let engine = of(model, words);
         assert_eq!(engine.block_size, expected, "{model} {words:?}");
-        assert_eq!(
-            engine.memory.block_size_typed,
-            words.contains(&"--block-size")
-        );
+        assert_eq!(engine.memory.block_size_typed, words.contains(&"--block-size"));
     }
 }
 
@@ -287,22 +196,11 @@ fn cuda_graph_sizes_follow_flags() {
     assert!(sizes(&["-cc.cudagraph_mode=NONE"]).is_empty());
     assert_eq!(sizes(&["--cudagraph-capture-sizes", "1", "8"]), [1, 8]);
     assert_eq!(sizes(&["-cc.cudagraph_capture_sizes=[4,2]"]), [2, 4]);
-    assert_eq!(
-        sizes(&["--max-cudagraph-capture-size", "64"]).last(),
-        Some(&64)
-    );
+    assert_eq!(sizes(&["--max-cudagraph-capture-size", "64"]).last(), Some(&64));
     let dense = sizes(&["--performance-mode", "interactivity"]);
     assert_eq!(dense[..32], (1..=32).collect::<Vec<u32>>());
-    let both = refused(&[
-        "--cudagraph-capture-sizes",
-        "8",
-        "--max-cudagraph-capture-size",
-        "4",
-    ]);
-    assert!(
-        both.contains("should be consistent with the max value"),
-        "{both}"
-    );
+    let both = refused(&["--cudagraph-capture-sizes", "8", "--max-cudagraph-capture-size", "4"]);
+    assert!(both.contains("should be consistent with the max value"), "{both}");
 }
 
 #[test]
@@ -332,10 +230,7 @@ fn gpus_that_share_a_context_hold_more_of_it() {
         |config: &vllm_sim_config::Config| config.engine.kv_cache.as_ref().unwrap().tokens as f64;
     let times = tokens(&shared) / tokens(&plain);
     assert!((times - 2.0).abs() < 0.01, "{times}");
-    assert_eq!(
-        refused(&["-tp", "4", "-dcp", "3"]),
-        "tp_size=4 must be divisible by dcp_size=3."
-    );
+    assert_eq!(refused(&["-tp", "4", "-dcp", "3"]), "tp_size=4 must be divisible by dcp_size=3.");
 }
 
 #[test]
@@ -383,18 +278,9 @@ fn encoder_budget_is_step_budget_or_one_item() {
 
 #[test]
 fn layer_groups_reject_fifo_preemption() {
-    let words = [
-        "vllm-sim",
-        "serve",
-        "openai/gpt-oss-20b",
-        "--gpu=H100",
-        "--preemption-mode=fifo",
-    ];
+    let words = ["vllm-sim", "serve", "openai/gpt-oss-20b", "--gpu=H100", "--preemption-mode=fifo"];
     let error = try_words(&words, &[]).unwrap_err();
-    assert!(
-        error.to_string().contains("--preemption-mode: fifo"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("--preemption-mode: fifo"), "{error}");
     let flat = [&words[..], &["--disable-hybrid-kv-cache-manager"]].concat();
     assert!(try_words(&flat, &[]).is_ok());
 }

@@ -22,9 +22,8 @@ fn names_are_unique_and_well_formed() {
     let mut seen = BTreeSet::new();
     for name in &names {
         assert!(seen.insert(*name), "{name} stands twice");
-        let letters = name
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        let letters =
+            name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         assert!(letters, "{name}");
     }
     let shorts: Vec<_> = all_effective_flags().flat_map(|flag| flag.shorts).collect();
@@ -34,26 +33,16 @@ fn names_are_unique_and_well_formed() {
 #[test]
 fn every_flag_has_help_and_a_default_that_can_be_read() {
     for flag in all_effective_flags() {
-        assert!(
-            flag.help.ends_with(['.', ']']) || flag.help.len() > 10,
-            "{}",
-            flag.name
-        );
+        assert!(flag.help.ends_with(['.', ']']) || flag.help.len() > 10, "{}", flag.name);
         assert!(flag.help.len() < 200, "{} says too much", flag.name);
         // In llm-d's command line these say nothing unless they are typed.
         let open = ["enable-prefix-caching", "enforce-eager"];
         if flag.kind == FlagKind::Switch && !open.contains(&flag.name) {
-            assert!(
-                flag.default_for_mode(CliMode::Llmd).is_some(),
-                "{}",
-                flag.name
-            );
+            assert!(flag.default_for_mode(CliMode::Llmd).is_some(), "{}", flag.name);
         }
     }
     assert!(
-        FlagGroup::ALL
-            .iter()
-            .all(|group| all_effective_flags().any(|flag| flag.group == *group))
+        FlagGroup::ALL.iter().all(|group| all_effective_flags().any(|flag| flag.group == *group))
     );
 }
 
@@ -69,10 +58,7 @@ fn no_flag_name_starts_with_no() {
 fn every_flag_of_vllm_serve_is_accepted() {
     let golden = include_str!("../../../crates/config/src/vllm_serve_flags.txt");
     let mut missing = Vec::new();
-    for line in golden
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    {
+    for line in golden.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (name, rest) = line.split_once(' ').unwrap();
         let takes = rest.split(' ').next().unwrap();
         let ours =
@@ -103,27 +89,17 @@ fn every_flag_of_vllm_serve_is_accepted() {
 fn flags_of_earlier_releases_are_refused_as_vllm_refuses_them() {
     let read = |words: &[&str]| try_words(&[&["vllm", "serve", "m"], words].concat(), &[]);
     assert_eq!(
-        read(&["--use-v2-block-manager", "--num-scheduler-steps", "8"])
-            .unwrap_err()
-            .to_string(),
+        read(&["--use-v2-block-manager", "--num-scheduler-steps", "8"]).unwrap_err().to_string(),
         "unrecognized arguments: --num-scheduler-steps (vLLM 0.33.0 has no such flag; \
          --vllm-version 0.9 takes it)"
     );
     let steps = ["--num-scheduler-steps", "8", "--vllm-version"];
-    for (version, taken) in [
-        ("0.9.2", true),
-        ("v0.8.5", true),
-        ("0.10.0", false),
-        ("dev", true),
-    ] {
+    for (version, taken) in [("0.9.2", true), ("v0.8.5", true), ("0.10.0", false), ("dev", true)] {
         let words = [&steps[..], &[version]].concat();
         assert_eq!(read(&words).is_ok(), taken, "{version}");
     }
     let llmd = ["vllm-sim", "--model", "m", "--num-scheduler-steps", "8"];
-    assert_eq!(
-        try_words(&llmd, &[]).unwrap().ignored,
-        ["--num-scheduler-steps"]
-    );
+    assert_eq!(try_words(&llmd, &[]).unwrap().ignored, ["--num-scheduler-steps"]);
 }
 
 #[test]
@@ -167,10 +143,8 @@ fn every_flag_can_be_set_by_its_variable() {
             _ => continue,
         };
         let name = flag.env_name();
-        let error = try_words(
-            &["vllm-sim", "--model", "m", "--fake-metrics", "{}"],
-            &[(&name, good)],
-        );
+        let error =
+            try_words(&["vllm-sim", "--model", "m", "--fake-metrics", "{}"], &[(&name, good)]);
         // A value that cannot be right is refused, so the variable was read.
         if flag.name != "fake-metrics" {
             assert!(error.is_err(), "{name}");
@@ -191,14 +165,8 @@ fn page(line: &str) -> String {
 fn the_programs_page_fits_a_screen_and_names_every_command() {
     let text = page("vllm-sim --help");
     assert!(text.lines().count() <= 60, "{text}");
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 80),
-        "{text}"
-    );
-    for command in TOOL_COMMANDS
-        .into_iter()
-        .chain(["serve", "launch", "config", "version"])
-    {
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for command in TOOL_COMMANDS.into_iter().chain(["serve", "launch", "config", "version"]) {
         let named =
             text.contains(&format!("\n  {command} ")) || text.contains(&format!(" {command}"));
         assert!(named, "{command}");
@@ -210,10 +178,7 @@ fn the_programs_page_fits_a_screen_and_names_every_command() {
         let flags = page(&format!("vllm-sim --help={word}"));
         assert!(flags.contains("  --"), "{word}");
     }
-    assert_eq!(
-        [page("vllm-sim -h"), page("vllm-sim help")],
-        [text.clone(), text]
-    );
+    assert_eq!([page("vllm-sim -h"), page("vllm-sim help")], [text.clone(), text]);
 }
 
 #[test]

@@ -45,10 +45,7 @@ seed: 100100100
 fn a_file_can_contain_the_whole_configuration() {
     let loaded = with_file(LLMD, &[], &[]);
     let config = &loaded.config;
-    assert_eq!(
-        (config.server.port, config.content.seed),
-        (8001, Some(100_100_100))
-    );
+    assert_eq!((config.server.port, config.content.seed), (8001, Some(100_100_100)));
     assert_eq!(config.model.served_names, ["model1", "model2"]);
     assert_eq!(config.lora.modules[1].path, "/path/to/lora2");
     assert_eq!(config.engine.timing.delays.ttft.0, Duration::from_secs(2));
@@ -94,28 +91,18 @@ fn empty_list_overrides_file_list() {
 
 #[test]
 fn the_environment_overrides_the_file_and_not_the_command_line() {
-    let vars = [
-        ("SIM_MODEL", "env-model"),
-        ("PYTHONHASHSEED", "7"),
-        ("VLLM_SIM_PORT", "9000"),
-    ];
+    let vars = [("SIM_MODEL", "env-model"), ("PYTHONHASHSEED", "7"), ("VLLM_SIM_PORT", "9000")];
     let config = with_file("model: file-model\nhash-seed: file\n", &[], &vars).config;
     assert_eq!(config.model.name, "env-model");
     assert_eq!(
-        (
-            config.engine.prefix_cache.hash_seed.as_deref(),
-            config.server.port
-        ),
+        (config.engine.prefix_cache.hash_seed.as_deref(), config.server.port),
         (Some("7"), 9000)
     );
     let words = ["--model", "typed", "--port", "1", "--hash-seed", "x"];
     let config = with_file("model: file-model\n", &words, &vars).config;
     assert_eq!(config.model.name, "typed");
     assert_eq!(
-        (
-            config.engine.prefix_cache.hash_seed.as_deref(),
-            config.server.port
-        ),
+        (config.engine.prefix_cache.hash_seed.as_deref(), config.server.port),
         (Some("x"), 1)
     );
 }
@@ -171,21 +158,9 @@ fn vllms_variables_are_read() {
         vllm_sim_observe::otel::OtlpProtocol::HttpProtobuf
     );
     assert_eq!(config.model.tokenizer.hf_token.as_deref(), Some("hf"));
-    assert_eq!(
-        config.model.tokenizer.cache_dir.unwrap().to_str(),
-        Some("/cache/hub")
-    );
-    assert_eq!(
-        (
-            config.lora.modules.len(),
-            config.faults.rates.failures.len()
-        ),
-        (1, 2)
-    );
-    assert_eq!(
-        config.engine.timing.delays.ttft.0,
-        Duration::from_micros(1500)
-    );
+    assert_eq!(config.model.tokenizer.cache_dir.unwrap().to_str(), Some("/cache/hub"));
+    assert_eq!((config.lora.modules.len(), config.faults.rates.failures.len()), (1, 2));
+    assert_eq!(config.engine.timing.delays.ttft.0, Duration::from_micros(1500));
 }
 
 #[test]
@@ -193,16 +168,8 @@ fn invalid_value_error_names_its_layer() {
     let error = try_words(&["vllm-sim", "--model", "m"], &[("VLLM_SIM_PORT", "x")]).unwrap_err();
     let text = r#"--port: "x" is not a whole number (from environment VLLM_SIM_PORT)"#;
     assert_eq!(error.to_string(), text);
-    let error = try_words(
-        &["vllm", "serve", "m"],
-        &[("VLLM_SERVER_DEV_MODE", "maybe")],
-    );
-    assert!(
-        error
-            .unwrap_err()
-            .to_string()
-            .contains("VLLM_SERVER_DEV_MODE")
-    );
+    let error = try_words(&["vllm", "serve", "m"], &[("VLLM_SERVER_DEV_MODE", "maybe")]);
+    assert!(error.unwrap_err().to_string().contains("VLLM_SERVER_DEV_MODE"));
 }
 
 #[test]
@@ -213,10 +180,7 @@ fn an_unknown_key_is_a_warning_or_an_error() {
     let [warning] = &loaded.warnings[..] else {
         panic!("one warning was expected: {:?}", loaded.warnings);
     };
-    assert!(
-        warning.contains("max-num-seq; did you mean max-num-seqs?"),
-        "{warning}"
-    );
+    assert!(warning.contains("max-num-seq; did you mean max-num-seqs?"), "{warning}");
     let file = file(text);
     let path = file.path().to_str().unwrap();
     let error = try_words(&["vllm-sim", "--strict-config", "--config", path], &[]).unwrap_err();
@@ -227,35 +191,22 @@ fn an_unknown_key_is_a_warning_or_an_error() {
 fn later_files_override_earlier_ones() {
     let (a, b) = (file("model: a\nport: 1\n"), file("model: b\n"));
     let (a, b) = (a.path().to_str().unwrap(), b.path().to_str().unwrap());
-    let config = try_words(&["vllm-sim", "--config", a, "--config", b], &[])
-        .unwrap()
-        .config;
+    let config = try_words(&["vllm-sim", "--config", a, "--config", b], &[]).unwrap().config;
     assert_eq!((config.model.name.as_str(), config.server.port), ("b", 1));
-    let config = try_words(&["vllm-sim", "--config", b, "--config", a], &[])
-        .unwrap()
-        .config;
+    let config = try_words(&["vllm-sim", "--config", b, "--config", a], &[]).unwrap().config;
     assert_eq!(config.model.name, "a");
 }
 
 #[test]
 fn bad_files_are_refused_by_name() {
-    for (text, why) in [
-        ("- a\n- b\n", "a mapping of flag names"),
-        ("a: [\n", "not YAML"),
-    ] {
+    for (text, why) in [("- a\n- b\n", "a mapping of flag names"), ("a: [\n", "not YAML")] {
         let file = file(text);
         let path = file.path().to_str().unwrap();
-        let error = try_words(&["vllm-sim", "--config", path], &[])
-            .unwrap_err()
-            .to_string();
+        let error = try_words(&["vllm-sim", "--config", path], &[]).unwrap_err().to_string();
         assert!(error.starts_with(path) && error.contains(why), "{error}");
     }
     let error = try_words(&["vllm-sim", "--config", "/does/not/exist.yaml"], &[]).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("--config /does/not/exist.yaml: ")
-    );
+    assert!(error.to_string().starts_with("--config /does/not/exist.yaml: "));
     assert!(with_file("", &["--model", "m"], &[]).warnings.is_empty());
 }
 
@@ -265,13 +216,7 @@ fn a_file_may_spell_keys_with_underscores_and_hold_vllms_flags() {
                 kv_transfer_config:\n  kv_connector: NixlConnector\n  kv_role: kv_both\n\
                 v: 5\n";
     let loaded = with_file(text, &[], &[]);
-    assert_eq!(
-        (
-            loaded.config.model.name.as_str(),
-            loaded.config.engine.max_num_seqs
-        ),
-        ("m", 9)
-    );
+    assert_eq!((loaded.config.model.name.as_str(), loaded.config.engine.max_num_seqs), ("m", 9));
     assert_eq!(loaded.ignored, ["--enable-eplb"]);
     let transfer = loaded.config.kv_transfer.unwrap();
     assert_eq!(transfer.connector, Some(KvConnector::Nixl));
@@ -301,31 +246,17 @@ fn llmd_latency_profile_is_in_microseconds() {
 
 #[test]
 fn the_addresses_that_kubernetes_gives_services_are_no_ports() {
-    let vars = [
-        ("VLLM_SIM_PORT", "tcp://10.0.0.7:8000"),
-        ("VLLM_SIM_GRPC_PORT", "tcp://10.0.0.8:9000"),
-    ];
+    let vars =
+        [("VLLM_SIM_PORT", "tcp://10.0.0.7:8000"), ("VLLM_SIM_GRPC_PORT", "tcp://10.0.0.8:9000")];
     let loaded = try_words(&["vllm-sim", "--model", "m"], &vars).unwrap();
-    assert_eq!(
-        (loaded.config.server.port, loaded.config.server.grpc_port),
-        (8000, None)
-    );
+    assert_eq!((loaded.config.server.port, loaded.config.server.grpc_port), (8000, None));
     assert_eq!(loaded.warnings.len(), 2);
 }
 
 #[test]
 fn empty_env_variable_is_ignored() {
-    let vars = [
-        ("SIM_MODEL", ""),
-        ("VLLM_API_KEY", "a,b"),
-        ("VLLM_LOGGING_LEVEL", "WARNING"),
-    ];
-    let config = try_words(&["vllm-sim", "--model", "m"], &vars)
-        .unwrap()
-        .config;
-    assert_eq!(
-        (config.model.name.as_str(), config.server.api_keys),
-        ("m", vec!["a,b".to_owned()])
-    );
+    let vars = [("SIM_MODEL", ""), ("VLLM_API_KEY", "a,b"), ("VLLM_LOGGING_LEVEL", "WARNING")];
+    let config = try_words(&["vllm-sim", "--model", "m"], &vars).unwrap().config;
+    assert_eq!((config.model.name.as_str(), config.server.api_keys), ("m", vec!["a,b".to_owned()]));
     assert_eq!(config.server.log.level, vllm_sim_config::LogLevel::Warn);
 }

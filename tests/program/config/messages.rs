@@ -8,96 +8,45 @@ const MESSAGES: &[(&[&str], &str)] = &[
     (&["--mode", "hello"], "invalid mode 'hello'"),
     (&["--port", "-50"], "invalid port"),
     (&["--port", "65536"], "invalid port"),
+    (&["--inter-token-latency", "-1s"], "inter token latency cannot be negative"),
     (
-        &["--inter-token-latency", "-1s"],
-        "inter token latency cannot be negative",
-    ),
-    (
-        &[
-            "--inter-token-latency",
-            "1000ms",
-            "--inter-token-latency-std-dev",
-            "-1s",
-        ],
+        &["--inter-token-latency", "1000ms", "--inter-token-latency-std-dev", "-1s"],
         "inter token latency standard deviation cannot be negative",
     ),
     (
-        &[
-            "--inter-token-latency",
-            "1000ms",
-            "--inter-token-latency-std-dev",
-            "301ms",
-        ],
+        &["--inter-token-latency", "1000ms", "--inter-token-latency-std-dev", "301ms"],
         "inter token latency standard deviation cannot be more than 30% of inter token latency",
     ),
+    (&["--time-to-first-token", "-1"], "time to first token cannot be negative"),
     (
-        &["--time-to-first-token", "-1"],
-        "time to first token cannot be negative",
-    ),
-    (
-        &[
-            "--time-to-first-token-std-dev",
-            "10ms",
-            "--time-to-first-token-std-dev",
-            "-1ms",
-        ],
+        &["--time-to-first-token-std-dev", "10ms", "--time-to-first-token-std-dev", "-1ms"],
         "time to first token standard deviation cannot be negative",
     ),
     (
-        &[
-            "--time-to-first-token",
-            "2000",
-            "--time-to-first-token-std-dev",
-            "3000ms",
-        ],
+        &["--time-to-first-token", "2000", "--time-to-first-token-std-dev", "3000ms"],
         "time to first token standard deviation cannot be more than 30% of time to first token",
     ),
-    (
-        &["--time-to-generate-image", "-1ms"],
-        "time to generate image cannot be negative",
-    ),
+    (&["--time-to-generate-image", "-1ms"], "time to generate image cannot be negative"),
     (
         &["--time-to-generate-image-std-dev", "-1ms"],
         "time to generate image standard deviation cannot be negative",
     ),
     (
-        &[
-            "--time-to-generate-image",
-            "1s",
-            "--time-to-generate-image-std-dev",
-            "500ms",
-        ],
+        &["--time-to-generate-image", "1s", "--time-to-generate-image-std-dev", "500ms"],
         "time to generate image standard deviation cannot be more than 30%",
     ),
-    (
-        &["--kv-cache-transfer-latency", "-1ms"],
-        "kv-cache transfer time cannot be negative",
-    ),
+    (&["--kv-cache-transfer-latency", "-1ms"], "kv-cache transfer time cannot be negative"),
     (
         &["--kv-cache-transfer-latency-std-dev", "-35ms"],
         "kv-cache transfer time standard deviation cannot be negative",
     ),
     (
-        &[
-            "--kv-cache-transfer-latency",
-            "70ms",
-            "--kv-cache-transfer-latency-std-dev",
-            "35ms",
-        ],
+        &["--kv-cache-transfer-latency", "70ms", "--kv-cache-transfer-latency-std-dev", "35ms"],
         "kv-cache transfer standard deviation cannot be more than 30% of kv-cache transfer",
     ),
-    (
-        &["--prefill-overhead", "-1ms"],
-        "prefill overhead cannot be negative",
-    ),
-    (
-        &["--prefill-time-per-token", "-1ms"],
-        "prefill time per token cannot be negative",
-    ),
-    (
-        &["--prefill-time-std-dev", "-1ms"],
-        "prefill time standard deviation cannot be negative",
-    ),
+    (&["--prefill-overhead", "-1ms"], "prefill overhead cannot be negative"),
+    (&["--prefill-time-per-token", "-1ms"], "prefill time per token cannot be negative"),
+    (&["--prefill-time-std-dev", "-1ms"], "prefill time standard deviation cannot be negative"),
     (
         &["--kv-cache-transfer-time-per-token", "-1ms"],
         "kv-cache transfer time per token cannot be negative",
@@ -106,39 +55,18 @@ const MESSAGES: &[(&[&str], &str)] = &[
         &["--kv-cache-transfer-time-std-dev", "-1ms"],
         "kv-cache transfer time standard deviation cannot be negative",
     ),
-    (
-        &["--time-factor-under-load", "0"],
-        "time factor under load cannot be less than 1.0",
-    ),
+    (&["--time-factor-under-load", "0"], "time factor under load cannot be less than 1.0"),
     (&["--max-loras", "0"], "max LoRAs cannot be less than 1"),
-    (
-        &["--max-loras", "15", "--max-cpu-loras", "5"],
-        "max CPU LoRAs cannot be less than max LoRAs",
-    ),
+    (&["--max-loras", "15", "--max-cpu-loras", "5"], "max CPU LoRAs cannot be less than max LoRAs"),
     (&["--lora-modules", r#"{"path":"/p"}"#], "empty LoRA name"),
     (
-        &[
-            "--lora-modules",
-            r#"{"name":"a","path":"/p","base_model_name":"other"}"#,
-        ],
+        &["--lora-modules", r#"{"name":"a","path":"/p","base_model_name":"other"}"#],
         "unknown base model 'other' for LoRA 'a'",
     ),
-    (
-        &["--max-model-len", "0"],
-        "max model len cannot be less than 1",
-    ),
-    (
-        &["--max-num-seqs", "0"],
-        "max num seqs cannot be less than 1",
-    ),
-    (
-        &["--max-num-seqs", "-1"],
-        "max num seqs cannot be less than 1",
-    ),
-    (
-        &["--max-waiting-queue-length", "-1"],
-        "max waiting queue size cannot be less than 0",
-    ),
+    (&["--max-model-len", "0"], "max model len cannot be less than 1"),
+    (&["--max-num-seqs", "0"], "max num seqs cannot be less than 1"),
+    (&["--max-num-seqs", "-1"], "max num seqs cannot be less than 1"),
+    (&["--max-waiting-queue-length", "-1"], "max waiting queue size cannot be less than 0"),
     (
         &["--max-tool-call-integer-param", "-10"],
         "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam",
@@ -171,123 +99,59 @@ const MESSAGES: &[(&[&str], &str)] = &[
         &["--block-size", "35"],
         "token block size should be one of the following: 8, 16, 32, 64, 128",
     ),
+    (&["--kv-cache-size", "-35"], "KV cache size cannot be negative"),
+    (&["--event-batch-size", "-35"], "event batch size cannot less than 1"),
     (
-        &["--kv-cache-size", "-35"],
-        "KV cache size cannot be negative",
-    ),
-    (
-        &["--event-batch-size", "-35"],
-        "event batch size cannot less than 1",
-    ),
-    (
-        &[
-            "--kv-events-replay-endpoint",
-            "tcp://*:6000",
-            "--kv-events-replay-queue-size",
-            "0",
-        ],
+        &["--kv-events-replay-endpoint", "tcp://*:6000", "--kv-events-replay-queue-size", "0"],
         "kv-events-replay-queue-size cannot be less than 1",
     ),
     (
-        &[
-            "--kv-events-replay-endpoint",
-            "tcp://*:5558",
-            "--data-parallel-size",
-            "2",
-        ],
+        &["--kv-events-replay-endpoint", "tcp://*:5558", "--data-parallel-size", "2"],
         "zmq-endpoint (tcp://127.0.0.1:5557) and kv-events-replay-endpoint (tcp://*:5558) ports collide",
     ),
-    (
-        &["--failure-injection-rate", "150"],
-        "failure injection rate should be between 0 and 100",
-    ),
-    (
-        &["--failure-injection-rate", "-10"],
-        "failure injection rate should be between 0 and 100",
-    ),
-    (
-        &["--image-emission-rate", "101"],
-        "image emission rate should be between 0 and 100",
-    ),
+    (&["--failure-injection-rate", "150"], "failure injection rate should be between 0 and 100"),
+    (&["--failure-injection-rate", "-10"], "failure injection rate should be between 0 and 100"),
+    (&["--image-emission-rate", "101"], "image emission rate should be between 0 and 100"),
     (&["--failure-types", "x"], "invalid failure type 'x'"),
+    (&["--data-parallel-size", "15"], "data parallel size must be between 1 and 8"),
+    (&["--data-parallel-rank", "15"], "data parallel rank must be between 0 and 7"),
+    (&["--ssl-certfile", "c.pem"], "both ssl-certfile and ssl-keyfile must be provided together"),
     (
-        &["--data-parallel-size", "15"],
-        "data parallel size must be between 1 and 8",
-    ),
-    (
-        &["--data-parallel-rank", "15"],
-        "data parallel rank must be between 0 and 7",
-    ),
-    (
-        &["--ssl-certfile", "c.pem"],
-        "both ssl-certfile and ssl-keyfile must be provided together",
-    ),
-    (
-        &[
-            "--ssl-certfile",
-            "c",
-            "--ssl-keyfile",
-            "k",
-            "--self-signed-certs",
-        ],
+        &["--ssl-certfile", "c", "--ssl-keyfile", "k", "--self-signed-certs"],
         "cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile",
     ),
     (
         &["--dataset-url", "https://example.com/x"],
         "dataset-path is required when dataset-url is set",
     ),
-    (
-        &["--replay-timing"],
-        "dataset-path is required when replay-timing is set",
-    ),
+    (&["--replay-timing"], "dataset-path is required when replay-timing is set"),
     (
         &["--dataset-path", "p", "--dataset-sha256", "abc"],
         "dataset-sha256 must be 64 hex digits, got \"abc\"",
     ),
     (
-        &[
-            "--dataset-path",
-            "p",
-            "--replay-timing",
-            "--scheduler",
-            "vllm",
-        ],
+        &["--dataset-path", "p", "--replay-timing", "--scheduler", "vllm"],
         "--replay-timing releases each token at its recorded time, so it needs --scheduler pool",
     ),
-    (
-        &["--dataset-path", "p", "--mode", "echo"],
-        "dataset cannot be defined in echo mode",
-    ),
-    (
-        &["--latency-calculator", "hello"],
-        "unknown latency-calculator",
-    ),
+    (&["--dataset-path", "p", "--mode", "echo"], "dataset cannot be defined in echo mode"),
+    (&["--latency-calculator", "hello"], "unknown latency-calculator"),
     (
         &["--global-cache-hit-threshold", "1.1"],
         "global cache hit threshold must be between in range [0, 1]",
     ),
-    (
-        &["--default-embedding-dimensions", "0"],
-        "default embedding dimensions must be at least 1",
-    ),
+    (&["--default-embedding-dimensions", "0"], "default embedding dimensions must be at least 1"),
     (
         &["--max-request-body-size-mb", "513"],
         "max-request-body-size-mb must be between 1 MB and 512 MB",
     ),
     // Ours: the field, what was given, what is allowed.
-    (
-        &["--port", "many"],
-        r#"--port: "many" is not a whole number (from command line)"#,
-    ),
+    (&["--port", "many"], r#"--port: "many" is not a whole number (from command line)"#),
     (
         &["--scheduler", "vlm"],
         r#"--scheduler: "vlm" is not one of pool, vllm, sglang; did you mean vllm?"#,
     ),
     (&["--log-http=perhaps"], "is not true or false"),
-    (
-        &["--inter-token-latency", "5 minutes"],
-        "is not a duration such as 1.5s",
-    ),
+    (&["--inter-token-latency", "5 minutes"], "is not a duration such as 1.5s"),
     (
         &["--time-to-first-token", "25h"],
         r#"--time-to-first-token: "25h" is not a duration of at most 24h (from command line)"#,
@@ -299,14 +163,8 @@ const MESSAGES: &[(&[&str], &str)] = &[
     (&["--watermark", "nan"], "is not a number"),
     (&["--port"], "--port needs a value"),
     (&["--lora-modules", "a"], "is not name=path, or JSON"),
-    (
-        &["--lora-modules", "a=/1", "a=/2"],
-        "two LoRA modules have the name 'a'",
-    ),
-    (
-        &["--fingerprint-mode", "custom"],
-        "requires --fingerprint-value",
-    ),
+    (&["--lora-modules", "a=/1", "a=/2"], "two LoRA modules have the name 'a'"),
+    (&["--fingerprint-mode", "custom"], "requires --fingerprint-value"),
     (&["--tool-call-parser", "hermit"], "did you mean hermes?"),
     (
         &["--tool-call-parser", "hermit"],
@@ -316,18 +174,12 @@ const MESSAGES: &[(&[&str], &str)] = &[
         &["--reasoning-parser", "deepseek-r1"],
         "invalid reasoning parser: deepseek-r1 (chose from { beam,",
     ),
-    (
-        &["--reasoning-ratio", "2"],
-        "reasoning-ratio must be between 0 and 1",
-    ),
+    (&["--reasoning-ratio", "2"], "reasoning-ratio must be between 0 and 1"),
     (
         &["--enable-per-request-metrics", "--disable-log-stats"],
         "--enable-per-request-metrics requires engine statistics logging",
     ),
-    (
-        &["--data-parallel-external-lb", "--data-parallel-hybrid-lb"],
-        "cannot be used together",
-    ),
+    (&["--data-parallel-external-lb", "--data-parallel-hybrid-lb"], "cannot be used together"),
     (
         &["--scheduler", "pool", "--latency-profile", "x.npz"],
         "the pool scheduler uses fixed delays instead of step times",
@@ -343,10 +195,7 @@ const MESSAGES: &[(&[&str], &str)] = &[
         "unknown key in --kv-events-config: endpont; did you mean endpoint?",
     ),
     (&["--kv-events-config", "{"], "is not JSON"),
-    (
-        &["--kv-transfer-config.kv_role", "both"],
-        "is not one of kv_producer, kv_consumer, kv_both",
-    ),
+    (&["--kv-transfer-config.kv_role", "both"], "is not one of kv_producer, kv_consumer, kv_both"),
     (
         &["--speculative-config", r#"{"method":"ngram"}"#],
         "num_speculative_tokens must be provided with speculative model unless",
@@ -387,18 +236,10 @@ const MESSAGES: &[(&[&str], &str)] = &[
         "prompt_lookup_min=4 must be <= prompt_lookup_max=3",
     ),
     (
-        &[
-            "--spec-method",
-            "ngram",
-            "--speculative-config",
-            r#"{"method":"ngram"}"#,
-        ],
+        &["--spec-method", "ngram", "--speculative-config", r#"{"method":"ngram"}"#],
         "--spec-method and --speculative-config['method'] are mutually exclusive",
     ),
-    (
-        &["--port", "65530", "--data-parallel-size", "8"],
-        "invalid port: 8 ranks",
-    ),
+    (&["--port", "65530", "--data-parallel-size", "8"], "invalid port: 8 ranks"),
 ];
 
 #[test]
@@ -411,14 +252,8 @@ fn config_errors_match_upstream_text() {
 
 /// Fake metrics, and what the refusal says.
 const FAKE: &[(&str, &str)] = &[
-    (
-        r#"{"running-requests":-10}"#,
-        "fake metrics request counters cannot be negative",
-    ),
-    (
-        r#"{"running-requests":"foo:0:8:10s"}"#,
-        "invalid fake metrics generation function foo",
-    ),
+    (r#"{"running-requests":-10}"#, "fake metrics request counters cannot be negative"),
+    (r#"{"running-requests":"foo:0:8:10s"}"#, "invalid fake metrics generation function foo"),
     (
         r#"{"waiting-requests":"squarewave:0:8:170"}"#,
         "unknown format in fake metric generation function: time: missing unit in duration",
@@ -431,10 +266,7 @@ const FAKE: &[(&str, &str)] = &[
         r#"{"waiting-requests":"rampreset:0:8"}"#,
         "need func:start:end:period in fake metric generation function",
     ),
-    (
-        r#"{"kv-cache-usage":40}"#,
-        "fake metrics KV cache usage must be between 0 and 1",
-    ),
+    (r#"{"kv-cache-usage":40}"#, "fake metrics KV cache usage must be between 0 and 1"),
     (
         r#"{"kv-cache-usage":"ramp:0:-8:10s"}"#,
         "invalid fake metrics generation parameter: start and end must not be negative",
@@ -496,16 +328,8 @@ fn fake_metrics_errors_match_llmd_text() {
         let text = refusal(&["--fake-metrics", json]);
         assert!(text.contains(message), "{json}: {text}");
     }
-    let text = refusal(&[
-        "--fake-metrics",
-        "{}",
-        "--fake-metrics-refresh-interval",
-        "-20s",
-    ]);
-    assert!(
-        text.contains("fake metrics refresh interval must be positive"),
-        "{text}"
-    );
+    let text = refusal(&["--fake-metrics", "{}", "--fake-metrics-refresh-interval", "-20s"]);
+    assert!(text.contains("fake metrics refresh interval must be positive"), "{text}");
 }
 
 #[test]
@@ -515,21 +339,12 @@ fn vllms_command_line_refuses_in_vllms_words() {
             &["--enable-auto-tool-choice"][..],
             "--enable-auto-tool-choice requires --tool-call-parser",
         ),
+        (&["--enable-log-outputs"], "--enable-log-outputs requires --enable-log-requests"),
         (
-            &["--enable-log-outputs"],
-            "--enable-log-outputs requires --enable-log-requests",
-        ),
-        (
-            &[
-                "--kv-transfer-config",
-                r#"{"kv_connector":"NixlConnector"}"#,
-            ],
+            &["--kv-transfer-config", r#"{"kv_connector":"NixlConnector"}"#],
             "Please specify kv_role when kv_connector is set",
         ),
-        (
-            &["--data-parallel-rank", "2", "-dp", "2"],
-            "data parallel rank must be between 0 and 1",
-        ),
+        (&["--data-parallel-rank", "2", "-dp", "2"], "data parallel rank must be between 0 and 1"),
         (&["again"], r#"unexpected word "again""#),
     ] {
         let words = [&["vllm-sim", "serve", "m"], words].concat();
@@ -548,18 +363,12 @@ fn vllms_command_line_allows_what_only_llm_d_forbids() {
 #[test]
 fn an_unknown_flag_suggests_the_nearest_one() {
     for (typed, text) in [
-        (
-            "--max-num-seq-s",
-            "unknown flag --max-num-seq-s; did you mean --max-num-seqs?",
-        ),
+        ("--max-num-seq-s", "unknown flag --max-num-seq-s; did you mean --max-num-seqs?"),
         (
             "--inter-token-latancy=5",
             "unknown flag --inter-token-latancy; did you mean --inter-token-latency?",
         ),
-        (
-            "--enforce-eagre",
-            "unknown flag --enforce-eagre; did you mean --enforce-eager?",
-        ),
+        ("--enforce-eagre", "unknown flag --enforce-eagre; did you mean --enforce-eager?"),
         ("--zzzzzzzzzz", "unknown flag --zzzzzzzzzz"),
         ("-x", "unknown flag -x"),
     ] {

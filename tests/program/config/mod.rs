@@ -1,9 +1,6 @@
 //! Configuration: what was typed → what is served. No server starts here.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod chart;
 mod cli_modes;

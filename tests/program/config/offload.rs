@@ -38,19 +38,10 @@ fn offload_size_covers_all_gpus() {
     assert_eq!(sized(&["--gpu", "H100", "-tp", "4"]), (32_768, 4, 10));
     assert_eq!(sized(&["--gpu", "A100"]), (32_768, 1, 87));
     assert_eq!(sized(&["--gpu", "GH200"]), (32_768, 1, 5));
-    assert_eq!(
-        sized(&["--gpu", "H100", "--kv-cache-dtype", "fp8"]),
-        (65_536, 1, 20)
-    );
+    assert_eq!(sized(&["--gpu", "H100", "--kv-cache-dtype", "fp8"]), (65_536, 1, 20));
     let slow = ["--gpu", "H100", "--kv-offloading-bandwidth", "2.097152"];
     assert_eq!(sized(&slow), (32_768, 1, 1000));
-    let typed = [
-        "m",
-        "--kv-offloading-size",
-        "1",
-        "--kv-bytes-per-token",
-        "1024",
-    ];
+    let typed = ["m", "--kv-offloading-size", "1", "--kv-bytes-per-token", "1024"];
     assert_eq!(size(&typed).0, 65_536);
 }
 
@@ -74,19 +65,12 @@ fn offload_chunk_is_block_of_layer_group() {
         served(&[&gemma[..], &["--kv-transfer-config", &config]].concat())
     };
     let large = json!({"cpu_bytes_to_use": 1e9, "blocks_per_chunk": 2});
-    let refused = config("OffloadingConnector", large)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        refused.contains("chunks of 2 blocks are not simulated"),
-        "{refused}"
-    );
+    let refused = config("OffloadingConnector", large).unwrap_err().to_string();
+    assert!(refused.contains("chunks of 2 blocks are not simulated"), "{refused}");
     // One that knows a single group has windows kept whole.
     let lmcache = config("LMCacheConnectorV1", json!({})).unwrap();
-    let said = lmcache
-        .warnings
-        .iter()
-        .any(|text| text.contains("supports a single group of layers"));
+    let said =
+        lmcache.warnings.iter().any(|text| text.contains("supports a single group of layers"));
     assert!(said, "{:?}", lmcache.warnings);
     let plan = lmcache.config.engine.kv_cache.unwrap().plan;
     assert_eq!((plan.full_groups, plan.sparse_groups), (1, 0));
@@ -106,15 +90,9 @@ fn connectors_are_read_as_vllm_reads_them() {
     assert!(native.outputs);
     assert_eq!(native.eviction, HostEvictionPolicy::Lru);
     let arc = json!({"cpu_bytes_to_use": 1 << 30, "eviction_policy": "arc"});
-    assert_eq!(
-        tier("OffloadingConnector", arc).eviction,
-        HostEvictionPolicy::Arc
-    );
+    assert_eq!(tier("OffloadingConnector", arc).eviction, HostEvictionPolicy::Arc);
     let simple = tier("SimpleCPUOffloadConnector", json!({}));
-    assert_eq!(
-        (simple.rules, simple.chunks),
-        (OffloadConnector::Simple, 4096)
-    );
+    assert_eq!((simple.rules, simple.chunks), (OffloadConnector::Simple, 4096));
     let of_two = json!({"connectors": [
         {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
         {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
@@ -125,11 +103,7 @@ fn connectors_are_read_as_vllm_reads_them() {
 #[test]
 fn unsupported_offload_settings_are_rejected() {
     for (name, extra, message) in [
-        (
-            "OffloadingConnector",
-            json!({}),
-            "cpu_bytes_to_use must be specified",
-        ),
+        ("OffloadingConnector", json!({}), "cpu_bytes_to_use must be specified"),
         (
             "OffloadingConnector",
             json!({"cpu_bytes_to_use": 1e9, "eviction_policy": "fifo"}),
@@ -155,16 +129,8 @@ fn unsupported_offload_settings_are_rejected() {
             json!({"cpu_bytes_to_use": 1e9, "block_size": 40}),
             "a whole number of blocks",
         ),
-        (
-            "OffloadingConnector",
-            json!({"cpu_bytes_to_use": "much"}),
-            "a number of at least 0",
-        ),
-        (
-            "SimpleCPUOffloadConnector",
-            json!({"lazy_offload": true}),
-            "lazy_offload",
-        ),
+        ("OffloadingConnector", json!({"cpu_bytes_to_use": "much"}), "a number of at least 0"),
+        ("SimpleCPUOffloadConnector", json!({"lazy_offload": true}), "lazy_offload"),
         (
             "SimpleCPUOffloadConnector",
             json!({"kv_offload_backend": "disk"}),
@@ -179,38 +145,17 @@ fn unsupported_offload_settings_are_rejected() {
 #[test]
 fn flags_without_effect_are_reported() {
     for (words, message) in [
+        (&["m", "--kv-offloading-size", "8"][..], "the KV cache size of a token is unknown"),
         (
-            &["m", "--kv-offloading-size", "8"][..],
-            "the KV cache size of a token is unknown",
-        ),
-        (
-            &[
-                "m",
-                "--kv-offloading-size",
-                "8",
-                "--kv-offloading-backend",
-                "lmcache",
-            ],
+            &["m", "--kv-offloading-size", "8", "--kv-offloading-backend", "lmcache"],
             "an LMCache server",
         ),
+        (&["m", "--kv-offloading-size", "8", "--scheduler", "pool"], "it needs --scheduler vllm"),
         (
-            &["m", "--kv-offloading-size", "8", "--scheduler", "pool"],
-            "it needs --scheduler vllm",
-        ),
-        (
-            &[
-                "m",
-                "--kv-offloading-size",
-                "0.000001",
-                "--kv-bytes-per-token",
-                "1000",
-            ],
+            &["m", "--kv-offloading-size", "0.000001", "--kv-bytes-per-token", "1000"],
             "smaller than one block",
         ),
-        (
-            &["m", "--kv-offloading-bandwidth", "9"],
-            "nothing is offloaded",
-        ),
+        (&["m", "--kv-offloading-bandwidth", "9"], "nothing is offloaded"),
     ] {
         let loaded = served(words).unwrap();
         assert_eq!(loaded.config.engine.kv_offload, None);
@@ -255,11 +200,7 @@ fn wrong_key_error_names_flag_source() {
     let variable = ("VLLM_SIM_KV_TRANSFER_CONFIG", &*config);
     for (words, variables, source) in [
         (&typed[..], &[][..], "command line"),
-        (
-            &words,
-            &[variable],
-            "environment VLLM_SIM_KV_TRANSFER_CONFIG",
-        ),
+        (&words, &[variable], "environment VLLM_SIM_KV_TRANSFER_CONFIG"),
     ] {
         let refused = try_words(words, variables).unwrap_err().to_string();
         let told =
@@ -275,10 +216,7 @@ fn unsimulated_storage_tiers_are_rejected() {
     let config = json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
         "kv_connector_extra_config": extra})
     .to_string();
-    for model in [
-        &["m"][..],
-        &["meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100"],
-    ] {
+    for model in [&["m"][..], &["meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100"]] {
         let words = [model, &["--kv-transfer-config", &config]].concat();
         let refused = served(&words).unwrap_err().to_string();
         assert_eq!(

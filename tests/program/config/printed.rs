@@ -49,11 +49,9 @@ fn printed_config_can_be_loaded() {
 
 #[test]
 fn printed_lines_name_value_source() {
-    let text = read(
-        "vllm-sim --model m --port 1",
-        &[("VLLM_API_KEY", "secret"), ("POD_NAME", "p")],
-    )
-    .to_yaml();
+    let text =
+        read("vllm-sim --model m --port 1", &[("VLLM_API_KEY", "secret"), ("POD_NAME", "p")])
+            .to_yaml();
     for line in [
         "port: 1  # command line",
         "pod-name: p  # environment POD_NAME",
@@ -70,31 +68,18 @@ fn printed_lines_name_value_source() {
 fn effective_values_have_their_source() {
     let loaded = read("vllm-sim serve m --max-num-seqs 9", &[]);
     let of = |name: &str| {
-        let entry = loaded
-            .resolved_flags
-            .iter()
-            .find(|e| e.name == name)
-            .unwrap();
+        let entry = loaded.resolved_flags.iter().find(|e| e.name == name).unwrap();
         (entry.values.concat(), entry.source.clone())
     };
-    assert_eq!(
-        of("max-num-seqs"),
-        ("9".to_owned(), ValueSource::CommandLine)
-    );
-    assert_eq!(
-        of("max-model-len"),
-        ("32768".to_owned(), ValueSource::Derived)
-    );
+    assert_eq!(of("max-num-seqs"), ("9".to_owned(), ValueSource::CommandLine));
+    assert_eq!(of("max-model-len"), ("32768".to_owned(), ValueSource::Derived));
     assert_eq!(of("block-size"), ("16".to_owned(), ValueSource::Default));
 }
 
 #[test]
 fn admin_config_has_typed_values() {
-    let json = read(
-        "vllm-sim --model m --time-to-first-token 1500 --omni",
-        &[("HF_TOKEN", "x")],
-    )
-    .to_admin_json();
+    let json = read("vllm-sim --model m --time-to-first-token 1500 --omni", &[("HF_TOKEN", "x")])
+        .to_admin_json();
     assert_eq!(json["time-to-first-token"], "1.5s");
     assert_eq!(json["fake-metrics-refresh-interval"], "100ms");
     assert_eq!((&json["omni"], &json["port"]), (&json!(true), &json!(8000)));
@@ -115,10 +100,7 @@ fn admin_update_changes_allowed_flags() {
     let new = loaded.with_admin_update(&update).unwrap().config;
     assert_eq!(new.engine.timing.delays.ttft.0, Duration::from_millis(250));
     assert_eq!(new.engine.timing.delays.itl.0, Duration::from_millis(500));
-    assert_eq!(
-        (new.faults.rates.rate, new.faults.rates.failures.len()),
-        (42, 1)
-    );
+    assert_eq!((new.faults.rates.rate, new.faults.rates.failures.len()), (42, 1));
     assert_eq!(loaded.config.faults.rates.rate, 0);
 }
 
@@ -164,19 +146,10 @@ fn reset_restores_start_values() {
     let fake = json!({"loras": [], "running-requests": 3, "waiting-requests": 2});
     assert_eq!(both.config.metrics.fake, Some(fake));
     for (wrong, message) in [
-        (
-            json!({"reset": ["port"]}),
-            "field 'port' is not admin-configurable",
-        ),
-        (
-            json!({"reset": "failure-types"}),
-            "'reset' must be a list of fields",
-        ),
+        (json!({"reset": ["port"]}), "field 'port' is not admin-configurable"),
+        (json!({"reset": "failure-types"}), "'reset' must be a list of fields"),
     ] {
-        let text = loaded
-            .with_admin_update(&object(wrong))
-            .unwrap_err()
-            .to_string();
+        let text = loaded.with_admin_update(&object(wrong)).unwrap_err().to_string();
         assert!(text.contains(message), "{text}");
     }
 }
@@ -185,23 +158,14 @@ fn reset_restores_start_values() {
 fn invalid_admin_update_changes_nothing() {
     let loaded = read("vllm-sim --model m", &[]);
     for (update, message) in [
-        (
-            json!({"port": 9000}),
-            "field 'port' is not admin-configurable",
-        ),
+        (json!({"port": 9000}), "field 'port' is not admin-configurable"),
         (json!({"x": 1}), "field 'x' is not admin-configurable"),
         (
             json!({"failure-injection-rate": 150}),
             "failure injection rate should be between 0 and 100",
         ),
-        (
-            json!({"failure-types": ["bogus"]}),
-            "invalid failure type 'bogus'",
-        ),
-        (
-            json!({"time-to-first-token": "notaduration"}),
-            "time-to-first-token",
-        ),
+        (json!({"failure-types": ["bogus"]}), "invalid failure type 'bogus'"),
+        (json!({"time-to-first-token": "notaduration"}), "time-to-first-token"),
         (
             json!({"time-to-first-token": "1ms", "time-to-first-token-std-dev": "0.5ms"}),
             "cannot be more than 30%",
@@ -211,10 +175,7 @@ fn invalid_admin_update_changes_nothing() {
             "the simulator is reporting real metrics; fake metrics cannot be updated",
         ),
     ] {
-        let text = loaded
-            .with_admin_update(&object(update))
-            .unwrap_err()
-            .to_string();
+        let text = loaded.with_admin_update(&object(update)).unwrap_err().to_string();
         assert!(text.contains(message), "{text}");
     }
 }
@@ -229,9 +190,7 @@ fn fake_metrics_update_merges_keys() {
     let new = loaded.with_admin_update(&object(update)).unwrap();
     let fake = new.config.metrics.fake.clone().unwrap();
     assert_eq!(fake, json!({"running-requests": 7, "waiting-requests": 4}));
-    let again = new
-        .with_admin_update(&object(json!({"fake-metrics": {"loras": []}})))
-        .unwrap();
+    let again = new.with_admin_update(&object(json!({"fake-metrics": {"loras": []}}))).unwrap();
     assert_eq!(again.config.metrics.fake.unwrap()["running-requests"], 7);
 }
 

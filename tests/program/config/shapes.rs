@@ -11,9 +11,7 @@ use super::{env, refusal, serve, shell, sim, try_words};
 
 fn loaras(words: &[&str]) -> Vec<(String, String, Option<String>)> {
     let modules = sim(words).lora.modules;
-    let parts = modules
-        .into_iter()
-        .map(|m| (m.name, m.path, m.base_model_name));
+    let parts = modules.into_iter().map(|m| (m.name, m.path, m.base_model_name));
     parts.collect()
 }
 
@@ -28,10 +26,7 @@ fn lora_modules_accept_all_forms() {
         &["--lora-modules", &array],
         &[&format!("--lora-modules={array}")],
         &["--lora-modules", "a=/a", "--lora-modules", object_b],
-        &[
-            "--lora-modules",
-            r#"{"a":"/a","b":{"path":"/b","base_model_name":"m"}}"#,
-        ],
+        &["--lora-modules", r#"{"a":"/a","b":{"path":"/b","base_model_name":"m"}}"#],
         &["--lora", r#"{"name":"a","path":"/a"}"#, object_b],
     ] {
         assert_eq!(loaras(words), [a.clone(), b.clone()], "{words:?}");
@@ -68,12 +63,9 @@ fn switches_take_every_form() {
     ] {
         assert!(sim(words).content.omni, "{words:?}");
     }
-    for words in [
-        &["--no-omni"][..],
-        &["--omni=false"],
-        &["--omni", "false"],
-        &["--omni", "--no-omni"],
-    ] {
+    for words in
+        [&["--no-omni"][..], &["--omni=false"], &["--omni", "false"], &["--omni", "--no-omni"]]
+    {
         assert!(!sim(words).content.omni, "{words:?}");
     }
     let loaded = try_words(&["vllm-sim", "--model", "m", "--omni", "false"], &[]).unwrap();
@@ -82,22 +74,11 @@ fn switches_take_every_form() {
 
 #[test]
 fn list_flag_ends_at_next_flag() {
-    let config = serve(&[
-        "--served-model-name",
-        "a",
-        "b",
-        "-tp",
-        "2",
-        "--api-key",
-        "k1",
-        "k2",
-    ]);
+    let config = serve(&["--served-model-name", "a", "b", "-tp", "2", "--api-key", "k1", "k2"]);
     assert_eq!(config.model.served_names, ["a", "b"]);
     assert_eq!(config.server.api_keys, ["k1", "k2"]);
     assert_eq!(config.engine.parallel.tensor, 2);
-    let cors = serve(&["--allowed-origins", r#"["http://a","*"]"#])
-        .server
-        .cors;
+    let cors = serve(&["--allowed-origins", r#"["http://a","*"]"#]).server.cors;
     assert_eq!(
         (cors.origins, cors.methods),
         (vec!["http://a".into(), "*".into()], vec!["*".into()])
@@ -118,11 +99,7 @@ fn failure_types_may_be_separated_by_words_or_commas() {
 
 #[test]
 fn underscores_in_flags_equal_dashes() {
-    let config = sim(&[
-        "--max_num_seqs",
-        "7",
-        "--kv_events_config.enable_kv_cache_events=true",
-    ]);
+    let config = sim(&["--max_num_seqs", "7", "--kv_events_config.enable_kv_cache_events=true"]);
     assert_eq!(config.engine.max_num_seqs, 7);
     assert!(config.kv_events.enabled);
 }
@@ -154,90 +131,53 @@ fn json_flags_accept_dotted_keys() {
 fn dotted_key_depth_is_bounded() {
     let deep = format!("--hf-overrides{}", ".a".repeat(5000));
     let error = refusal(&[&deep, "1"]);
-    assert!(
-        error.contains("is not a path of at most 100 keys"),
-        "{error}"
-    );
+    assert!(error.contains("is not a path of at most 100 keys"), "{error}");
     let most = format!("--hf-overrides{}", ".a".repeat(100));
     serve(&[&most, "1"]);
 }
 
 #[test]
 fn numbers_accept_vllm_size_suffixes() {
-    for (text, tokens) in [
-        ("32k", 32_000),
-        ("32K", 32_768),
-        ("25.6k", 25_600),
-        ("4096", 4096),
-        ("1m", 1_000_000),
-    ] {
-        assert_eq!(
-            serve(&["--max-model-len", text]).model.max_model_len,
-            tokens,
-            "{text}"
-        );
+    for (text, tokens) in
+        [("32k", 32_000), ("32K", 32_768), ("25.6k", 25_600), ("4096", 4096), ("1m", 1_000_000)]
+    {
+        assert_eq!(serve(&["--max-model-len", text]).model.max_model_len, tokens, "{text}");
     }
     assert!(refusal(&["--max-model-len", "1.5K"]).contains("is not a whole number"));
 }
 
 #[test]
 fn bare_durations_are_milliseconds() {
-    let words = [
-        "vllm-sim",
-        "--model",
-        "m",
-        "--time-to-first-token",
-        "1000",
-        "--inter-token-latency=0.5",
-    ];
+    let words =
+        ["vllm-sim", "--model", "m", "--time-to-first-token", "1000", "--inter-token-latency=0.5"];
     let loaded = try_words(&words, &[]).unwrap();
     let delays = &loaded.config.engine.timing.delays;
     assert_eq!(delays.ttft.0, Duration::from_secs(1));
     assert_eq!(delays.itl.0, Duration::from_micros(500));
     assert_eq!(loaded.warnings.len(), 1);
     assert!(
-        try_words(
-            &["vllm-sim", "--model", "m", "--inter-token-latency", "0"],
-            &[]
-        )
-        .unwrap()
-        .warnings
-        .is_empty()
+        try_words(&["vllm-sim", "--model", "m", "--inter-token-latency", "0"], &[])
+            .unwrap()
+            .warnings
+            .is_empty()
     );
     assert_eq!(
-        serve(&["--shutdown-timeout", "20"])
-            .server
-            .timeouts
-            .shutdown,
+        serve(&["--shutdown-timeout", "20"]).server.timeouts.shutdown,
         Duration::from_secs(20)
     );
-    assert_eq!(
-        sim(&["--startup-time", "2"]).server.timeouts.startup,
-        Duration::from_secs(2)
-    );
+    assert_eq!(sim(&["--startup-time", "2"]).server.timeouts.startup, Duration::from_secs(2));
 }
 
 #[test]
 fn std_dev_ratio_is_compared_as_f32() {
-    let config = sim(&[
-        "--inter-token-latency",
-        "1000ms",
-        "--inter-token-latency-std-dev",
-        "300ms",
-    ]);
-    assert_eq!(
-        config.engine.timing.delays.itl.1,
-        Duration::from_millis(300)
-    );
+    let config =
+        sim(&["--inter-token-latency", "1000ms", "--inter-token-latency-std-dev", "300ms"]);
+    assert_eq!(config.engine.timing.delays.itl.1, Duration::from_millis(300));
 }
 
 #[test]
 fn flag_equals_value_is_split() {
-    let words = [
-        "vllm-sim",
-        r#"--model "meta-llama/Llama-3.1-8B-Instruct""#,
-        "--port 8000",
-    ];
+    let words = ["vllm-sim", r#"--model "meta-llama/Llama-3.1-8B-Instruct""#, "--port 8000"];
     let loaded = try_words(&words, &[]).unwrap();
     assert_eq!(loaded.config.model.name, "meta-llama/Llama-3.1-8B-Instruct");
     assert_eq!(loaded.warnings.len(), 2);
@@ -267,27 +207,15 @@ fn klog_verbosity_sets_log_level() {
 #[test]
 fn acceptance_rate_per_draft_position() {
     let spec = r#"{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":3}"#;
-    let spec = serve(&["--speculative-config", spec])
-        .engine
-        .speculative
-        .unwrap();
+    let spec = serve(&["--speculative-config", spec]).engine.speculative.unwrap();
     assert_eq!((spec.method.as_str(), spec.num_tokens), ("ngram", 3));
     assert_eq!(spec.acceptance, [0.12, 0.85, 0.9]);
     assert_eq!(spec.prompt_lookup, Some((3, 3)));
     let as_dynamo = serve(&["--spec-tokens", "3"]).engine.speculative.unwrap();
     assert_eq!(as_dynamo.acceptance, [0.85, 0.3, 0.0]);
     assert!(as_dynamo.drops_last_block && as_dynamo.prompt_lookup.is_none());
-    let words = [
-        "--spec-tokens",
-        "2",
-        "--spec-acceptance-rates",
-        "0.5",
-        "0.25",
-    ];
-    assert_eq!(
-        serve(&words).engine.speculative.unwrap().acceptance,
-        [0.5, 0.25]
-    );
+    let words = ["--spec-tokens", "2", "--spec-acceptance-rates", "0.5", "0.25"];
+    assert_eq!(serve(&words).engine.speculative.unwrap().acceptance, [0.5, 0.25]);
     assert!(serve(&[]).engine.speculative.is_none());
 }
 
@@ -306,22 +234,13 @@ fn synthetic_acceptance_matches_vllm() {
     };
     let close = |found: Vec<f64>, expected: [f64; 4]| {
         let pairs = found.iter().zip(expected);
-        assert!(
-            pairs.clone().all(|(a, b)| (a - b).abs() < 1e-9),
-            "{found:?}"
-        );
+        assert!(pairs.clone().all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}");
     };
-    close(
-        of("synthetic_acceptance_length", json!(3.24)),
-        [1.0, 1.0, 0.24, 0.0],
-    );
+    close(of("synthetic_acceptance_length", json!(3.24)), [1.0, 1.0, 0.24, 0.0]);
     close(of("synthetic_acceptance_length", json!(1)), [0.0; 4]);
     close(of("synthetic_acceptance_length", json!(5.0)), [1.0; 4]);
     let rates = json!([0.8, 0.4, 0.4, 0.0]);
-    close(
-        of("synthetic_acceptance_rates", rates),
-        [0.8, 0.5, 1.0, 0.0],
-    );
+    close(of("synthetic_acceptance_rates", rates), [0.8, 0.5, 1.0, 0.0]);
 }
 
 #[test]
@@ -340,10 +259,7 @@ fn only_target_state_drafters_drop_last_block() {
             "disable_eagle_block_drop": drop});
         let words = ["--kv-transfer-config", transfer, "--speculative-config"];
         let config = serve(&[&words[..], &[&config.to_string()]].concat());
-        assert_eq!(
-            config.engine.speculative.unwrap().drops_last_block,
-            expected
-        );
+        assert_eq!(config.engine.speculative.unwrap().drops_last_block, expected);
     }
 }
 
@@ -352,10 +268,7 @@ fn fake_metrics_may_hold_adapters_as_texts() {
     let text = r#"{"running-requests":"oscillate:0:5:1s",
         "loras":["{\"running\":\"a\",\"waiting\":\"\",\"timestamp\":7}"]}"#;
     let fake = sim(&["--fake-metrics", text]).metrics.fake.unwrap();
-    assert_eq!(
-        fake["loras"],
-        json!([{"running": "a", "waiting": "", "timestamp": 7}])
-    );
+    assert_eq!(fake["loras"], json!([{"running": "a", "waiting": "", "timestamp": 7}]));
 }
 
 /// Command lines of the documents that users have, and of the recorded vLLM servers.
@@ -481,10 +394,7 @@ fn speculative_keys_and_methods_are_checked() {
         r#"{"method":"eagle3","model":"d","num_speculative_tokens":2,"max_model_len":100,
             "draft_sample_method":"probabilistic"}"#,
     );
-    assert!(
-        idle.contains("no effect of max_model_len, draft_sample_method"),
-        "{idle}"
-    );
+    assert!(idle.contains("no effect of max_model_len, draft_sample_method"), "{idle}");
     let old = r#"{"method":"deepseek_mtp","num_speculative_tokens":1}"#;
     assert!(warned(old).contains("deprecated and replaced with mtp"));
     assert_eq!(drafts(serde_json::from_str(old).unwrap()).method, "mtp");
@@ -505,29 +415,13 @@ fn async_scheduling_is_off_where_vllm_disables_it() {
     assert!(!serve(&suffix).engine.scheduling.async_scheduling);
     assert!(warned(&suffix).contains("suffix-based speculative decoding"));
     let typed = refused(&[&suffix[..], &["--async-scheduling"]].concat());
+    assert!(typed.contains("Async scheduling is not supported"), "{typed}");
+    assert!(!serve(&["--runner", "pooling"]).engine.scheduling.async_scheduling);
     assert!(
-        typed.contains("Async scheduling is not supported"),
-        "{typed}"
-    );
-    assert!(
-        !serve(&["--runner", "pooling"])
-            .engine
-            .scheduling
-            .async_scheduling
-    );
-    assert!(
-        serve(&["--runner", "pooling", "--async-scheduling"])
-            .engine
-            .scheduling
-            .async_scheduling
+        serve(&["--runner", "pooling", "--async-scheduling"]).engine.scheduling.async_scheduling
     );
     let ngram = r#"{"method":"ngram","num_speculative_tokens":2}"#;
-    assert!(
-        serve(&["--speculative-config", ngram])
-            .engine
-            .scheduling
-            .async_scheduling
-    );
+    assert!(serve(&["--speculative-config", ngram]).engine.scheduling.async_scheduling);
 }
 
 #[test]
@@ -537,10 +431,7 @@ fn flags_that_vllm_has_dropped_are_refused_though_they_mean_something_here() {
         &["--speculative-model", "d"],
         &["--preemption-mode", "swap"],
     ] {
-        assert!(
-            refused(words).starts_with("unrecognized arguments: --"),
-            "{words:?}"
-        );
+        assert!(refused(words).starts_with("unrecognized arguments: --"), "{words:?}");
     }
     serve(&["--preemption-mode", "swap", "--vllm-version", "0.9.0"]);
     // Values and words of this program's own.
@@ -554,24 +445,15 @@ fn kv_connectors_are_checked_by_name() {
     let warned = |text: &str| warned(&["--kv-transfer-config", &config(text)]);
     let refused = |text: &str| refused(&["--kv-transfer-config", &config(text)]);
     let typo = refused(r#""kv_connector":"NixlConector""#);
-    assert_eq!(
-        typo,
-        "Unsupported connector type: NixlConector; did you mean NixlConnector?"
-    );
+    assert_eq!(typo, "Unsupported connector type: NixlConector; did you mean NixlConnector?");
     let idle = warned(r#""kv_connector":"MooncakeStoreConnector""#);
-    assert!(
-        idle.contains("MooncakeStoreConnector has no effect"),
-        "{idle}"
-    );
+    assert!(idle.contains("MooncakeStoreConnector has no effect"), "{idle}");
     let own = warned(r#""kv_connector":"Mine","kv_connector_module_path":"my.module""#);
     assert!(own.contains("kv_connector Mine has no effect"), "{own}");
     let policy = refused(r#""kv_connector":"NixlConnector","kv_load_failure_policy":"retry""#);
     assert!(policy.contains("fail or recompute"), "{policy}");
     let server = warned(r#""kv_connector":"LMCacheMPConnector""#);
-    assert!(
-        server.contains("LMCacheMPConnector has no effect"),
-        "{server}"
-    );
+    assert!(server.contains("LMCacheMPConnector has no effect"), "{server}");
 }
 
 #[test]
@@ -592,8 +474,5 @@ fn lmcache_uses_its_own_chunk_size() {
 #[test]
 fn per_request_draft_metrics_require_speculation() {
     let error = refused(&["--per-request-spec-decode-metrics", "summary"]);
-    assert!(
-        error.contains("requires speculative decoding to be enabled"),
-        "{error}"
-    );
+    assert!(error.contains("requires speculative decoding to be enabled"), "{error}");
 }

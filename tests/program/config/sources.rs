@@ -44,13 +44,8 @@ fn set(flag: &FlagSpec, name: &str, value: &str, from: From) -> Result<String, S
     if let Some(warning) = loaded.warnings.iter().find(unknown) {
         return Err(warning.clone());
     }
-    let shown = loaded
-        .resolved_flags
-        .iter()
-        .find(|known| known.name == flag.name);
-    Ok(shown
-        .map(|known| known.values.join(" "))
-        .unwrap_or_default())
+    let shown = loaded.resolved_flags.iter().find(|known| known.name == flag.name);
+    Ok(shown.map(|known| known.values.join(" ")).unwrap_or_default())
 }
 
 /// A value that a flag takes when nothing else is set; `None`: it needs companions.
@@ -81,10 +76,7 @@ fn every_flag_takes_its_default_from_every_source() {
             tried += 1;
             let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
             wrong.extend(refused.map(|why| format!("{name}: {value}: {why}")));
-            if answers
-                .windows(2)
-                .any(|two| two[0].is_ok() && two[0] != two[1])
-            {
+            if answers.windows(2).any(|two| two[0].is_ok() && two[0] != two[1]) {
                 wrong.push(format!("{name}: {value}: {answers:?}"));
             }
         }
@@ -121,10 +113,7 @@ fn invalid_value_error_names_flag_and_source() {
                     From::Yaml => "/".to_owned(),
                     From::Env => flag.env_name(),
                 };
-                if ![flag.name, value, &origin]
-                    .iter()
-                    .all(|part| why.contains(*part))
-                {
+                if ![flag.name, value, &origin].iter().all(|part| why.contains(*part)) {
                     wrong.push(format!("{from:?} {} {value:?}: {why}", flag.name));
                 }
             }

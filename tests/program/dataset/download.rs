@@ -34,10 +34,7 @@ struct Site {
 impl Site {
     fn start(file: Vec<u8>, plan: &[Does]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!(
-            "http://me:pw@{}/d.sqlite3?key=1",
-            listener.local_addr().unwrap()
-        );
+        let url = format!("http://me:pw@{}/d.sqlite3?key=1", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (seen, plan) = (asked.clone(), plan.to_vec());
         let serving = thread::spawn(move || {
@@ -54,11 +51,7 @@ impl Site {
                 seen.lock().unwrap().push(head);
             }
         });
-        Self {
-            url,
-            asked,
-            serving,
-        }
+        Self { url, asked, serving }
     }
 
     /// The `Range` headers of all requests.
@@ -73,14 +66,9 @@ impl Site {
     }
 
     fn error(&self, path: &Path, sha256: Option<&str>) -> String {
-        let error = download_if_missing(path, &self.url, sha256)
-            .unwrap_err()
-            .to_string();
+        let error = download_if_missing(path, &self.url, sha256).unwrap_err().to_string();
         let (start, why) = error.split_once("/d.sqlite3: ").unwrap();
-        assert!(
-            start.starts_with("cannot download the dataset from http://127.0.0.1:"),
-            "{start}"
-        );
+        assert!(start.starts_with("cannot download the dataset from http://127.0.0.1:"), "{start}");
         why.to_owned()
     }
 }
@@ -88,14 +76,11 @@ impl Site {
 fn answer(does: Does, head: &str, file: &[u8]) -> Vec<u8> {
     let (head, body) = match does {
         Does::Says(status) => (format!("{status}\r\ncontent-length: 4"), &b"page"[..]),
-        Does::Breaks(bytes) => (
-            format!("200 OK\r\netag: \"1\"\r\ncontent-length: {}", file.len()),
-            &file[..bytes],
-        ),
+        Does::Breaks(bytes) => {
+            (format!("200 OK\r\netag: \"1\"\r\ncontent-length: {}", file.len()), &file[..bytes])
+        }
         Does::Sends(tag) => {
-            let range = head
-                .lines()
-                .find_map(|line| line.strip_prefix("range: bytes="));
+            let range = head.lines().find_map(|line| line.strip_prefix("range: bytes="));
             let fresh = head.contains(&format!("if-range: {tag}\n"));
             match range.filter(|_| fresh) {
                 Some(range) => {
@@ -111,10 +96,7 @@ fn answer(does: Does, head: &str, file: &[u8]) -> Vec<u8> {
                 }
                 None => {
                     let length = file.len();
-                    (
-                        format!("200 OK\r\netag: {tag}\r\ncontent-length: {length}"),
-                        file,
-                    )
+                    (format!("200 OK\r\netag: {tag}\r\ncontent-length: {length}"), file)
                 }
             }
         }
@@ -136,9 +118,8 @@ fn wanted() -> (Vec<u8>, String, TempDir, PathBuf) {
 
 fn files(path: &Path) -> Vec<String> {
     let entries = fs::read_dir(path.parent().unwrap()).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -152,12 +133,7 @@ fn dataset_is_downloaded_once() {
     assert_eq!(site.ranges(), [None]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(files(&path), ["d.sqlite3"]);
-    assert_eq!(
-        Dataset::open(&path, DEFAULT_TABLE, RowStorage::OnDisk)
-            .unwrap()
-            .len(),
-        300
-    );
+    assert_eq!(Dataset::open(&path, DEFAULT_TABLE, RowStorage::OnDisk).unwrap().len(), 300);
 }
 
 #[test]
@@ -178,10 +154,7 @@ fn later_run_resumes_unless_file_changed() {
         let site = Site::start(bytes.clone(), &plan);
         assert_eq!(site.error(&path, None), "the server returned 500 Oops");
         assert_eq!(files(&path), ["d.sqlite3.part", "d.sqlite3.part.from"]);
-        assert!(
-            download_if_missing(&path, &site.url, Some(&hash)).unwrap(),
-            "{again}"
-        );
+        assert!(download_if_missing(&path, &site.url, Some(&hash)).unwrap(), "{again}");
         let range = Some("bytes=5000-".to_owned());
         assert_eq!(site.ranges(), [None, range.clone(), range], "{again}");
         assert_eq!(fs::read(&path).unwrap(), bytes, "{again}");
@@ -196,26 +169,16 @@ fn download_errors_name_the_reason() {
     assert_eq!(site.error(&path, None), "the server returned 404 Not Found");
     let site = Site::start(bytes.clone(), &[Does::Breaks(10); 5]);
     let why = site.error(&path, None);
-    assert!(
-        why.ends_with(&format!("after 10 of {} bytes", bytes.len())),
-        "{why}"
-    );
+    assert!(why.ends_with(&format!("after 10 of {} bytes", bytes.len())), "{why}");
     let site = Site::start(bytes.clone(), &[Does::Says("200 OK")]);
     let why = "it is not an SQLite database: it begins with \"page\"";
     assert_eq!(site.error(&path, None), why);
     assert!(files(&path).is_empty(), "what is whole and wrong is gone");
     let site = Site::start(bytes, &[Does::Sends("\"1\"")]);
     let why = site.error(&path, Some("00"));
-    assert!(
-        why.starts_with("its SHA-256 is ") && why.ends_with(", expected 00"),
-        "{why}"
-    );
+    assert!(why.starts_with("its SHA-256 is ") && why.ends_with(", expected 00"), "{why}");
     let error = download_if_missing(&path, "ftp://host.example/x", None).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("the address must begin with http:// or https://")
-    );
+    assert!(error.to_string().ends_with("the address must begin with http:// or https://"));
 }
 
 #[test]

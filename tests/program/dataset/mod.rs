@@ -1,9 +1,6 @@
 //! Datasets: files made here, and what is read from them.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod download;
 mod open;
@@ -30,17 +27,12 @@ impl Made {
     fn at(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
-        Self {
-            _folder: folder,
-            path,
-        }
+        Self { _folder: folder, path }
     }
 
     fn connect(&self) -> Connection {
         let connection = Connection::open(&self.path).unwrap();
-        connection
-            .pragma_update(None, "synchronous", "off")
-            .unwrap();
+        connection.pragma_update(None, "synchronous", "off").unwrap();
         connection
     }
 
@@ -53,8 +45,7 @@ impl Made {
 fn tokens(rows: &[(&[u32], u32, u32)]) -> Made {
     let made = Made::at("a file.sqlite3");
     let file = made.connect();
-    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
-        .unwrap();
+    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}")).unwrap();
     for (prompt, first, n) in rows {
         let ids: Vec<u32> = (*first..*first + *n).collect();
         let texts: Vec<String> = ids.iter().map(|id| format!("t{id} ")).collect();
@@ -70,8 +61,6 @@ fn insert(file: &Connection, hash: &[u8], reply: &str, n: u32) {
 }
 
 fn error(path: &Path, table: &str) -> String {
-    let shown = Dataset::open(path, table, RowStorage::OnDisk)
-        .unwrap_err()
-        .to_string();
+    let shown = Dataset::open(path, table, RowStorage::OnDisk).unwrap_err().to_string();
     shown.replace(&path.display().to_string(), "FILE")
 }

@@ -19,10 +19,7 @@ fn made(sql: &str) -> Made {
 #[test]
 fn missing_dataset_is_not_found() {
     let made = Made::at("none.db");
-    assert_eq!(
-        error(&made.path, DEFAULT_TABLE),
-        "dataset FILE does not exist"
-    );
+    assert_eq!(error(&made.path, DEFAULT_TABLE), "dataset FILE does not exist");
     assert!(!made.path.exists(), "looking must not make it");
 }
 
@@ -34,10 +31,7 @@ fn non_sqlite_file_is_rejected() {
     assert_eq!(error(&text.path, DEFAULT_TABLE), why);
     let empty = Made::at("empty.db");
     fs::write(&empty.path, "").unwrap();
-    assert_eq!(
-        error(&empty.path, DEFAULT_TABLE),
-        "dataset FILE has no table 'llmd'; it has: none"
-    );
+    assert_eq!(error(&empty.path, DEFAULT_TABLE), "dataset FILE has no table 'llmd'; it has: none");
 }
 
 #[test]
@@ -78,10 +72,7 @@ fn dataset_being_written_is_locked() {
     let made = tokens(&[(&[1], 1, 2)]);
     let writer = made.connect();
     writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    assert_eq!(
-        error(&made.path, DEFAULT_TABLE),
-        "dataset FILE is locked by another program"
-    );
+    assert_eq!(error(&made.path, DEFAULT_TABLE), "dataset FILE is locked by another program");
     writer.execute_batch("ROLLBACK").unwrap();
     assert_eq!(made.open().len(), 1);
 }
@@ -96,16 +87,12 @@ fn dataset_is_opened_read_only_by_many() {
 
 #[test]
 fn other_table_name_must_be_given() {
-    let made = made(&format!(
-        "CREATE TABLE a {SCHEMA}; CREATE TABLE \"b \"\" c\" {SCHEMA}"
-    ));
+    let made = made(&format!("CREATE TABLE a {SCHEMA}; CREATE TABLE \"b \"\" c\" {SCHEMA}"));
     let why = "dataset FILE has no table 'llmd'; it has: a, b \" c";
     assert_eq!(error(&made.path, DEFAULT_TABLE), why);
     for table in ["a", "A", "b \" c"] {
         assert!(
-            Dataset::open(&made.path, table, RowStorage::InMemory)
-                .unwrap()
-                .is_empty(),
+            Dataset::open(&made.path, table, RowStorage::InMemory).unwrap().is_empty(),
             "{table}"
         );
     }
@@ -140,18 +127,8 @@ fn dataset_columns_are_validated() {
 fn dataset_rows_are_validated() {
     let wrong: [(&[u8], &str, &str, &str); 4] = [
         (&[1; 31], "[]", "0", "prompt_hash is not a blob of 32 bytes"),
-        (
-            &[1; 32],
-            "[]",
-            "-1",
-            "n_gen_tokens is not a number of tokens",
-        ),
-        (
-            &[1; 32],
-            "[]",
-            "'x'",
-            "n_gen_tokens is not a number of tokens",
-        ),
+        (&[1; 32], "[]", "-1", "n_gen_tokens is not a number of tokens"),
+        (&[1; 32], "[]", "'x'", "n_gen_tokens is not a number of tokens"),
         (
             &[1; 32],
             "7",
@@ -174,10 +151,7 @@ fn dataset_rows_are_validated() {
 fn first_row_selects_dataset_version() {
     let empty = made(&format!("CREATE TABLE llmd {SCHEMA}"));
     assert_eq!(empty.open().generation(), DatasetFormat::Tokens);
-    assert_eq!(
-        tokens(&[(&[1], 1, 2)]).open().generation(),
-        DatasetFormat::Tokens
-    );
+    assert_eq!(tokens(&[(&[1], 1, 2)]).open().generation(), DatasetFormat::Tokens);
     insert(&empty.connect(), &[0; 32], "[\"a\"]", 1);
     assert_eq!(empty.open().generation(), DatasetFormat::Texts);
 }
@@ -185,8 +159,6 @@ fn first_row_selects_dataset_version() {
 #[test]
 fn write_ahead_log_is_accepted() {
     let made = tokens(&[(&[1], 1, 2)]);
-    made.connect()
-        .pragma_update(None, "journal_mode", "WAL")
-        .unwrap();
+    made.connect().pragma_update(None, "journal_mode", "WAL").unwrap();
     assert_eq!(made.open().len(), 1);
 }

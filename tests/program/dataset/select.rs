@@ -27,18 +27,10 @@ fn replies(
         .map(|request| {
             let mut rng = request_rng(1, request, StreamPurpose::Content);
             let found = dataset.reply(&hashes, length, &mut rng).unwrap();
-            let RecordedReply {
-                tokens,
-                texts,
-                cut,
-                matched,
-                ..
-            } = found;
+            let RecordedReply { tokens, texts, cut, matched, .. } = found;
             let first = tokens[0];
-            let expected: Vec<_> = (first..)
-                .take(tokens.len())
-                .map(|id| format!("t{id} "))
-                .collect();
+            let expected: Vec<_> =
+                (first..).take(tokens.len()).map(|id| format!("t{id} ")).collect();
             assert_eq!(texts, expected);
             (first, tokens.len(), cut, matched)
         })
@@ -47,12 +39,7 @@ fn replies(
 
 /// Three replies to one prompt, one to another.
 fn four() -> Made {
-    tokens(&[
-        (&[1, 2], 100, 3),
-        (&[1, 2], 200, 5),
-        (&[1, 2], 300, 9),
-        (&[7], 400, 4),
-    ])
+    tokens(&[(&[1, 2], 100, 3), (&[1, 2], 200, 5), (&[1, 2], 300, 9), (&[7], 400, 4)])
 }
 
 #[test]
@@ -61,20 +48,13 @@ fn fitting_reply_to_prompt_is_selected() {
     let two = BTreeSet::from([(100, 3, false, true), (200, 5, false, true)]);
     assert_eq!(replies(&dataset, &[1, 2], Some(5), false), two);
     assert_eq!(replies(&dataset, &[1, 2], None, false).len(), 3);
-    assert_eq!(
-        replies(&dataset, &[7], Some(5), false),
-        BTreeSet::from([(400, 4, false, true)])
-    );
+    assert_eq!(replies(&dataset, &[7], Some(5), false), BTreeSet::from([(400, 4, false, true)]));
 }
 
 #[test]
 fn longer_reply_is_truncated() {
     let dataset = four().open();
-    let cut = BTreeSet::from([
-        (100, 2, true, true),
-        (200, 2, true, true),
-        (300, 2, true, true),
-    ]);
+    let cut = BTreeSet::from([(100, 2, true, true), (200, 2, true, true), (300, 2, true, true)]);
     assert_eq!(replies(&dataset, &[1, 2], Some(2), false), cut);
 }
 
@@ -84,11 +64,7 @@ fn ignore_eos_prefers_exact_then_longer_reply() {
     let exact = |limit| replies(&dataset, &[1, 2], Some(limit), true);
     assert_eq!(exact(5), BTreeSet::from([(200, 5, false, true)]));
     assert_eq!(exact(6), BTreeSet::from([(300, 6, true, true)]));
-    let short = [
-        (100, 3, false, true),
-        (200, 5, false, true),
-        (300, 9, false, true),
-    ];
+    let short = [(100, 3, false, true), (200, 5, false, true), (300, 9, false, true)];
     assert_eq!(exact(10), BTreeSet::from(short));
 }
 
@@ -124,23 +100,13 @@ fn in_memory_copy_selects_same_replies() {
 fn version_0_6_is_looked_up_by_text() {
     let made = Made::at("old.sqlite3");
     let file = made.connect();
-    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
-        .unwrap();
-    insert(
-        &file,
-        &hash_text("This is a test."),
-        r#"["It ","is","."]"#,
-        3,
-    );
+    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}")).unwrap();
+    insert(&file, &hash_text("This is a test."), r#"["It ","is","."]"#, 3);
     drop(file);
     let dataset = made.open();
     let mut rng = request_rng(1, 1, StreamPurpose::Content);
     let mut ask = |text: &str| {
-        dataset.reply(
-            &[hash_tokens(&[1]), hash_text(text)],
-            ReplyLength::AtMost(2),
-            &mut rng,
-        )
+        dataset.reply(&[hash_tokens(&[1]), hash_text(text)], ReplyLength::AtMost(2), &mut rng)
     };
     let found = RecordedReply {
         tokens: Vec::new(),
@@ -158,10 +124,7 @@ fn version_0_6_is_looked_up_by_text() {
 fn empty_dataset_has_no_reply() {
     let dataset = tokens(&[]).open();
     let mut rng = request_rng(1, 1, StreamPurpose::Content);
-    assert_eq!(
-        dataset.reply(&[hash_tokens(&[1])], ReplyLength::ANY_LENGTH, &mut rng),
-        None
-    );
+    assert_eq!(dataset.reply(&[hash_tokens(&[1])], ReplyLength::ANY_LENGTH, &mut rng), None);
 }
 
 #[test]
@@ -169,8 +132,7 @@ fn empty_dataset_has_no_reply() {
 fn lookup_in_100_000_rows_is_under_1_ms() {
     let made = Made::at("large.sqlite3");
     let mut file = made.connect();
-    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
-        .unwrap();
+    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}")).unwrap();
     let all = file.transaction().unwrap();
     for id in 0..100_000 {
         let reply = format!(r#"{{"Tokens":[{id},1,2],"Strings":["t{id} ","t1 ","t2 "]}}"#);
@@ -184,9 +146,7 @@ fn lookup_in_100_000_rows_is_under_1_ms() {
         .map(|i| {
             let hash = hash_tokens(&[i * 99]);
             let started = Instant::now();
-            let found = dataset
-                .reply(&[hash], ReplyLength::ANY_LENGTH, &mut rng)
-                .unwrap();
+            let found = dataset.reply(&[hash], ReplyLength::ANY_LENGTH, &mut rng).unwrap();
             let took = started.elapsed();
             assert_eq!((found.tokens[0], found.matched), (i * 99, true));
             took

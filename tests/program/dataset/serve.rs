@@ -25,18 +25,12 @@ impl Sim {
         let mut loaded =
             LoadedConfig::from_flags(CliMode::Llmd, &all).map_err(|e| e.to_string())?;
         loaded.config.server.port = 0;
-        let server = SimulatorServer::start(loaded.config)
-            .await
-            .map_err(|e| e.to_string())?;
+        let server = SimulatorServer::start(loaded.config).await.map_err(|e| e.to_string())?;
         // The client wants one even without TLS; a second call finds the first one's.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let base = format!("http://{}", server.address.unwrap());
         let client = reqwest::Client::new();
-        Ok(Self {
-            server,
-            base,
-            client,
-        })
+        Ok(Self { server, base, client })
     }
 
     async fn on(made: &Made, flags: &[&str]) -> Self {
@@ -59,11 +53,7 @@ impl Sim {
         let choice = &answer["choices"][0];
         let word = |value: &Value| value.as_str().unwrap().to_owned();
         let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
-        (
-            word(&choice["text"]),
-            word(&choice["finish_reason"]),
-            tokens,
-        )
+        (word(&choice["text"]), word(&choice["finish_reason"]), tokens)
     }
 }
 
@@ -125,10 +115,7 @@ async fn max_tokens_truncates_and_ignore_eos_extends() {
     assert!(text.starts_with("So it is.") && text.len() > 9, "{text}");
     assert_eq!((reason.as_str(), tokens), ("length", 9));
     let body = json!({"prompt": TEST, "max_tokens": 9, "stop": ["is"]});
-    assert_eq!(
-        sim.complete(body).await,
-        ("So it ".into(), "stop".into(), 3)
-    );
+    assert_eq!(sim.complete(body).await, ("So it ".into(), "stop".into(), 3));
     sim.server.shutdown().await;
 }
 
@@ -137,14 +124,10 @@ async fn unrecorded_prompt_gets_other_reply() {
     let made = texts(&[(TEST, &["So ", "it ", "is."]), ("Hi", &["Ho"])]);
     let sim = Sim::on(&made, &[]).await;
     for number in 0..5 {
-        let said = sim
-            .complete(json!({"prompt": format!("Question {number}")}))
-            .await;
+        let said = sim.complete(json!({"prompt": format!("Question {number}")})).await;
         assert!(["So it is.", "Ho"].contains(&said.0.as_str()), "{said:?}");
     }
-    let said = sim
-        .complete(json!({"prompt": "Question", "max_tokens": 2}))
-        .await;
+    let said = sim.complete(json!({"prompt": "Question", "max_tokens": 2})).await;
     assert_eq!(said.0, "Ho", "the one that fits");
     sim.server.shutdown().await;
 }
@@ -163,30 +146,21 @@ async fn lookup_ignores_fields_that_llmd_drops() {
 async fn version_0_6_is_looked_up_by_text() {
     let made = Made::at("old.sqlite3");
     let file = made.connect();
-    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
-        .unwrap();
+    file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}")).unwrap();
     insert(&file, &hash_text(TEST), r#"["It ","was."]"#, 2);
-    let chat = [
-        ("system", "Be  brief."),
-        ("user", "Hi"),
-        ("assistant", "Yes?"),
-        ("user", TEST),
-    ];
+    let chat = [("system", "Be  brief."), ("user", "Hi"), ("assistant", "Yes?"), ("user", TEST)];
     insert(&file, &hash_conversation(chat), r#"["Brief","ly","."]"#, 3);
     let sim = Sim::on(&made, &[]).await;
     let said = sim.complete(json!({"prompt": TEST})).await;
     assert_eq!(said, ("It was.".into(), "stop".into(), 2));
-    let messages: Vec<Value> = chat
-        .map(|(role, content)| json!({"role": role, "content": content}))
-        .to_vec();
+    let messages: Vec<Value> =
+        chat.map(|(role, content)| json!({"role": role, "content": content})).to_vec();
     let chat = json!({"model": "demo", "messages": messages});
     let said = sim.post("/v1/chat/completions", chat).await;
     assert_eq!(said["choices"][0]["message"]["content"], "Briefly.");
     assert_eq!(said["usage"]["completion_tokens"], 3);
     // That version's reply to the rest is built in.
-    let (text, ..) = sim
-        .complete(json!({"prompt": "Who?", "max_tokens": 5}))
-        .await;
+    let (text, ..) = sim.complete(json!({"prompt": "Who?", "max_tokens": 5})).await;
     assert!(!text.is_empty() && !text.contains("was"), "{text}");
     sim.server.shutdown().await;
 }
@@ -205,11 +179,7 @@ async fn recorded_reasoning_is_separate_with_a_reasoning_parser() {
         let said = sim.post("/v1/chat/completions", body.clone()).await;
         assert_eq!(said["choices"][0]["message"]["content"], "Hm well. It is.");
         sim.server.shutdown().await;
-        let parsed = [
-            in_memory,
-            &["--replay-timing", "--reasoning-parser", "qwen3"],
-        ]
-        .concat();
+        let parsed = [in_memory, &["--replay-timing", "--reasoning-parser", "qwen3"]].concat();
         let sim = Sim::on(&made, &parsed).await;
         let said = sim.post("/v1/chat/completions", body.clone()).await;
         let message = &said["choices"][0]["message"];
@@ -228,9 +198,7 @@ async fn a_stream_has_an_event_per_recorded_token() {
     let url = format!("{}/v1/completions", sim.base);
     let answer = sim.client.post(url).json(&body).send().await.unwrap();
     let answer = answer.text().await.unwrap();
-    let events = answer
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: {"));
+    let events = answer.lines().filter_map(|line| line.strip_prefix("data: {"));
     let texts: Vec<String> = events
         .map(|event| serde_json::from_str::<Value>(&format!("{{{event}")).unwrap())
         .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
@@ -290,9 +258,6 @@ async fn lookup_in_100_000_rows_is_under_1_ms() {
         sim.server.shutdown().await;
     }
     let added = medians[0].saturating_sub(medians[1]);
-    println!(
-        "median {:?} with the dataset, {:?} without",
-        medians[0], medians[1]
-    );
+    println!("median {:?} with the dataset, {:?} without", medians[0], medians[1]);
     assert!(added.as_micros() < 1000, "{medians:?}");
 }

@@ -23,10 +23,7 @@ const INPUT: &str = r#"[
 
 fn tool(folder: &Path, words: &str) -> Result<String, String> {
     let place = folder.display().to_string();
-    let words: Vec<String> = words
-        .split(' ')
-        .map(|w| w.replace("HERE", &place))
-        .collect();
+    let words: Vec<String> = words.split(' ').map(|w| w.replace("HERE", &place)).collect();
     run_dataset_command(&words, &|_| None)
         .map_err(|error| format!("{error:#}").replace(&place, "HERE"))
 }
@@ -44,12 +41,8 @@ fn built(more: &str) -> (TempDir, Result<String, String>) {
 }
 
 fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
-    let dataset = Dataset::open(
-        &folder.join("out/d.sqlite3"),
-        DEFAULT_TABLE,
-        RowStorage::OnDisk,
-    )
-    .unwrap();
+    let dataset =
+        Dataset::open(&folder.join("out/d.sqlite3"), DEFAULT_TABLE, RowStorage::OnDisk).unwrap();
     let found = dataset.reply(
         &[hash],
         ReplyLength::ANY_LENGTH,
@@ -61,32 +54,20 @@ fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
 #[test]
 fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     let (folder, said) = built("");
-    assert!(
-        said.unwrap()
-            .starts_with("6 replies from 2 of 3 conversations\n")
-    );
+    assert!(said.unwrap().starts_with("6 replies from 2 of 3 conversations\n"));
     let tokenizer = Tokenizer::simulated();
     let text = |text: &str| {
         let hash = hash_tokens(&tokenizer.encode(text, SpecialTokens::With));
         reply(folder.path(), hash).map(|found| found.texts.concat())
     };
     assert_eq!(text("This is a test."), Some("So it is.".to_owned()));
-    assert_eq!(
-        text("### user: This is a test.\n"),
-        Some("So it is.".to_owned())
-    );
+    assert_eq!(text("### user: This is a test.\n"), Some("So it is.".to_owned()));
     let chat = "### user: This is a test.\n### assistant: So it is.\n### user: More?\n";
     assert_eq!(text(chat), Some("No.".to_owned()));
     assert_eq!(text("Nobody asked."), None);
-    let found = reply(
-        folder.path(),
-        hash_tokens(&tokenizer.encode("Hi", SpecialTokens::With)),
-    )
-    .unwrap();
-    assert_eq!(
-        found.tokens,
-        tokenizer.encode("Hello!", SpecialTokens::Without)
-    );
+    let found =
+        reply(folder.path(), hash_tokens(&tokenizer.encode("Hi", SpecialTokens::With))).unwrap();
+    assert_eq!(found.tokens, tokenizer.encode("Hello!", SpecialTokens::Without));
 }
 
 #[test]
@@ -104,10 +85,7 @@ fn summary_json_matches_dataset_card() {
     });
     assert_eq!(records[4], hello);
     let card = fs::read_to_string(folder.path().join("out/d.md")).unwrap();
-    assert!(
-        card.contains("- **Conversations:** 3 read, 2 used\n- **Replies:** 6;"),
-        "{card}"
-    );
+    assert!(card.contains("- **Conversations:** 3 read, 2 used\n- **Replies:** 6;"), "{card}");
 }
 
 #[test]
@@ -115,15 +93,8 @@ fn version_0_6_has_its_own_format() {
     let (folder, said) = built(" --legacy");
     assert!(said.is_ok(), "{said:?}");
     let completion = reply(folder.path(), hash_text("Hi")).unwrap();
-    assert_eq!(
-        (completion.tokens.len(), completion.texts.concat()),
-        (0, "Hello!".to_owned())
-    );
-    let chat = [
-        ("user", "This is a test."),
-        ("assistant", "So it is."),
-        ("user", "More?"),
-    ];
+    assert_eq!((completion.tokens.len(), completion.texts.concat()), (0, "Hello!".to_owned()));
+    let chat = [("user", "This is a test."), ("assistant", "So it is."), ("user", "More?")];
     let chat = reply(folder.path(), hash_conversation(chat)).unwrap();
     assert_eq!(chat.texts.concat(), "No.");
 }
@@ -147,17 +118,11 @@ fn sample_dataset_matches_its_source_text() {
         samples.display()
     );
     let said = tool(folder.path(), &words).unwrap();
-    assert!(
-        said.starts_with("56 replies from 24 of 24 conversations\n"),
-        "{said}"
-    );
+    assert!(said.starts_with("56 replies from 24 of 24 conversations\n"), "{said}");
     for name in ["sample.json", "sample.md"] {
         let made = fs::read_to_string(folder.path().join(name)).unwrap();
         let kept = fs::read_to_string(samples.join(name)).unwrap();
-        assert!(
-            made == kept,
-            "{name} is old: datasets/README.md says how to make it"
-        );
+        assert!(made == kept, "{name} is old: datasets/README.md says how to make it");
     }
     let sample = tool(&samples, "inspect HERE/sample.sqlite3");
     assert_eq!(sample, tool(folder.path(), "inspect HERE/sample.sqlite3"));
@@ -167,8 +132,7 @@ fn sample_dataset_matches_its_source_text() {
 fn inspect_reports_wrong_token_count() {
     let (folder, _) = built("");
     let file = rusqlite::Connection::open(folder.path().join("out/d.sqlite3")).unwrap();
-    file.execute("UPDATE llmd SET n_gen_tokens = 7 WHERE id = 3", [])
-        .unwrap();
+    file.execute("UPDATE llmd SET n_gen_tokens = 7 WHERE id = 3", []).unwrap();
     drop(file);
     let said = tool(folder.path(), "inspect HERE/out/d.sqlite3").unwrap_err();
     let why =
@@ -181,35 +145,20 @@ fn failed_build_leaves_no_files() {
     let (folder, _) = built("");
     let again = "--local-path HERE/in.json --output-path HERE/out --output-file d --model m \
                  --force-dummy-tokenizer";
-    assert_eq!(
-        tool(folder.path(), again),
-        Err("HERE/out/d.sqlite3 already exists".to_owned())
-    );
+    assert_eq!(tool(folder.path(), again), Err("HERE/out/d.sqlite3 already exists".to_owned()));
     fs::write(folder.path().join("in.json"), &INPUT[..INPUT.len() - 40]).unwrap();
     let other = again.replace("file d", "file e");
     let said = tool(folder.path(), &other).unwrap_err();
-    assert!(
-        said.starts_with("HERE/in.json, conversation 3: neither ShareGPT"),
-        "{said}"
-    );
+    assert!(said.starts_with("HERE/in.json, conversation 3: neither ShareGPT"), "{said}");
     let mut names: Vec<_> = fs::read_dir(folder.path().join("out")).unwrap().collect();
-    names.retain(|name| {
-        name.as_ref()
-            .unwrap()
-            .file_name()
-            .to_string_lossy()
-            .starts_with('e')
-    });
+    names.retain(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with('e'));
     assert!(names.is_empty(), "{names:?}");
 }
 
 #[test]
 fn conversations_beyond_the_limit_are_not_read() {
     let (_folder, said) = built(" --max-records 1");
-    assert!(
-        said.unwrap()
-            .starts_with("4 replies from 1 of 1 conversations\n")
-    );
+    assert!(said.unwrap().starts_with("4 replies from 1 of 1 conversations\n"));
 }
 
 #[test]
@@ -218,13 +167,6 @@ fn build_arguments_are_validated() {
     let both = tool(folder.path(), "--local-path x --hf-repo y --model m").unwrap_err();
     assert!(both.contains("cannot be used with"), "{both}");
     let neither = tool(folder.path(), "--model m").unwrap_err();
-    assert!(
-        neither.contains("Give --local-path FILE, or --hf-repo NAME"),
-        "{neither}"
-    );
-    assert!(
-        tool(folder.path(), "build --help")
-            .unwrap()
-            .contains("--max-records")
-    );
+    assert!(neither.contains("Give --local-path FILE, or --hf-repo NAME"), "{neither}");
+    assert!(tool(folder.path(), "build --help").unwrap().contains("--max-records"));
 }

@@ -55,42 +55,23 @@ fn reasoning_is_between_the_marks_of_its_parser() {
     let [start, end] = marks(&said(&front, "open", &long, &[(1, open)]));
     assert!(start.is_none() && end.is_some());
     let closed = ids(&[11, THINK[0], THINK[1], 13]);
-    assert_eq!(
-        marks(&said(&front, "closed", &long, &[(1, closed)])),
-        [None, None]
-    );
-    assert_eq!(
-        marks(&said(&front, "ended", &long, &[(17, true.into())])),
-        [None, None]
-    );
-    let off = map(&[(
-        "chat_template_kwargs",
-        map(&[("enable_thinking", false.into())]),
-    )]);
-    assert_eq!(
-        marks(&said(&front, "off", &long, &[(18, off)])),
-        [None, None]
-    );
+    assert_eq!(marks(&said(&front, "closed", &long, &[(1, closed)])), [None, None]);
+    assert_eq!(marks(&said(&front, "ended", &long, &[(17, true.into())])), [None, None]);
+    let off = map(&[("chat_template_kwargs", map(&[("enable_thinking", false.into())]))]);
+    assert_eq!(marks(&said(&front, "off", &long, &[(18, off)])), [None, None]);
     let budget = [
         ("max_tokens", 60.into()),
         ("thinking_token_budget", 3.into()),
         ("ignore_eos", true.into()),
     ];
     let bounded = said(&front, "bounded", &budget, &[]);
-    assert_eq!(
-        marks(&bounded)[1],
-        Some(4),
-        "a start and three words before it"
-    );
+    assert_eq!(marks(&bounded)[1], Some(4), "a start and three words before it");
 }
 
 #[test]
 fn thinking_budget_is_not_enforced_by_engine() {
     let front = FrontEnd::start(&[]);
-    let budget = [
-        ("max_tokens", 3.into()),
-        ("thinking_token_budget", 2.into()),
-    ];
+    let budget = [("max_tokens", 3.into()), ("thinking_token_budget", 2.into())];
     assert_eq!(said(&front, "a", &budget, &[]).len(), 3);
 }
 
@@ -130,12 +111,8 @@ fn images_are_hashed_by_position_and_content() {
     let prompt = ids(&[7; 40]);
     let picture = |hash: &str| {
         let position = map(&[("offset", 4.into()), ("length", 30.into())]);
-        let pixels: Value = vec![
-            Value::from("float32"),
-            vec![Value::from(1)].into(),
-            1.into(),
-        ]
-        .into();
+        let pixels: Value =
+            vec![Value::from("float32"), vec![Value::from(1)].into(), 1.into()].into();
         let data = map(&[("pixel_values", map(&[("data", pixels)]))]);
         let feature = map(&[
             ("data", data),
@@ -167,19 +144,11 @@ fn prompts_of_embeddings_have_a_token_for_each_row() {
         (9, Value::from(vec![Value::from("float32"), shape, data]))
     };
     let inside = embeds(Value::Ext(3, (0..40).collect()));
-    front.send(
-        0,
-        ADD,
-        &with("a", &[("max_tokens", 1.into())], &[(1, Value::Nil), inside]),
-    );
+    front.send(0, ADD, &with("a", &[("max_tokens", 1.into())], &[(1, Value::Nil), inside]));
     let first = front.outputs("a").0[0].1.clone();
     assert_eq!(get(&first[11], "num_prompt_tokens").as_u64(), Some(5));
     let apart = embeds(1.into());
-    let payload = pack(&with(
-        "b",
-        &[("max_tokens", 1.into())],
-        &[(1, Value::Nil), apart],
-    ));
+    let payload = pack(&with("b", &[("max_tokens", 1.into())], &[(1, Value::Nil), apart]));
     let frames = [&[0, 0][..], ADD, &payload, &[9; 40]];
     front.input.send_multipart(frames, 0).unwrap();
     let first = front.outputs("b").0[0].1.clone();
@@ -190,10 +159,8 @@ fn prompts_of_embeddings_have_a_token_for_each_row() {
 fn json_schema_is_satisfied() {
     let front = FrontEnd::start(&[]);
     let schema = r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#;
-    for (id, schema) in [
-        ("text", Value::from(schema)),
-        ("map", map(&[("type", "object".into())])),
-    ] {
+    for (id, schema) in [("text", Value::from(schema)), ("map", map(&[("type", "object".into())]))]
+    {
         let outputs = map(&[("json", schema)]);
         let params = [
             ("structured_outputs", outputs),
@@ -202,26 +169,17 @@ fn json_schema_is_satisfied() {
         ];
         let text = tokenizer().decode(&said(&front, id, &params, &[]), SpecialTokens::Without);
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert!(
-            value.is_object() && (id == "map" || value["n"].is_i64()),
-            "{text}"
-        );
+        assert!(value.is_object() && (id == "map" || value["n"].is_i64()), "{text}");
     }
 }
 
 #[test]
 fn named_tokens_are_scored_in_the_prompt() {
     let front = FrontEnd::start(&[]);
-    let rows: Vec<u8> = [7_i32, -1, 8, 9]
-        .iter()
-        .flat_map(|id| id.to_le_bytes())
-        .collect();
+    let rows: Vec<u8> = [7_i32, -1, 8, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
     let shape: Value = vec![Value::from(2), 2.into()].into();
     let asked: Value = vec![Value::from("<i4"), shape, Value::Ext(3, rows)].into();
-    let params = [
-        ("prompt_logprob_token_ids", asked),
-        ("max_tokens", 1.into()),
-    ];
+    let params = [("prompt_logprob_token_ids", asked), ("max_tokens", 1.into())];
     front.send(0, ADD, &with("a", &params, &[]));
     let output = front.outputs("a").0[0].1.clone();
     let (dtype, shape, scores) = numbers(&output[17]);
@@ -243,15 +201,9 @@ fn unsupported_requests_are_rejected_by_name() {
 #[test]
 fn headers_of_a_trace_come_back() {
     let front = FrontEnd::start(&[]);
-    let headers = map(&[(
-        "traceparent",
-        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
-    )]);
-    front.send(
-        0,
-        ADD,
-        &with("a", &[("max_tokens", 1.into())], &[(14, headers.clone())]),
-    );
+    let headers =
+        map(&[("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into())]);
+    front.send(0, ADD, &with("a", &[("max_tokens", 1.into())], &[(14, headers.clone())]));
     assert_eq!(front.outputs("a").0[0].1[10], headers);
 }
 

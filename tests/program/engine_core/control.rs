@@ -13,10 +13,7 @@ fn lora_adapters_are_added_and_removed() {
     let front = FrontEnd::start(&["--enable-lora", "--max-loras", "2"]);
     let listed = || front.call("list_loras", vec![]).unwrap();
     assert_eq!(listed(), Value::Array(vec![]));
-    assert_eq!(
-        front.call("add_lora", vec![lora("one", 7)]),
-        Ok(true.into())
-    );
+    assert_eq!(front.call("add_lora", vec![lora("one", 7)]), Ok(true.into()));
     let mut with = request("a", &[("max_tokens", 2.into())]);
     if let Value::Array(fields) = &mut with {
         fields[6] = lora("two", 8);
@@ -55,30 +52,15 @@ fn active_lora_adapters_are_reported() {
 #[test]
 fn an_engine_sleeps_and_wakes() {
     let front = FrontEnd::start(&["--enable-sleep-mode"]);
-    assert_eq!(
-        get(&front.ready[0], "enable_sleep_mode").as_bool(),
-        Some(true)
-    );
+    assert_eq!(get(&front.ready[0], "enable_sleep_mode").as_bool(), Some(true));
     let asleep = || front.call("is_sleeping", vec![]).unwrap();
-    assert_eq!(
-        front.call("sleep", vec![1.into(), "abort".into()]),
-        Ok(Value::Nil)
-    );
+    assert_eq!(front.call("sleep", vec![1.into(), "abort".into()]), Ok(Value::Nil));
     assert_eq!(asleep(), true.into());
     let tags = |tag: &str| vec![Value::from(vec![Value::from(tag)])];
-    assert_eq!(
-        front.call("wake_up", tags("weights")),
-        Ok(false.into()),
-        "in part"
-    );
+    assert_eq!(front.call("wake_up", tags("weights")), Ok(false.into()), "in part");
     assert_eq!(front.call("wake_up", vec![Value::Nil]), Ok(true.into()));
     assert_eq!(asleep(), false.into());
-    assert!(
-        front
-            .call("wake_up", tags("tea"))
-            .unwrap_err()
-            .contains("tag is")
-    );
+    assert!(front.call("wake_up", tags("tea")).unwrap_err().contains("tag is"));
     assert!(front.call("sleep", vec![9.into()]).is_err());
 }
 
@@ -92,12 +74,7 @@ fn a_paused_scheduler_queues() {
     front.add("late", &[("max_tokens", 2.into())]);
     assert_eq!(front.call("is_scheduler_paused", vec![]), Ok(true.into()));
     // Its first token may come before the answer to this.
-    let resume = vec![
-        Value::from(0),
-        1.into(),
-        "resume_scheduler".into(),
-        Value::Array(vec![]),
-    ];
+    let resume = vec![Value::from(0), 1.into(), "resume_scheduler".into(), Value::Array(vec![])];
     front.send(0, UTILITY, &Value::Array(resume));
     assert_eq!(tokens(&front.outputs("late").0).len(), 2, "it waited");
 }
@@ -118,23 +95,12 @@ fn utility_calls_without_effect_are_answered() {
     assert_eq!(workers, vec![Value::Nil, Value::Nil].into());
     let flags = vec![false.into(), false.into()];
     assert_eq!(front.call("reset_prefix_cache", flags), Ok(true.into()));
-    assert_eq!(
-        front.call("get_weight_version", vec![]),
-        Ok("default".into())
-    );
-    assert_eq!(
-        front.call("set_weight_version", vec!["2".into()]),
-        Ok(Value::Nil)
-    );
+    assert_eq!(front.call("get_weight_version", vec![]), Ok("default".into()));
+    assert_eq!(front.call("set_weight_version", vec!["2".into()]), Ok(Value::Nil));
     assert_eq!(front.call("get_weight_version", vec![]), Ok("2".into()));
     let groups = front.call("get_kv_cache_group_metadata", vec![]).unwrap();
     assert_eq!(get(&groups[0], "kind").as_str(), Some("full_attention"));
-    let call = vec![
-        Value::from(0),
-        5.into(),
-        "is_sleeping".into(),
-        "no list".into(),
-    ];
+    let call = vec![Value::from(0), 5.into(), "is_sleeping".into(), "no list".into()];
     front.send(0, UTILITY, &call.into());
     let answer = loop {
         let message = front.next();
@@ -142,10 +108,7 @@ fn utility_calls_without_effect_are_answered() {
             break answer.clone();
         }
     };
-    assert!(
-        answer[1].as_str().unwrap().contains("args is"),
-        "{answer:?}"
-    );
+    assert!(answer[1].as_str().unwrap().contains("args is"), "{answer:?}");
 }
 
 #[test]
@@ -156,9 +119,7 @@ fn sliding_windows_have_own_cache_groups() {
     let front = FrontEnd::start(&["--hf-overrides", shape, "--kv-cache-memory-bytes", "64M"]);
     let groups = front.call("get_kv_cache_group_metadata", vec![]).unwrap();
     let groups = groups.as_array().unwrap();
-    let windows = groups
-        .iter()
-        .map(|group| get(group, "sliding_window").as_u64());
+    let windows = groups.iter().map(|group| get(group, "sliding_window").as_u64());
     let windows: Vec<_> = windows.collect();
     assert_eq!(windows.first(), Some(&Some(512)));
     assert_eq!(windows.last(), Some(&None));
@@ -243,15 +204,9 @@ fn cache_and_step_stats_are_reported() {
 
 #[test]
 fn supported_tasks_follow_model() {
-    let tasks = |flags: &[&str]| {
-        FrontEnd::start(flags)
-            .call("get_supported_tasks", vec![])
-            .unwrap()
-    };
-    assert_eq!(
-        tasks(&["--task", "transcription"]),
-        vec![Value::from("transcription")].into()
-    );
+    let tasks =
+        |flags: &[&str]| FrontEnd::start(flags).call("get_supported_tasks", vec![]).unwrap();
+    assert_eq!(tasks(&["--task", "transcription"]), vec![Value::from("transcription")].into());
     let classes: Value = vec![Value::from("classify"), "token_classify".into()].into();
     assert_eq!(tasks(&["--task", "score"]), classes);
 }

@@ -13,13 +13,7 @@ const FILE_PATIENCE: Duration = Duration::from_secs(30);
 /// An engine that finds no front end at a port.
 fn lonely(flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
-    command.args([
-        "serve",
-        MODEL,
-        "--headless",
-        "--data-parallel-address",
-        "127.0.0.1",
-    ]);
+    command.args(["serve", MODEL, "--headless", "--data-parallel-address", "127.0.0.1"]);
     command.args(["--data-parallel-rpc-port", "9"]).args(flags);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     command
@@ -28,30 +22,19 @@ fn lonely(flags: &[&str]) -> Command {
 #[test]
 fn engine_can_stop_before_handshake() {
     let scenario = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-    std::fs::write(
-        scenario.path(),
-        "name: drill\nphases:\n- {name: gone, do: [{restart: 1s}]}\n",
-    )
-    .unwrap();
-    let ended = lonely(&["--scenario", scenario.path().to_str().unwrap()])
-        .output()
+    std::fs::write(scenario.path(), "name: drill\nphases:\n- {name: gone, do: [{restart: 1s}]}\n")
         .unwrap();
+    let ended = lonely(&["--scenario", scenario.path().to_str().unwrap()]).output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
     let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(
-        said.contains("the engine core was stopped by EngineCore::kill"),
-        "{said}"
-    );
+    assert!(said.contains("the engine core was stopped by EngineCore::kill"), "{said}");
 }
 
 #[test]
 fn flags_without_effect_are_named() {
     let scenario = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-    std::fs::write(
-        scenario.path(),
-        "name: drill\nphases:\n- {name: gone, do: [{restart: 1s}]}\n",
-    )
-    .unwrap();
+    std::fs::write(scenario.path(), "name: drill\nphases:\n- {name: gone, do: [{restart: 1s}]}\n")
+        .unwrap();
     let flags = [
         "--scenario",
         scenario.path().to_str().unwrap(),
@@ -64,14 +47,8 @@ fn flags_without_effect_are_named() {
     ];
     let ended = lonely(&flags).output().unwrap();
     let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(
-        said.contains("--request-history --stream-fault-rate"),
-        "{said}"
-    );
-    assert!(
-        said.contains("--reasoning-parser openai_gptoss: replies have no reasoning"),
-        "{said}"
-    );
+    assert!(said.contains("--request-history --stream-fault-rate"), "{said}");
+    assert!(said.contains("--reasoning-parser openai_gptoss: replies have no reasoning"), "{said}");
 }
 
 #[test]
@@ -94,13 +71,7 @@ fn ready_file_appears_when_all_ranks_joined() {
     assert_eq!(told["ranks"], serde_json::json!([0, 1]));
     assert_eq!(told["pid"], front.engine.id());
     let pid = front.engine.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(front.engine.wait().unwrap().code(), Some(0));
     assert!(!path.exists());
 }
@@ -108,19 +79,10 @@ fn ready_file_appears_when_all_ranks_joined() {
 #[test]
 fn utility_calls_during_shutdown_are_refused() {
     let front = FrontEnd::start(&["--inter-token-latency", "5", "--shutdown-timeout", "20"]);
-    front.add(
-        "last",
-        &[("max_tokens", 1900.into()), ("ignore_eos", true.into())],
-    );
+    front.add("last", &[("max_tokens", 1900.into()), ("ignore_eos", true.into())]);
     front.first_output("last");
     let pid = front.engine.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let refused = loop {
         if let Err(refused) = front.call("is_sleeping", vec![]) {
             break refused;
@@ -138,12 +100,7 @@ fn stalled_front_end_loses_its_requests() {
     front.add("long", &long);
     front.first_output("long");
     let call = |client: u64, id: u64, method: &str| {
-        let call = vec![
-            client.into(),
-            id.into(),
-            method.into(),
-            Value::Array(vec![]),
-        ];
+        let call = vec![client.into(), id.into(), method.into(), Value::Array(vec![])];
         front.send(0, UTILITY, &Value::Array(call));
     };
     let method = "x".repeat(100);
@@ -171,20 +128,10 @@ fn stalled_front_end_with_large_output_is_dropped() {
     // A refusal repeats the name: 200 MiB in all.
     let method = "x".repeat(1 << 20);
     for id in 0..200_u64 {
-        let call = [
-            0.into(),
-            id.into(),
-            Value::from(method.as_str()),
-            Value::Array(vec![]),
-        ];
+        let call = [0.into(), id.into(), Value::from(method.as_str()), Value::Array(vec![])];
         front.send(0, UTILITY, &Value::Array(call.into()));
     }
-    let last = [
-        1.into(),
-        1.into(),
-        Value::from("is_sleeping"),
-        Value::Array(vec![]),
-    ];
+    let last = [1.into(), 1.into(), Value::from("is_sleeping"), Value::Array(vec![])];
     front.send(0, UTILITY, &Value::Array(last.into()));
     let other = unpack(&front.other.0.recv_bytes(0).expect("an answer"));
     assert!(other[4].is_array());
@@ -214,17 +161,8 @@ fn engine_survives_front_end_exit() {
         let at = socket.get_last_endpoint().unwrap().unwrap();
         socket.unbind(&at).unwrap();
     }
-    assert!(
-        front.engine.try_wait().unwrap().is_none(),
-        "it waits for another signal"
-    );
+    assert!(front.engine.try_wait().unwrap().is_none(), "it waits for another signal");
     let pid = front.engine.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(front.engine.wait().unwrap().code(), Some(0));
 }

@@ -108,38 +108,22 @@ impl FrontEnd {
         let port = at.rsplit(':').next().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
         // As `vllm-rs serve --python vllm-sim` starts it.
-        command.args([
-            "-m",
-            "vllm.entrypoints.cli.main",
-            "serve",
-            MODEL,
-            "--headless",
-        ]);
+        command.args(["-m", "vllm.entrypoints.cli.main", "serve", MODEL, "--headless"]);
         command.args(["--data-parallel-address", "127.0.0.1"]);
         command.args(["--data-parallel-rpc-port", port]);
         command.args(["--data-parallel-size", &ranks.to_string(), "--seed", "7"]);
         command.args(flags).stderr(log);
         let engine = command.spawn().unwrap();
         let addresses = map(&[
-            (
-                "inputs",
-                vec![Value::from(input_at), other_input_at.into()].into(),
-            ),
-            (
-                "outputs",
-                vec![Value::from(output_at), other_at.into()].into(),
-            ),
+            ("inputs", vec![Value::from(input_at), other_input_at.into()].into()),
+            ("outputs", vec![Value::from(output_at), other_at.into()].into()),
             (
                 "coordinator_input",
-                coordinator
-                    .as_ref()
-                    .map_or(Value::Nil, |c| c.1.0.as_str().into()),
+                coordinator.as_ref().map_or(Value::Nil, |c| c.1.0.as_str().into()),
             ),
             (
                 "coordinator_output",
-                coordinator
-                    .as_ref()
-                    .map_or(Value::Nil, |c| c.1.1.as_str().into()),
+                coordinator.as_ref().map_or(Value::Nil, |c| c.1.1.as_str().into()),
             ),
             ("frontend_stats_publish_address", Value::Nil),
         ]);
@@ -278,17 +262,12 @@ pub(crate) fn request(id: &str, params: &[(&str, Value)]) -> Value {
 }
 
 pub(crate) fn ids(ids: &[u32]) -> Value {
-    ids.iter()
-        .map(|id| Value::from(*id))
-        .collect::<Vec<_>>()
-        .into()
+    ids.iter().map(|id| Value::from(*id)).collect::<Vec<_>>().into()
 }
 
 /// All tokens of a request's outputs.
 pub(crate) fn tokens(outputs: &[(f64, Vec<Value>)]) -> Vec<u32> {
-    let outputs = outputs
-        .iter()
-        .flat_map(|(_, fields)| fields[1].as_array().unwrap());
+    let outputs = outputs.iter().flat_map(|(_, fields)| fields[1].as_array().unwrap());
     outputs.map(|id| id.as_u64().unwrap() as u32).collect()
 }
 

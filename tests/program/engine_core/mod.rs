@@ -1,9 +1,6 @@
 //! Engines behind an API server of vLLM: a scripted one stands in for it.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod content;
 mod control;
@@ -22,10 +19,7 @@ fn a_request_gets_its_tokens_at_the_engines_times() {
     let front = FrontEnd::start(&["--time-to-first-token", "20", "--inter-token-latency", "2"]);
     front.add("a-1", &[("max_tokens", 5.into())]);
     let (outputs, left) = front.outputs("a-1");
-    let counts: Vec<_> = outputs
-        .iter()
-        .map(|o| o.1[1].as_array().unwrap().len())
-        .collect();
+    let counts: Vec<_> = outputs.iter().map(|o| o.1[1].as_array().unwrap().len()).collect();
     assert_eq!(counts, [1; 5]);
     for pair in outputs.windows(2) {
         assert!((pair[1].0 - pair[0].0 - 0.002).abs() < 1e-9, "{pair:?}");
@@ -38,11 +32,7 @@ fn a_request_gets_its_tokens_at_the_engines_times() {
     assert!((first_at - scheduled - 0.02).abs() < 1e-9);
     assert_eq!(get(&first[11], "num_prompt_tokens").as_u64(), Some(3));
     let ends: Vec<_> = outputs.iter().map(|o| o.1[5].as_u64()).collect();
-    assert_eq!(
-        ends,
-        [None, None, None, None, Some(1)],
-        "the last one by its length"
-    );
+    assert_eq!(ends, [None, None, None, None, Some(1)], "the last one by its length");
     assert_eq!(left, Some(0), "the last message says that nothing runs");
 }
 
@@ -80,10 +70,7 @@ fn tokens_end_a_request_and_strings_do_not() {
     front.add("eos", &[only(EOS), ("_eos_token_id", EOS.into())]);
     let (eos, _) = front.outputs("eos");
     assert_eq!(tokens(&eos), [EOS]);
-    assert_eq!(
-        (eos[0].1[5].as_u64(), eos[0].1[6].is_nil()),
-        (Some(0), true)
-    );
+    assert_eq!((eos[0].1[5].as_u64(), eos[0].1[6].is_nil()), (Some(0), true));
     let every: Vec<_> = ('a'..='z').map(|c| Value::from(c.to_string())).collect();
     front.add("text", &[("stop", every.into()), ("max_tokens", 12.into())]);
     let (text, _) = front.outputs("text");
@@ -95,11 +82,7 @@ fn an_aborted_request_stops_without_output() {
     let front = FrontEnd::start(&["--inter-token-latency", "5"]);
     front.add("gone", &[("max_tokens", 1900.into())]);
     front.next();
-    front.send(
-        0,
-        ABORT,
-        &vec![Value::from("gone"), "unknown".into()].into(),
-    );
+    front.send(0, ABORT, &vec![Value::from("gone"), "unknown".into()].into());
     front.rests();
     front.add("next", &[("max_tokens", 1.into())]);
     let outputs = front.outputs("next").0;
@@ -115,10 +98,7 @@ fn structured_output_is_satisfied() {
             "properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}},
          "end":"}\n</tool_call>"}],
         "separator":"","at_least_one":true,"stop_after_first":false}}"#;
-    let outputs = map(&[
-        ("structural_tag", tag.into()),
-        ("_backend", "xgrammar".into()),
-    ]);
+    let outputs = map(&[("structural_tag", tag.into()), ("_backend", "xgrammar".into())]);
     front.add(
         "call",
         &[
@@ -143,10 +123,7 @@ fn structured_output_is_satisfied() {
 fn utility_calls_pause_and_query_engine() {
     let front = FrontEnd::start(&["--inter-token-latency", "5"]);
     let unknown = front.call("make_tea", vec![]).unwrap_err();
-    assert!(
-        unknown.starts_with("Call to make_tea method failed: "),
-        "{unknown}"
-    );
+    assert!(unknown.starts_with("Call to make_tea method failed: "), "{unknown}");
     let tasks = front.call("get_supported_tasks", vec![]).unwrap();
     assert_eq!(tasks, vec![Value::from("generate")].into());
     front.add("cut", &[("max_tokens", 1900.into())]);
@@ -155,13 +132,7 @@ fn utility_calls_pause_and_query_engine() {
     front.send(
         0,
         UTILITY,
-        &vec![
-            0.into(),
-            1.into(),
-            "pause_generation".into(),
-            Value::Array(pause),
-        ]
-        .into(),
+        &vec![0.into(), 1.into(), "pause_generation".into(), Value::Array(pause)].into(),
     );
     let (cut, _) = front.outputs("cut");
     assert_eq!(cut.last().unwrap().1[5].as_u64(), Some(2), "aborted");
@@ -249,9 +220,7 @@ fn draft_tokens_are_counted() {
     let (mut drafts, mut accepted, mut decoded, mut steps) = (0, 0, 0, 0);
     loop {
         let message = front.next();
-        let spec = message[2]
-            .as_map()
-            .map(|_| get(&message[2], "spec_decoding_stats"));
+        let spec = message[2].as_map().map(|_| get(&message[2], "spec_decoding_stats"));
         if let Some(spec) = spec.filter(|spec| spec.is_map()) {
             drafts += get(spec, "num_drafts").as_u64().unwrap();
             accepted += get(spec, "num_accepted_tokens").as_u64().unwrap();
@@ -287,10 +256,7 @@ fn ranks_join_and_answer_separately() {
     front.send(1, ADD, &request("second", &[("max_tokens", 3.into())]));
     loop {
         let message = front.next();
-        if message[1]
-            .as_array()
-            .is_some_and(|outputs| !outputs.is_empty())
-        {
+        if message[1].as_array().is_some_and(|outputs| !outputs.is_empty()) {
             assert_eq!(message[0].as_u64(), Some(1));
             break;
         }
@@ -300,11 +266,7 @@ fn ranks_join_and_answer_separately() {
 #[test]
 fn log_probabilities_are_arrays_of_a_row_for_each_token() {
     let front = FrontEnd::start(&["--inter-token-latency", "2"]);
-    let asked = [
-        ("logprobs", 2.into()),
-        ("prompt_logprobs", 1.into()),
-        ("max_tokens", 2.into()),
-    ];
+    let asked = [("logprobs", 2.into()), ("prompt_logprobs", 1.into()), ("max_tokens", 2.into())];
     front.add("a", &asked);
     let (outputs, _) = front.outputs("a");
     let said = tokens(&outputs);
@@ -373,10 +335,7 @@ fn moe_ranks_start_and_end_waves() {
 fn pooling_requests_return_vectors() {
     let front = FrontEnd::start(&["--runner", "pooling", "--convert", "embed"]);
     let tasks = front.call("get_supported_tasks", vec![]).unwrap();
-    assert_eq!(
-        tasks,
-        vec![Value::from("embed"), "token_embed".into()].into()
-    );
+    assert_eq!(tasks, vec![Value::from("embed"), "token_embed".into()].into());
     let pool_to = |id: &str, task: &str, dimensions: Value| {
         let mut fields = request(id, &[]);
         if let Value::Array(fields) = &mut fields {
@@ -395,10 +354,7 @@ fn pooling_requests_return_vectors() {
     let (dtype, shape, numbers_of_all) = numbers(&whole[4]);
     assert_eq!(dtype, "float32");
     assert_eq!(shape.len(), 1);
-    let length: f32 = numbers_of_all
-        .into_iter()
-        .map(|x| f32::from_le_bytes(x).powi(2))
-        .sum();
+    let length: f32 = numbers_of_all.into_iter().map(|x| f32::from_le_bytes(x).powi(2)).sum();
     assert!((length - 1.0).abs() < 1e-4, "{length}");
     let (_, each, _) = numbers(&pool("each", "token_embed")[4]);
     assert_eq!(each, [3, shape[0]]);
@@ -439,14 +395,8 @@ fn a_scenario_fails_requests_and_takes_the_engine_away() {
 
 #[test]
 fn an_engine_reports_what_it_is() {
-    let flags = [
-        "--max-model-len",
-        "1024",
-        "--num-gpu-blocks-override",
-        "500",
-        "--max-num-seqs",
-        "8",
-    ];
+    let flags =
+        ["--max-model-len", "1024", "--num-gpu-blocks-override", "500", "--max-num-seqs", "8"];
     let front = FrontEnd::start(&flags);
     let shown = |value: &Value| {
         let entries = value.as_map().unwrap().iter();

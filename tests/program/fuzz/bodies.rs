@@ -85,10 +85,7 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn corpus() -> Corpus {
-    Corpus {
-        seeds: requests(),
-        tokens: TOKENS,
-    }
+    Corpus { seeds: requests(), tokens: TOKENS }
 }
 
 #[test]

@@ -91,9 +91,7 @@ fn fuzz_json_schemas() {
         if let Ok(schema) = serde_json::from_slice(input) {
             sample(&Constraint::Json(schema));
         }
-        sample(&Constraint::Json(Value::String(
-            String::from_utf8_lossy(input).into_owned(),
-        )));
+        sample(&Constraint::Json(Value::String(String::from_utf8_lossy(input).into_owned())));
     });
 }
 
@@ -139,9 +137,7 @@ fn fuzz_regex_patterns() {
     };
     fuzz("patterns", 2, corpus, |input| {
         let text = String::from_utf8_lossy(input).into_owned();
-        sample(&Constraint::Json(
-            serde_json::json!({"type": "string", "pattern": text}),
-        ));
+        sample(&Constraint::Json(serde_json::json!({"type": "string", "pattern": text})));
         sample(&Constraint::Regex(text));
     });
 }

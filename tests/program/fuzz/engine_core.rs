@@ -64,16 +64,11 @@ fn requests() -> Vec<Value> {
             json!({"type": "structural_tag", "format": {"type": "json_schema", "json_schema": true}})
                 .to_string()}}),
     ];
-    let mut requests: Vec<Value> = sampling
-        .iter()
-        .map(|params| with(&[(3, packed(params))]))
-        .collect();
+    let mut requests: Vec<Value> =
+        sampling.iter().map(|params| with(&[(3, packed(params))])).collect();
     let scored = map(&[
         ("max_tokens", 2.into()),
-        (
-            "prompt_logprob_token_ids",
-            tensor("int64", &[1, 2], 1.into()),
-        ),
+        ("prompt_logprob_token_ids", tensor("int64", &[1, 2], 1.into())),
         ("prompt_logprob_start", 0.into()),
     ]);
     requests.push(with(&[(3, scored)]));
@@ -135,10 +130,7 @@ fn fuzz_engine_core_messages() {
     seeds.extend(calls().iter().map(|it| message(UTILITY, it, &[])));
     seeds.push(message(ABORT, &packed(&json!(["fuzz", "none"])), &[]));
     seeds.push(message(&[2], &ids(&[3, 0]), &[]));
-    let corpus = Corpus {
-        seeds,
-        tokens: TOKENS,
-    };
+    let corpus = Corpus { seeds, tokens: TOKENS };
     let folder = tempfile::tempdir().unwrap();
     let mut front = None;
     fuzz("messages of a front end", 1, corpus, move |input| {

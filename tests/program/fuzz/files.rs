@@ -33,10 +33,7 @@ struct Scratch {
 impl Scratch {
     fn new(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self {
-            path: folder.path().join(name),
-            _folder: folder,
-        }
+        Self { path: folder.path().join(name), _folder: folder }
     }
 
     fn write(&self, input: &[u8]) -> &Path {
@@ -143,10 +140,7 @@ fn fuzz_command_line() {
     };
     fuzz("command lines", 2, corpus, |input| {
         let text = String::from_utf8_lossy(input);
-        let words: Vec<&str> = ["--model", "m"]
-            .into_iter()
-            .chain(text.split(' '))
-            .collect();
+        let words: Vec<&str> = ["--model", "m"].into_iter().chain(text.split(' ')).collect();
         for mode in [CliMode::Vllm, CliMode::Llmd] {
             if let Ok(loaded) = LoadedConfig::from_flags(mode, &words) {
                 let _ = loaded.to_yaml();
@@ -369,14 +363,8 @@ fn fuzz_traces_and_results() {
         scratch.write(input);
         number += 1;
         let named = WorkloadFormat::NAMES[number % WorkloadFormat::NAMES.len()].0;
-        for format in [
-            WorkloadFormat::Auto,
-            WorkloadFormat::from_str(named).unwrap(),
-        ] {
-            let options = WorkloadReadOptions {
-                format,
-                ..WorkloadReadOptions::default()
-            };
+        for format in [WorkloadFormat::Auto, WorkloadFormat::from_str(named).unwrap()] {
+            let options = WorkloadReadOptions { format, ..WorkloadReadOptions::default() };
             if let Ok(mut source) =
                 load::open_workload_files(std::slice::from_ref(&scratch.path), &options)
             {
@@ -404,32 +392,13 @@ fn tables() -> Vec<u8> {
         npy.extend((header.len() as u16).to_le_bytes());
         npy.extend(header.as_bytes());
         npy.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        let (at, size) = (
-            (file.len() as u32).to_le_bytes(),
-            (npy.len() as u32).to_le_bytes(),
-        );
+        let (at, size) = ((file.len() as u32).to_le_bytes(), (npy.len() as u32).to_le_bytes());
         let sizes = [size, size].concat();
         let length = (name.len() as u16).to_le_bytes();
-        for part in [
-            b"PK\x03\x04",
-            &[0; 14][..],
-            &sizes,
-            &length,
-            &[0; 2],
-            name.as_bytes(),
-            &npy,
-        ] {
+        for part in [b"PK\x03\x04", &[0; 14][..], &sizes, &length, &[0; 2], name.as_bytes(), &npy] {
             file.extend(part);
         }
-        for part in [
-            b"PK\x01\x02",
-            &[0; 16][..],
-            &sizes,
-            &length,
-            &[0; 12],
-            &at,
-            name.as_bytes(),
-        ] {
+        for part in [b"PK\x01\x02", &[0; 16][..], &sizes, &length, &[0; 12], &at, name.as_bytes()] {
             directory.extend(part);
         }
     }

@@ -11,10 +11,7 @@
 //! - `served`: forms and media, through a server
 //! - `texts`: chat templates, tokenizers and their files
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod bodies;
 mod constraints;
@@ -61,9 +58,7 @@ fn literals(folder: &str) -> Vec<Vec<u8>> {
 /// The lines of files.
 fn lines(folder: &str, ending: &str) -> Vec<Vec<u8>> {
     let files = files_below(folder, ending).into_iter();
-    let texts: Vec<String> = files
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    let texts: Vec<String> = files.map(|path| fs::read_to_string(path).unwrap()).collect();
     let lines = texts.iter().flat_map(|text| text.lines());
     lines.map(|line| line.as_bytes().to_vec()).collect()
 }

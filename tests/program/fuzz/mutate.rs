@@ -111,11 +111,7 @@ impl Corpus {
                 let (open, close) = dice.pair();
                 let most = 1 + dice.below(DEEPEST);
                 let levels = 1 + dice.below(most) as usize;
-                let inner = [
-                    &open.repeat(levels),
-                    &input[range.clone()],
-                    &close.repeat(levels),
-                ];
+                let inner = [&open.repeat(levels), &input[range.clone()], &close.repeat(levels)];
                 input.splice(range, inner.concat());
             }
             _ => input.truncate(range.start),
@@ -147,9 +143,7 @@ impl Dice {
     fn number(&mut self, text: &[u8]) -> Option<std::ops::Range<usize>> {
         let from = self.below(text.len() as u64 + 1) as usize;
         let start = from + text[from..].iter().position(u8::is_ascii_digit)?;
-        let digits = text[start..]
-            .iter()
-            .take_while(|byte| byte.is_ascii_digit());
+        let digits = text[start..].iter().take_while(|byte| byte.is_ascii_digit());
         Some(start..start + digits.count())
     }
 
@@ -188,11 +182,7 @@ pub(crate) fn literals(source: &str) -> Vec<Vec<u8>> {
         };
         let Some(end) = end else { break };
         let text = &after[..end];
-        let text = if raw {
-            text.to_owned()
-        } else {
-            unescaped(text)
-        };
+        let text = if raw { text.to_owned() } else { unescaped(text) };
         if text.len() > 3 {
             found.push(text.into_bytes());
         }

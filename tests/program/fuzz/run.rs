@@ -20,10 +20,7 @@ const STACK: usize = 2 << 20;
 ///
 /// # Panics
 /// When the reader does, or takes for ever; with the number and the text of the input.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the slowest input is worth a look"
-)]
+#[expect(clippy::disallowed_methods, reason = "the slowest input is worth a look")]
 pub(crate) fn fuzz(
     name: &str,
     dear: u64,

@@ -30,20 +30,11 @@ impl Served {
         let mut loaded = LoadedConfig::from_flags(CliMode::Vllm, &[&always, flags].concat())
             .expect("good flags");
         loaded.config.server.port = 0;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build();
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
-        let server = runtime
-            .block_on(SimulatorServer::start_loaded(loaded))
-            .expect("a start");
+        let server = runtime.block_on(SimulatorServer::start_loaded(loaded)).expect("a start");
         let address = server.address.unwrap();
-        Self {
-            _running: (server, runtime),
-            address,
-            stream: None,
-        }
+        Self { _running: (server, runtime), address, stream: None }
     }
 
     /// Posts a body, which is taken or refused.

@@ -98,9 +98,7 @@ fn conversations() -> Vec<Map<String, Value>> {
     let text = fs::read(root("tests/fixtures/templates/expected.json")).unwrap();
     let golden: Value = serde_json::from_slice(&text).unwrap();
     let cases = golden["cases"].as_object().unwrap().values();
-    cases
-        .map(|case| case.as_object().unwrap().clone())
-        .collect()
+    cases.map(|case| case.as_object().unwrap().clone()).collect()
 }
 
 fn messages(case: &Map<String, Value>) -> Vec<ChatMessage> {
@@ -134,10 +132,7 @@ fn fuzz_chat_templates() {
     let mut seeds: Vec<Vec<u8>> = sources.map(|path| fs::read(path).unwrap()).collect();
     let snippets = literals("crates/tokenizer/src/chat").into_iter();
     seeds.extend(snippets.filter(|text| text.windows(2).any(|two| two == b"{{" || two == b"{%")));
-    let corpus = Corpus {
-        seeds,
-        tokens: TOKENS,
-    };
+    let corpus = Corpus { seeds, tokens: TOKENS };
     let conversations = conversations();
     let mut number = 0;
     fuzz("chat templates", 2, corpus, move |input| {
@@ -155,14 +150,9 @@ fn fuzz_chat_templates() {
 fn conversations_for_templates() {
     let seeds = conversations().into_iter();
     let seeds = seeds.map(|case| Value::Object(case).to_string().into_bytes());
-    let corpus = Corpus {
-        seeds: seeds.collect(),
-        ..bodies::corpus()
-    };
+    let corpus = Corpus { seeds: seeds.collect(), ..bodies::corpus() };
     let sources = files_below("tests/fixtures/templates", ".jinja").into_iter();
-    let sources: Vec<String> = sources
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    let sources: Vec<String> = sources.map(|path| fs::read_to_string(path).unwrap()).collect();
     let templates = ChatTemplates::new(Vec::new(), &Map::new());
     let mut number = 0;
     fuzz("conversations", 1, corpus, move |input| {
@@ -216,9 +206,8 @@ fn fuzz_tokenizer_texts() {
             let fragments = tokenizer.tokenize_with_text(&text);
             assert_eq!(fragments.ids.len(), fragments.ends.len());
             let numbers = input.chunks_exact(4);
-            let ids: Vec<u32> = numbers
-                .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect();
+            let ids: Vec<u32> =
+                numbers.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             let _ = tokenizer.decode(&ids, SpecialTokens::With);
         }
         let _ = data_url_first_bytes(&text);
@@ -230,11 +219,7 @@ fn fuzz_tokenizer_texts() {
 fn fuzz_model_files() {
     let folder = tempfile::tempdir().unwrap();
     let from = root("tests/fixtures/tiny-llama");
-    fs::copy(
-        from.join("tokenizer.json"),
-        folder.path().join("tokenizer.json"),
-    )
-    .unwrap();
+    fs::copy(from.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
     let seed = |name: &str| fs::read(from.join(name)).unwrap();
     let generation = json!({"eos_token_id": [1, 2], "temperature": 0.7, "top_k": 5});
     let corpus = Corpus {
@@ -263,11 +248,7 @@ fn fuzz_model_files() {
     };
     let folder = Arc::new(folder);
     fuzz("files of a model", 40, corpus, move |input| {
-        for name in [
-            "config.json",
-            "tokenizer_config.json",
-            "generation_config.json",
-        ] {
+        for name in ["config.json", "tokenizer_config.json", "generation_config.json"] {
             fs::write(folder.path().join(name), input).unwrap();
         }
         let place = TokenizerLocation::Folder(folder.path().to_owned());

@@ -23,10 +23,7 @@ fn helm() -> Option<PathBuf> {
         let unwanted = std::env::var_os(WITHOUT_HELM).is_some();
         assert!(unwanted, "no helm: run .ci/tools, or set {WITHOUT_HELM}=1");
         // Unlike `eprintln!` it is seen of a test that passes.
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIP: a test of the chart, {WITHOUT_HELM} is set"
-        );
+        let _ = writeln!(std::io::stderr(), "SKIP: a test of the chart, {WITHOUT_HELM} is set");
     }
     found
 }
@@ -52,30 +49,18 @@ fn template(values: &str) -> Option<Result<String, String>> {
 fn invalid_helm_values_are_rejected() {
     for (values, told) in [
         ("dataset: {enabled: true}", "dataset.enabled needs a source"),
-        (
-            "dataset: {existingClaim: c}",
-            "have no effect without dataset.enabled",
-        ),
+        ("dataset: {existingClaim: c}", "have no effect without dataset.enabled"),
         (
             "tls: {selfSigned: true, existingSecret: s}",
             "tls.selfSigned and tls.existingSecret cannot be used together",
         ),
-        (
-            "tls: {clientCertificates: 2}",
-            "tls.clientCertificates needs tls.existingSecret",
-        ),
+        ("tls: {clientCertificates: 2}", "tls.clientCertificates needs tls.existingSecret"),
         (
             "{kserve: {enabled: true}, gateway: {httpRoute: {enabled: true}}}",
             "gateway.httpRoute.enabled has no effect with kserve.enabled",
         ),
-        (
-            "{kserve: {enabled: true}, extraArgs: [--a]}",
-            "extraArgs has no effect",
-        ),
-        (
-            "gateway: {httpRoute: {enabled: true}}",
-            "which needs gateway.inferencePool.enabled",
-        ),
+        ("{kserve: {enabled: true}, extraArgs: [--a]}", "extraArgs has no effect"),
+        ("gateway: {httpRoute: {enabled: true}}", "which needs gateway.inferencePool.enabled"),
         (
             "gateway: {inferencePool: {enabled: true}}",
             "gateway.inferencePool.enabled needs an endpoint picker",
@@ -94,15 +79,9 @@ fn invalid_helm_values_are_rejected() {
         ),
         ("preStopSleepSeconds: 45", "killed during the sleep"),
         ("config: {gpu: H1000}", "config.gpu \"H1000\" is not known"),
-        (
-            "config: {gpu: h100, model: demo}",
-            "sizes of config.model \"demo\"",
-        ),
+        ("config: {gpu: h100, model: demo}", "sizes of config.model \"demo\""),
         ("config: {admin-api-key: k}", "adminApiKey.existingSecret"),
-        (
-            "config: {apiKey: [k]}",
-            "config.api-key would be readable in a ConfigMap",
-        ),
+        ("config: {apiKey: [k]}", "config.api-key would be readable in a ConfigMap"),
         ("config: {hfToken: k}", "huggingFace.existingSecret"),
         (
             "disaggregation: {prefill: {config: {api-key: k}}}",
@@ -112,14 +91,8 @@ fn invalid_helm_values_are_rejected() {
             "{networkPolicy: {enabled: true}, kvEvents: {enabled: true, connectTo: 'tcp://l:1'}}",
             "kvEvents.connectTo cannot be reached",
         ),
-        (
-            "{command: [vllm], extraArgs: [--a]}",
-            "extraArgs has no effect with command",
-        ),
-        (
-            "service: {nodePort: 30000}",
-            "service.nodePort has no effect",
-        ),
+        ("{command: [vllm], extraArgs: [--a]}", "extraArgs has no effect with command"),
+        ("service: {nodePort: 30000}", "service.nodePort has no effect"),
     ] {
         let Some(rendered) = template(values) else {
             return;
@@ -163,19 +136,12 @@ fn llmd_helm_values_deploy_the_simulator() {
         return;
     };
     let rendered = rendered.unwrap();
-    let images: Vec<&str> = rendered
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("image: "))
-        .collect();
+    let images: Vec<&str> =
+        rendered.lines().filter_map(|line| line.trim().strip_prefix("image: ")).collect();
     assert_eq!(images[0], "ghcr.io/vllm-sim/vllm-sim:0.1.0");
-    assert!(
-        images.iter().all(|image| !image.contains("llm-d")),
-        "{images:?}"
-    );
+    assert!(images.iter().all(|image| !image.contains("llm-d")), "{images:?}");
     assert!(rendered.contains("    compat: \"llm-d\"\n"), "{rendered}");
-    let said = rendered
-        .lines()
-        .find_map(|line| line.strip_prefix("text: "));
+    let said = rendered.lines().find_map(|line| line.strip_prefix("text: "));
     let said = base64(said.unwrap().trim_matches(['\'', '"']));
     for part in [
         "vllmRender has no effect",
@@ -184,9 +150,7 @@ fn llmd_helm_values_deploy_the_simulator() {
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let kept = template(&format!(
-        "{LLMD_VALUES}nameOverride: llm-d-inference-sim\n{notes}"
-    ));
+    let kept = template(&format!("{LLMD_VALUES}nameOverride: llm-d-inference-sim\n{notes}"));
     let kept = kept.expect("helm was there").unwrap();
     assert!(kept.contains("      app.kubernetes.io/name: llm-d-inference-sim\n"));
 }
@@ -208,9 +172,7 @@ gateway: {httpRoute: {enabled: true, backend: service, parentRefs: [{name: g, na
         return;
     };
     let rendered = rendered.unwrap();
-    let policy = rendered
-        .split("---")
-        .find(|part| part.contains("kind: NetworkPolicy"));
+    let policy = rendered.split("---").find(|part| part.contains("kind: NetworkPolicy"));
     let policy = policy.unwrap();
     for part in [
         "kubernetes.io/metadata.name: monitoring",
@@ -219,9 +181,7 @@ gateway: {httpRoute: {enabled: true, backend: service, parentRefs: [{name: g, na
     ] {
         assert!(policy.contains(part), "{part}: {policy}");
     }
-    let secret = template("adminApiKey: {existingSecret: s}")
-        .unwrap()
-        .unwrap();
+    let secret = template("adminApiKey: {existingSecret: s}").unwrap().unwrap();
     assert!(secret.contains("name: VLLM_SIM_ADMIN_API_KEY"), "{secret}");
 }
 
@@ -244,22 +204,13 @@ fn inference_pool_names_existing_picker() {
     assert!(picker.contains("--pool-name=check-vllm-sim\n"), "{picker}");
     // The pool's own selector does not find it.
     assert!(picker.contains("app.kubernetes.io/name: vllm-sim-epp\n"));
-    for kind in [
-        "Service",
-        "ConfigMap",
-        "Role",
-        "RoleBinding",
-        "InferencePool",
-    ] {
+    for kind in ["Service", "ConfigMap", "Role", "RoleBinding", "InferencePool"] {
         named(kind);
     }
     let own =
         template("gateway: {inferencePool: {enabled: true, endpointPicker: {name: own, port: 7}}}");
     let own = own.expect("helm was there").unwrap();
-    assert!(
-        own.contains("    name: own\n    port:\n      number: 7\n"),
-        "{own}"
-    );
+    assert!(own.contains("    name: own\n    port:\n      number: 7\n"), "{own}");
     assert!(!own.contains("-epp"), "{own}");
 }
 
@@ -267,21 +218,14 @@ fn inference_pool_names_existing_picker() {
 fn pods_are_taken_out_before_they_end_and_their_streams_may_finish() {
     for (values, sleep, drain) in [
         ("config: {cliMode: vllm, model: demo}", Some(5), 35),
-        (
-            "{preStopSleepSeconds: 0, terminationGracePeriodSeconds: 300}",
-            None,
-            295,
-        ),
+        ("{preStopSleepSeconds: 0, terminationGracePeriodSeconds: 300}", None, 295),
         ("config: {shutdownTimeout: 7}", Some(5), 7),
     ] {
         let Some(rendered) = template(values) else {
             return;
         };
         let rendered = rendered.unwrap();
-        assert!(
-            rendered.contains(&format!("    shutdown-timeout: {drain}\n")),
-            "{rendered}"
-        );
+        assert!(rendered.contains(&format!("    shutdown-timeout: {drain}\n")), "{rendered}");
         match sleep {
             Some(sleep) => assert!(rendered.contains(&format!("seconds: {sleep}\n"))),
             None => assert!(!rendered.contains("preStop")),

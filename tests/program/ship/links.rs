@@ -38,17 +38,14 @@ fn targets(text: &str) -> Vec<&str> {
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().map(|c| if c == ' ' { '-' } else { c });
-    kept.filter(|c| c.is_alphanumeric() || "-_".contains(*c))
-        .collect()
+    kept.filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
 }
 
 fn anchors(page: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(page).unwrap();
     let heading = |line: &&str| line.starts_with('#');
     let headings = prose(&text).into_iter().filter(heading);
-    headings
-        .map(|line| anchor(line.trim_start_matches('#')))
-        .collect()
+    headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
 #[test]

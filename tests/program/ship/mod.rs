@@ -1,9 +1,6 @@
 //! What is shipped around the program fits it: dashboards, alerts, manifests.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod chart;
 mod links;
@@ -41,10 +38,7 @@ fn series(text: &str) -> BTreeSet<String> {
 /// Names of series on a page in the Prometheus text format.
 fn exposed(page: &str) -> BTreeSet<String> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .filter_map(|line| line.split(['{', ' ']).next())
-        .map(str::to_owned)
-        .collect()
+    lines.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_owned).collect()
 }
 
 #[tokio::test]
@@ -114,10 +108,7 @@ fn helm_dashboards_and_alerts_are_copies() {
                 std::fs::copy(&original, &copy).unwrap();
             }
             let [original, copied] = [&original, &copy].map(|file| std::fs::read(file).unwrap());
-            assert!(
-                original == copied,
-                "{copy:?} is old: run BLESS=1 cargo test"
-            );
+            assert!(original == copied, "{copy:?} is old: run BLESS=1 cargo test");
         }
     }
 }
@@ -125,26 +116,14 @@ fn helm_dashboards_and_alerts_are_copies() {
 #[test]
 fn latency_profiles_are_valid_configs() {
     for path in files("manifests/latency-profiles", "yaml") {
-        let words = [
-            "vllm-sim",
-            "--strict-config",
-            "--config",
-            path.to_str().unwrap(),
-        ];
+        let words = ["vllm-sim", "--strict-config", "--config", path.to_str().unwrap()];
         let loaded = match load_config(&words.map(str::to_owned), &|_| None) {
             Ok(ParsedCommand::Serve(loaded)) => loaded,
             other => panic!("{}: {other:?}", path.display()),
         };
         let config = &loaded.config;
         let roofline = path.to_string_lossy().contains("roofline-");
-        assert_eq!(
-            config.model.cli_mode,
-            if roofline {
-                CliMode::Vllm
-            } else {
-                CliMode::Llmd
-            }
-        );
+        assert_eq!(config.model.cli_mode, if roofline { CliMode::Vllm } else { CliMode::Llmd });
         if roofline {
             // The weights fit into the memory of the GPUs.
             let (_, setup) = vllm_sim::server::batching_engine_config(config)
@@ -163,10 +142,7 @@ async fn get(cli_mode: CliMode, flags: &[&str], path: &str) -> (u16, String, Str
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = format!("http://{}{path}", server.address.unwrap());
     let answer = reqwest::Client::new().get(url).send().await.unwrap();
-    let kind = answer.headers()["content-type"]
-        .to_str()
-        .unwrap()
-        .to_owned();
+    let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let status = answer.status().as_u16();
     let body = answer.text().await.unwrap();
     server.shutdown().await;
@@ -189,10 +165,7 @@ async fn dashboard_actions_need_enabled_routes() {
         (CliMode::Vllm, &["--dev-mode"], true),
     ] {
         let (_, _, page) = get(cli_mode, flags, "/dashboard").await;
-        assert!(
-            page.contains(&format!("data-config=\"{asks}\"")),
-            "{flags:?}"
-        );
+        assert!(page.contains(&format!("data-config=\"{asks}\"")), "{flags:?}");
         let (status, _, _) = get(cli_mode, flags, "/admin/config").await;
         assert_eq!(status == 200, asks, "{flags:?}");
     }
@@ -213,9 +186,7 @@ fn image_runs_as_replaced_program() {
             first.ends_with(&format!(" AS {name}"))
         });
         let lines = stage.unwrap().lines();
-        lines
-            .filter_map(|line| line.strip_prefix("ENTRYPOINT "))
-            .collect::<Vec<_>>()
+        lines.filter_map(|line| line.strip_prefix("ENTRYPOINT ")).collect::<Vec<_>>()
     };
     assert_eq!(entry("llm-d"), ["[\"/app/llm-d-inference-sim\"]"]);
     // The last stage is what `docker build` builds.

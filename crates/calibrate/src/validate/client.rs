@@ -103,11 +103,7 @@ impl<'a> SimulatedClient<'a> {
         if waits || drains {
             return None;
         }
-        let start = if self.run.drains && new_stage {
-            now
-        } else {
-            self.stage_start
-        };
+        let start = if self.run.drains && new_stage { now } else { self.stage_start };
         Some((start + request.at.since(SimTime::ZERO)).max(now))
     }
 

@@ -35,11 +35,7 @@ impl ValidationReport {
         body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
         let stable = self.runs.iter().filter(|run| run.regime == "stable");
         let note = format!("{} stable", stable.count());
-        body.push_str(&render_summary_tile(
-            "Runs",
-            &self.runs.len().to_string(),
-            &note,
-        ));
+        body.push_str(&render_summary_tile("Runs", &self.runs.len().to_string(), &note));
         let stable = self.error_spread_of(|run| run.regime == "stable");
         let all = self.error_spread_of(|_| true);
         for (key, name, _) in LATENCY_METRICS {
@@ -61,10 +57,7 @@ impl ValidationReport {
         let peers = self.peer_simulators();
         body.push_str("<section><h2>Absolute errors</h2><div class=\"charts\">");
         for (key, name, _) in LATENCY_METRICS {
-            let ours = self
-                .runs
-                .iter()
-                .filter_map(|run| run.error_percent.get(key));
+            let ours = self.runs.iter().filter_map(|run| run.error_percent.get(key));
             let mut lines = vec![error_distribution_line("vllm-sim", ours.copied(), 0)];
             let shown = peers.iter().filter(|peer| peer.runs > 1);
             lines.extend(shown.take(MAX_PEERS_SHOWN).enumerate().map(|(i, peer)| {
@@ -151,15 +144,9 @@ impl ValidationReport {
     }
 
     fn write_run_table(&self, body: &mut String) {
-        let mut head: Vec<String> = ["Run", "model", "GPU", "regime"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut head: Vec<String> = ["Run", "model", "GPU", "regime"].map(str::to_owned).to_vec();
         for (_, name, _) in LATENCY_METRICS {
-            head.extend([
-                format!("{name}, ms"),
-                "predicted".to_owned(),
-                "%".to_owned(),
-            ]);
+            head.extend([format!("{name}, ms"), "predicted".to_owned(), "%".to_owned()]);
         }
         let row = |run: &ValidatedRun| {
             let model = run.model.rsplit('/').next().unwrap_or_default();
@@ -227,9 +214,7 @@ fn error_cell(
     key: &str,
     of: fn(&ErrorSpread) -> f64,
 ) -> String {
-    errors
-        .get(key)
-        .map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
+    errors.get(key).map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
 }
 
 /// Returns a chart line with the cumulative distribution of absolute prediction errors.
@@ -244,11 +229,7 @@ fn error_distribution_line(
     let points = sizes.iter().zip(1u32..);
     let points = points.map(|(size, place)| (*size, f64::from(place) * 100.0 / all));
     let shown = points.take_while(|(size, _)| *size <= MAX_SHOWN_ERROR_PERCENT);
-    ChartLine::new(
-        name,
-        [(0.0, 0.0)].into_iter().chain(shown).collect(),
-        colour,
-    )
+    ChartLine::new(name, [(0.0, 0.0)].into_iter().chain(shown).collect(), colour)
 }
 
 /// Returns the measured latency distribution as (ms, percent of the requests).
@@ -272,9 +253,7 @@ fn measured_distribution(actual: &Value, key: &str) -> Vec<(f64, f64)> {
 fn distribution_points(curve: &[f64]) -> Vec<(f64, f64)> {
     let last = curve.len().saturating_sub(1).max(1) as f64;
     let points = curve.iter().enumerate();
-    points
-        .map(|(i, ms)| (*ms, i as f64 * 100.0 / last))
-        .collect()
+    points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last)).collect()
 }
 
 fn write_distribution_chart(

@@ -45,11 +45,7 @@ pub struct LatencySummary {
 impl LatencyPrediction {
     pub(crate) fn new(run: &RecordedRun, done: &[RequestTiming]) -> Self {
         let stage = |stage: usize| {
-            let of_stage = run
-                .requests
-                .iter()
-                .zip(done)
-                .filter(|(r, _)| r.stage == stage);
+            let of_stage = run.requests.iter().zip(done).filter(|(r, _)| r.stage == stage);
             LatencySummary::new(of_stage.map(|(r, d)| (r.output, d)))
         };
         Self {
@@ -78,9 +74,7 @@ impl LatencyCurves {
         Self {
             ttft: quantile_curve(complete().map(|(_, d)| ms(d.first - d.sent)).collect()),
             itl: quantile_curve(
-                several
-                    .map(|(r, d)| ms(d.last - d.first) / f64::from(r.output - 1))
-                    .collect(),
+                several.map(|(r, d)| ms(d.last - d.first) / f64::from(r.output - 1)).collect(),
             ),
             e2e: quantile_curve(complete().map(|(_, d)| ms(d.last - d.sent)).collect()),
         }

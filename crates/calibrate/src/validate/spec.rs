@@ -83,17 +83,12 @@ impl<'a> RunJsonFields<'a> {
     }
 
     fn count_at(&self, path: &str) -> Result<u32, ValidateError> {
-        let value = self
-            .value_at(path)
-            .as_u64()
-            .and_then(|n| u32::try_from(n).ok());
+        let value = self.value_at(path).as_u64().and_then(|n| u32::try_from(n).ok());
         value.ok_or_else(|| self.invalid_field(path, "must be a whole number"))
     }
 
     fn text_at(&self, path: &str) -> Result<&'a str, ValidateError> {
-        self.value_at(path)
-            .as_str()
-            .ok_or_else(|| self.invalid_field(path, "must be a string"))
+        self.value_at(path).as_str().ok_or_else(|| self.invalid_field(path, "must be a string"))
     }
 
     /// Returns the duration that a field of the run gives in seconds, or `None` if the field is
@@ -190,10 +185,9 @@ fn roofline_setup(
     let slow = fields.value_at("source").as_str();
     let slow = slow.is_some_and(|source| source.starts_with(SLOW_API_SERVER_RUN_PREFIX));
     let (front_end_us, front_end_sequence_us) = match fields.value_at("workload.front_end_ms") {
-        told if !told.is_null() => (
-            fields.number_at("workload.front_end_ms")? * 1e3,
-            coefficients.front_end_sequence_us,
-        ),
+        told if !told.is_null() => {
+            (fields.number_at("workload.front_end_ms")? * 1e3, coefficients.front_end_sequence_us)
+        }
         _ if in_process => (0.0, 0.0),
         _ => (
             coefficients.front_end_us + if slow { SLOW_API_SERVER_US } else { 0.0 },
@@ -201,32 +195,21 @@ fn roofline_setup(
         ),
     };
     let mut gpu = gpu.clone();
-    if is_vllm_older_than(
-        fields.value_at("vllm.version"),
-        FAST_BLOCK_FP8_EXPERTS_VERSION,
-    ) {
+    if is_vllm_older_than(fields.value_at("vllm.version"), FAST_BLOCK_FP8_EXPERTS_VERSION) {
         gpu.experts.fp8_block = gpu.experts.fp8;
     }
     Ok(RooflineSetup {
         tp: fields.count_at("tp")?,
         expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
         async_scheduling: fields.flag_at("vllm.async_scheduling"),
-        kv_bytes: if fields.text_at("vllm.kv_cache_dtype")?.starts_with("fp8") {
-            1
-        } else {
-            2
-        },
+        kv_bytes: if fields.text_at("vllm.kv_cache_dtype")?.starts_with("fp8") { 1 } else { 2 },
         truncated_sampling: fields.flag_at("sampling.truncated_sampling"),
         penalized_sampling: match fields.value_at("sampling.penalized_sampling").as_bool() {
             Some(said) => said,
             None => sampling_defaults(fields.text_at("model")?)
                 .is_some_and(|of| of.penalizes_repetition()),
         },
-        coefficients: RooflineCoefficients {
-            front_end_us,
-            front_end_sequence_us,
-            ..*coefficients
-        },
+        coefficients: RooflineCoefficients { front_end_us, front_end_sequence_us, ..*coefficients },
         ..RooflineSetup::new(model_shape(fields)?, gpu)
     })
 }
@@ -244,11 +227,7 @@ fn quantization_scheme(fields: &RunJsonFields) -> Result<QuantizationScheme, Val
     const WEIGHT_QUANTIZATION_FIELD: &str = "model_config.weight_quantization";
     let name = fields.text_at(WEIGHT_QUANTIZATION_FIELD)?;
     let known = Quantization::from_flag(name).map(|quantization| quantization.scheme);
-    let long = || {
-        LONG_QUANTIZATION_NAMES
-            .iter()
-            .find(|(start, _)| name.starts_with(start))
-    };
+    let long = || LONG_QUANTIZATION_NAMES.iter().find(|(start, _)| name.starts_with(start));
     known.or_else(|| Some(long()?.1)).ok_or_else(|| {
         let problem = format!(
             "{name:?} is not known; allowed are none, fp8, fp8_block, int8, int4, awq, gptq, \
@@ -274,10 +253,7 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
     };
     let experts = n("experts")?;
     let scheme = quantization_scheme(fields)?;
-    let modules = fields
-        .value_at("model_config.quantized_modules")
-        .as_str()
-        .unwrap_or_default();
+    let modules = fields.value_at("model_config.quantized_modules").as_str().unwrap_or_default();
     let moe = (experts > 1).then_some(ExpertsShape {
         experts,
         per_token: n("experts_per_token")?,
@@ -376,10 +352,7 @@ fn shared_prefix_requests(
     let mut requests = Vec::new();
     let mut start = 0.0;
     for (stage, spec) in stages.iter().enumerate() {
-        let spec = RunJsonFields {
-            run: fields.run,
-            value: spec,
-        };
+        let spec = RunJsonFields { run: fields.run, value: spec };
         let (rate, count) = (spec.number_at("rate_rps")?, spec.count_at("requests")?);
         if rate == 0.0 {
             return Err(fields.invalid_field("workload.stages", "has a rate of 0"));
@@ -425,26 +398,19 @@ fn trace_requests(
     rows.iter()
         .enumerate()
         .map(|(n, row)| {
-            let row = RunJsonFields {
-                run: fields.run,
-                value: row,
-            };
+            let row = RunJsonFields { run: fields.run, value: row };
             let (prompt, output) = (row.count_at("input")?, row.count_at("output")?);
             if f64::from(prompt) + f64::from(output) > MAX_REQUEST_TOKENS {
                 let problem =
                     format!("is too long: {MAX_REQUEST_TOKENS} tokens with the output at most");
                 return Err(row.invalid_field("input", problem));
             }
-            let shared = row
-                .value_at("blocks")
-                .as_array()
-                .map_or(&[][..], Vec::as_slice);
+            let shared = row.value_at("blocks").as_array().map_or(&[][..], Vec::as_slice);
             let keys = (0..prompt.saturating_add(output) / block).map(|i| {
                 let known = shared.get(i as usize).and_then(Value::as_u64);
-                known.map_or(
-                    BlockKey(mix_u64_pair(mix_u64_pair(3, n as u64), i.into())),
-                    |k| BlockKey(mix_u64_pair(4, k)),
-                )
+                known.map_or(BlockKey(mix_u64_pair(mix_u64_pair(3, n as u64), i.into())), |k| {
+                    BlockKey(mix_u64_pair(4, k))
+                })
             });
             Ok(RecordedRequest {
                 at: SimTime::from_nanos((row.number_at("t")? * 1e9) as u64),
@@ -458,9 +424,5 @@ fn trace_requests(
 }
 
 fn block_plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
-    Arc::new(BlockPlan {
-        keys,
-        block_size,
-        ..BlockPlan::default()
-    })
+    Arc::new(BlockPlan { keys, block_size, ..BlockPlan::default() })
 }

@@ -173,10 +173,7 @@ fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrors> {
             false => &json["actual"]["summary"],
         };
         let error = |(key, ..): LatencyMetric| {
-            Some((
-                key,
-                percent_error(said[key].as_f64()?, measured[key].as_f64())?.abs(),
-            ))
+            Some((key, percent_error(said[key].as_f64()?, measured[key].as_f64())?.abs()))
         };
         let errors: MetricErrors = LATENCY_METRICS.into_iter().filter_map(error).collect();
         (name.clone(), errors)
@@ -192,11 +189,8 @@ fn error_spread<'a>(
         let sizes = errors.iter().filter_map(|errors| errors.get(key));
         let mut sizes: Vec<f64> = sizes.map(|error| error.abs()).collect();
         sizes.sort_by(f64::total_cmp);
-        let spread = ErrorSpread {
-            runs: sizes.len(),
-            median: percentile(&sizes, 0.5),
-            mean: mean(&sizes),
-        };
+        let spread =
+            ErrorSpread { runs: sizes.len(), median: percentile(&sizes, 0.5), mean: mean(&sizes) };
         (!sizes.is_empty()).then_some((key, spread))
     };
     LATENCY_METRICS.into_iter().filter_map(of).collect()
@@ -219,11 +213,7 @@ impl ValidationReport {
             ("regime", |run| run.regime.clone()),
             ("GPU", |run| run.gpu.to_owned()),
             ("model", |run| {
-                let kind = if run.experts {
-                    "mixture of experts"
-                } else {
-                    "dense"
-                };
+                let kind = if run.experts { "mixture of experts" } else { "dense" };
                 kind.to_owned()
             }),
             ("weights", |run| run.weights.to_owned()),
@@ -247,10 +237,7 @@ impl ValidationReport {
 
     /// Returns the published errors of the other simulators, the one with most runs first.
     pub(super) fn peer_simulators(&self) -> Vec<PeerSimulator> {
-        let names = self
-            .runs
-            .iter()
-            .flat_map(|run| run.peer_error_percent.keys());
+        let names = self.runs.iter().flat_map(|run| run.peer_error_percent.keys());
         let mut names: Vec<&String> = names.collect();
         names.sort();
         names.dedup();
@@ -300,21 +287,15 @@ impl ValidationReport {
             let _ = writeln!(text, "{name:<width$}  {regime:<9}{}", cells.concat());
         };
         for run in &self.runs {
-            line(&run.id, &run.regime, &|key| {
-                run.error_percent.get(key).copied()
-            });
+            line(&run.id, &run.regime, &|key| run.error_percent.get(key).copied());
         }
         let mut sum_up = |name: &str, count: usize, errors: BTreeMap<&'static str, ErrorSpread>| {
             let of = |of: fn(&ErrorSpread) -> f64| {
                 move |key: &str, errors: &BTreeMap<_, ErrorSpread>| errors.get(key).map(of)
             };
             let (median, mean) = (of(|spread| spread.median), of(|spread| spread.mean));
-            line(&format!("median of {count} {name}"), "", &|key| {
-                median(key, &errors)
-            });
-            line(&format!("mean of {count} {name}"), "", &|key| {
-                mean(key, &errors)
-            });
+            line(&format!("median of {count} {name}"), "", &|key| median(key, &errors));
+            line(&format!("mean of {count} {name}"), "", &|key| mean(key, &errors));
         };
         let stable = |run: &ValidatedRun| run.regime == "stable";
         let count = self.runs.iter().filter(|run| stable(run)).count();

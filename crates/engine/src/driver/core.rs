@@ -159,10 +159,7 @@ impl EngineDriver {
     }
 
     fn sequence_record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
-        self.records
-            .get_mut(record_slot(id))?
-            .as_mut()
-            .filter(|record| record.id == id)
+        self.records.get_mut(record_slot(id))?.as_mut().filter(|record| record.id == id)
     }
 
     fn deliver_events(&mut self) {

@@ -37,29 +37,19 @@ pub struct TimerTuning {
 
 impl Default for TimerTuning {
     fn default() -> Self {
-        Self {
-            quantum: Duration::from_micros(200),
-            busy: 3,
-            crowded: 20,
-        }
+        Self { quantum: Duration::from_micros(200), busy: 3, crowded: 20 }
     }
 }
 
 /// Returns the current time in seconds since the Unix epoch.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the live driver is where the clock enters"
-)]
+#[expect(clippy::disallowed_methods, reason = "the live driver is where the clock enters")]
 pub fn unix_now_secs() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// Converts `instant` to seconds since the Unix epoch.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the live driver is where the clock enters"
-)]
+#[expect(clippy::disallowed_methods, reason = "the live driver is where the clock enters")]
 pub fn unix_secs_at(instant: Instant) -> f64 {
     unix_now_secs() - Instant::now().duration_since(instant).as_secs_f64()
 }
@@ -99,11 +89,7 @@ impl LiveEngine {
     }
 
     pub(super) fn for_rank(shared: Arc<SharedRanks>, thread: TimerThread, rank: usize) -> Self {
-        Self {
-            shared,
-            thread,
-            rank,
-        }
+        Self { shared, thread, rank }
     }
 
     /// Returns the current time on the engine's clock.
@@ -174,9 +160,7 @@ impl LiveEngine {
         let mut all: Vec<&SharedRanks> = engines.iter().map(|engine| &*engine.shared).collect();
         all.sort_by_key(|shared| std::ptr::from_ref(*shared));
         all.dedup_by_key(|shared| std::ptr::from_ref(*shared));
-        EngineLocks {
-            _locks: all.into_iter().map(|shared| shared.ranks.lock()).collect(),
-        }
+        EngineLocks { _locks: all.into_iter().map(|shared| shared.ranks.lock()).collect() }
     }
 
     /// Returns the blocks in the engine's prefix cache.
@@ -242,12 +226,7 @@ impl SharedRanks {
         ranks: RankGroup,
         tune: TimerTuning,
     ) -> std::io::Result<(Arc<Self>, TimerThread)> {
-        let shared = Arc::new(Self {
-            ranks: Mutex::new(ranks),
-            wake: Condvar::new(),
-            epoch,
-            tune,
-        });
+        let shared = Arc::new(Self { ranks: Mutex::new(ranks), wake: Condvar::new(), epoch, tune });
         let timer = shared.clone();
         let thread = std::thread::Builder::new()
             .name(name.into())
@@ -256,14 +235,9 @@ impl SharedRanks {
         Ok((shared, Arc::new(Mutex::new(Some(thread)))))
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the live driver is where the clock enters"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the live driver is where the clock enters")]
     pub(super) fn now(&self) -> SimTime {
-        let nanos = Instant::now()
-            .saturating_duration_since(self.epoch)
-            .as_nanos();
+        let nanos = Instant::now().saturating_duration_since(self.epoch).as_nanos();
         SimTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
@@ -283,11 +257,7 @@ impl SharedRanks {
         let mut ranks = self.ranks.lock();
         while !ranks.are_all_stopped() {
             let now = self.now();
-            let served = if ranks.next_wakeup() <= now {
-                ranks.advance(now)
-            } else {
-                0
-            };
+            let served = if ranks.next_wakeup() <= now { ranks.advance(now) } else { 0 };
             let mut until = ranks.next_wakeup();
             if served >= self.tune.busy && quantum > 0 {
                 let grid = quantum * if served < self.tune.crowded { 1 } else { 2 };

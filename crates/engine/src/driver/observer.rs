@@ -44,9 +44,7 @@ impl EngineObserver for EngineObservers {
         record: &SequenceRecord,
         since: SimTime,
     ) {
-        self.0
-            .iter_mut()
-            .for_each(|o| o.on_sequence_event(at, event, record, since));
+        self.0.iter_mut().for_each(|o| o.on_sequence_event(at, event, record, since));
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {

@@ -139,15 +139,11 @@ impl SharedProgress {
             return wanted;
         };
         // A panic of another holder of this lock leaves no partial change.
-        let mut groups = groups
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut groups = groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         while groups.front().is_some_and(|group| group.1 <= from) {
             groups.pop_front();
         }
-        let cut = groups
-            .iter()
-            .find(|group| group.0 < wanted && wanted < group.1);
+        let cut = groups.iter().find(|group| group.0 < wanted && wanted < group.1);
         cut.map_or(wanted, |group| group.1)
     }
 
@@ -158,9 +154,7 @@ impl SharedProgress {
 
     pub(super) fn record_token_group(&self, from: u32, to: u32) {
         let groups = self.groups.get_or_init(Box::default);
-        let mut groups = groups
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut groups = groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         groups.push_back((from, to));
     }
 
@@ -171,9 +165,7 @@ impl SharedProgress {
             return Vec::new();
         };
         let drafts = drafts.lock();
-        drafts
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone()
+        drafts.unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     pub(super) fn record_verified_drafts(&self, proposed: u32, accepted: u32) {

@@ -20,12 +20,7 @@ pub(super) struct RankGroup {
 
 impl RankGroup {
     pub(super) fn single_engine(core: EngineDriver) -> Self {
-        Self {
-            cores: vec![core],
-            closed: false,
-            lock_step: None,
-            sleeps_until: SimTime::ZERO,
-        }
+        Self { cores: vec![core], closed: false, lock_step: None, sleeps_until: SimTime::ZERO }
     }
 
     fn lock_step_group() -> Self {

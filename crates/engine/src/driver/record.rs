@@ -88,11 +88,7 @@ pub struct ParentRequestCounters {
 impl ParentRequestCounters {
     /// Creates the counters of a request with `n` choices per prompt and `sequences` sequences.
     pub fn new(n: u32, sequences: u32) -> Self {
-        Self {
-            n,
-            open: sequences.into(),
-            longest: 0.into(),
-        }
+        Self { n, open: sequences.into(), longest: 0.into() }
     }
 }
 
@@ -139,9 +135,7 @@ impl SequenceRecord {
 
     pub(super) fn apply_event(&mut self, at: SimTime, event: &SchedulerEvent) {
         match event {
-            SchedulerEvent::Scheduled {
-                cached, external, ..
-            } => {
+            SchedulerEvent::Scheduled { cached, external, .. } => {
                 self.scheduled = at;
                 self.running = true;
                 (self.cached, self.external) = (*cached, *external);
@@ -153,16 +147,13 @@ impl SequenceRecord {
                     self.first = at;
                 }
                 if std::mem::take(&mut self.drafted) && *n > 1 {
-                    self.progress
-                        .record_token_group(self.output, self.output + n);
+                    self.progress.record_token_group(self.output, self.output + n);
                 }
                 self.output += n;
                 self.last = at;
                 self.progress.record_released_tokens(at, self.output, first);
             }
-            SchedulerEvent::Drafts {
-                proposed, accepted, ..
-            } => {
+            SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.drafted = true;
                 self.progress.record_verified_drafts(*proposed, *accepted);
             }

@@ -35,13 +35,8 @@ pub enum SequencePhase {
 
 impl SequencePhase {
     /// All sequence phases, in the order of [`LiveSequencesSnapshot::phases`].
-    pub const ALL: [Self; 5] = [
-        Self::Waiting,
-        Self::WaitingForRemoteKvs,
-        Self::Prefill,
-        Self::Decode,
-        Self::Preempted,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Waiting, Self::WaitingForRemoteKvs, Self::Prefill, Self::Decode, Self::Preempted];
 
     /// Returns the name of the phase, as in vLLM's `RequestStatus` if it has one.
     pub fn name(self) -> &'static str {
@@ -146,11 +141,7 @@ impl LiveEngine {
         let found = newest.filter_map(|Reverse(id)| {
             let record = core.records[record_slot(id)].as_ref();
             let record = record.filter(|record| record.id == id)?;
-            Some(snapshot_sequence(
-                record,
-                core.engine.sequence_progress(id),
-                now,
-            ))
+            Some(snapshot_sequence(record, core.engine.sequence_progress(id), now))
         });
         all.newest = found.collect();
         all
@@ -172,11 +163,7 @@ impl LiveEngine {
                 MutexGuard::bump(&mut ranks);
             }
         }
-        BlockMapSnapshot {
-            stats,
-            blocks_per_cell,
-            cells,
-        }
+        BlockMapSnapshot { stats, blocks_per_cell, cells }
     }
 }
 

@@ -152,10 +152,7 @@ impl CachedBlockMap {
             ring => ring.older,
         };
         self.duplicated += 1;
-        self.duplicates[id as usize] = DuplicateLinks {
-            older: newest,
-            newer: oldest,
-        };
+        self.duplicates[id as usize] = DuplicateLinks { older: newest, newer: oldest };
         self.duplicates[newest as usize].newer = id;
         self.duplicates[oldest as usize].older = id;
     }
@@ -238,9 +235,7 @@ mod tests {
 
     #[test]
     fn small_keys_spread_over_hash_slots() {
-        let mut seen: Vec<u32> = (0..4096)
-            .map(|key| slot_hash(BlockKey(key)) >> 20)
-            .collect();
+        let mut seen: Vec<u32> = (0..4096).map(|key| slot_hash(BlockKey(key)) >> 20).collect();
         seen.sort_unstable();
         seen.dedup();
         assert!(seen.len() > 2000, "{}", seen.len());

@@ -23,16 +23,10 @@ impl BlockPool {
     /// Returns all layer groups, the first one first, for the prefix cache in host memory.
     pub(crate) fn all_layer_groups(&self) -> Vec<LayerGroup> {
         let groups = &self.groups;
-        let sparse = groups
-            .all
-            .iter()
-            .filter(|group| !group.has_full_attention());
+        let sparse = groups.all.iter().filter(|group| !group.has_full_attention());
         let first = (!groups.is_first_null)
             .then(|| LayerGroup::full_attention(self.config().block_size, sparse.count() as u32));
-        first
-            .into_iter()
-            .chain(groups.all.iter().copied())
-            .collect()
+        first.into_iter().chain(groups.all.iter().copied()).collect()
     }
 
     /// Returns whether a table holds block `i` of layer group `at` (index in
@@ -94,20 +88,14 @@ impl BlockPool {
             true => 0,
             false => table.len(),
         };
-        let others = table
-            .groups
-            .iter()
-            .map(|table| table.held_block_ids().count() as u32);
-        self.max_blocks_for_tokens(tokens)
-            .saturating_sub(first + others.sum::<u32>())
+        let others = table.groups.iter().map(|table| table.held_block_ids().count() as u32);
+        self.max_blocks_for_tokens(tokens).saturating_sub(first + others.sum::<u32>())
     }
 
     fn missing_group_blocks(&self, table: &BlockTable, need: TokenNeed) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
-            false => self
-                .blocks_for_tokens(need.token_count())
-                .saturating_sub(table.len()),
+            false => self.blocks_for_tokens(need.token_count()).saturating_sub(table.len()),
         };
         let none = GroupBlockTable::default();
         let others = self.groups.all.iter().enumerate().map(|(at, group)| {
@@ -127,15 +115,11 @@ impl BlockPool {
         let size = self.config().block_size;
         let most = (tokens.saturating_sub(1) / size).min(plan.keys.len() as u32);
         let keys = &plan.keys[..most as usize];
-        let (sparse, full): (Vec<&LayerGroup>, Vec<&LayerGroup>) = groups
-            .all
-            .iter()
-            .partition(|group| !group.has_full_attention());
+        let (sparse, full): (Vec<&LayerGroup>, Vec<&LayerGroup>) =
+            groups.all.iter().partition(|group| !group.has_full_attention());
         let sees_all = |&&key: &&BlockKey| {
             (groups.is_first_null || self.is_block_cached(key))
-                && full
-                    .iter()
-                    .all(|group| self.is_block_cached(group.salted_key(key)))
+                && full.iter().all(|group| self.is_block_cached(group.salted_key(key)))
         };
         let found = keys.iter().take_while(sees_all).count() as u32;
         let drop = u32::from(groups.drops_last);
@@ -152,10 +136,7 @@ impl BlockPool {
         let (mut end, mut run) = (0, 0);
         for i in (0..most).rev() {
             let key = keys[i as usize];
-            if !sparse
-                .iter()
-                .all(|group| self.is_block_cached(group.salted_key(key)))
-            {
+            if !sparse.iter().all(|group| self.is_block_cached(group.salted_key(key))) {
                 run = 0;
                 continue;
             }
@@ -186,12 +167,7 @@ impl BlockPool {
             false => [resend, 0, 0, divergence],
             true => {
                 let before = |end: u32| end.saturating_sub(1);
-                [
-                    before(resend),
-                    before(extension),
-                    before(divergence),
-                    divergence,
-                ]
+                [before(resend), before(extension), before(divergence), divergence]
             }
         };
     }
@@ -204,9 +180,7 @@ impl BlockPool {
         out: &mut impl FnMut(SchedulerEvent),
     ) -> bool {
         let starts = table.is_empty();
-        table
-            .groups
-            .resize_with(self.groups.all.len(), GroupBlockTable::default);
+        table.groups.resize_with(self.groups.all.len(), GroupBlockTable::default);
         let is_found = match starts {
             true => self.find_prefix_in_groups(table, plan, need),
             false => {
@@ -243,9 +217,7 @@ impl BlockPool {
     fn new_blocks_needed(&self, table: &BlockTable, need: &BlockAllocationRequest) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
-            false => self
-                .blocks_for_tokens(need.tokens)
-                .saturating_sub(table.len()),
+            false => self.blocks_for_tokens(need.tokens).saturating_sub(table.len()),
         };
         let others = self.groups.all.iter().zip(&table.groups);
         let others = others.map(|(group, table)| Self::new_group_blocks(group, table, need));
@@ -258,11 +230,7 @@ impl BlockPool {
         need: &BlockAllocationRequest,
     ) -> u32 {
         let fresh = group.missing_blocks(table, TokenNeed::Step(need.tokens));
-        if need.is_capped {
-            fresh.min(group.most)
-        } else {
-            fresh
-        }
+        if need.is_capped { fresh.min(group.most) } else { fresh }
     }
 
     /// Adds the cached prefix blocks of all layer groups to an empty table; returns false if part
@@ -282,9 +250,7 @@ impl BlockPool {
         };
         match self.groups.is_first_null {
             true => table.blocks.resize(hits as usize, 0),
-            false => table
-                .blocks
-                .extend(keys.iter().map_while(|&key| self.find_cached_block(key))),
+            false => table.blocks.extend(keys.iter().map_while(|&key| self.find_cached_block(key))),
         }
         let mut is_found = table.len() == hits;
         for (group, table) in self.groups.all.iter().zip(&mut table.groups) {
@@ -325,9 +291,7 @@ impl BlockPool {
         need: &BlockAllocationRequest,
         out: &mut impl FnMut(SchedulerEvent),
     ) {
-        let fresh = self
-            .blocks_for_tokens(need.tokens)
-            .saturating_sub(table.len());
+        let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());
         match self.groups.is_first_null {
             true => table.blocks.resize(table.blocks.len() + fresh as usize, 0),
             false => self.take_free_blocks(&mut table.blocks, 0, fresh, out),
@@ -421,13 +385,7 @@ impl BlockPool {
                 continue;
             }
             let group = group.index;
-            let stored = LayerGroupCacheEvent::Stored {
-                group,
-                plan,
-                from,
-                to,
-                kept,
-            };
+            let stored = LayerGroupCacheEvent::Stored { group, plan, from, to, kept };
             out(SchedulerEvent::Group(Box::new(stored)));
         }
     }
@@ -464,15 +422,12 @@ impl BlockPool {
     }
 
     fn group_of_owner(&self, owner: u8) -> Option<&LayerGroup> {
-        usize::from(owner)
-            .checked_sub(1)
-            .and_then(|at| self.groups.all.get(at))
+        usize::from(owner).checked_sub(1).and_then(|at| self.groups.all.get(at))
     }
 
     /// Returns the block plan's key of a block that the prefix cache holds under `name`, which
     /// contains the salt of the block's layer group.
     pub(super) fn unsalted_block_key(&self, owner: u8, name: BlockKey) -> BlockKey {
-        self.group_of_owner(owner)
-            .map_or(name, |group| group.salted_key(name))
+        self.group_of_owner(owner).map_or(name, |group| group.salted_key(name))
     }
 }

@@ -113,9 +113,7 @@ impl GroupBlockTable {
 
     pub(super) fn block_id(&self, block: u32) -> u32 {
         let at = block.checked_sub(self.first);
-        at.and_then(|at| self.blocks.get(at as usize))
-            .copied()
-            .unwrap_or(0)
+        at.and_then(|at| self.blocks.get(at as usize)).copied().unwrap_or(0)
     }
 
     /// Iterates over the KV block ids of the table without missing ones.
@@ -181,12 +179,7 @@ impl ExtraLayerGroups {
         caching: bool,
         limits: &LayerGroupLimits,
     ) -> Self {
-        let &LayerGroupLimits {
-            in_flight,
-            max_model_len,
-            drafts,
-            drops_last,
-        } = limits;
+        let &LayerGroupLimits { in_flight, max_model_len, drafts, drops_last } = limits;
         let full = LayerGroup::full_attention(block_size, 0);
         let sparse = match groups.kind {
             SparseLayerKind::Window(tokens) => {
@@ -209,11 +202,7 @@ impl ExtraLayerGroups {
                 block_size: if caching { block_size } else { u32::MAX },
                 cap: u32::MAX,
                 // While a step is in flight, three chunks may have separate states.
-                most: if caching {
-                    most.max(3 + drafts)
-                } else {
-                    1 + drafts
-                },
+                most: if caching { most.max(3 + drafts) } else { 1 + drafts },
                 is_state: true,
                 spare: drafts,
                 run: 1,
@@ -248,8 +237,7 @@ impl ExtraLayerGroups {
         let every = interval / group.block_size;
         let regular = every > 0
             && (need >= every
-                || i.checked_sub(group.peek)
-                    .is_some_and(|at| at % every >= every - need));
+                || i.checked_sub(group.peek).is_some_and(|at| at % every >= every - need));
         let ends = ends.iter().filter(|&&end| end > 0);
         let mut ends = ends.map(|end| end + group.peek);
         regular || ends.any(|end| i < end && i + need >= end)

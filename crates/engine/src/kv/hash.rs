@@ -48,16 +48,9 @@ impl FromStr for HashAlgo {
 
     /// Parses one of the four algorithm names that vLLM accepts.
     fn from_str(name: &str) -> Result<Self, UnknownHashAlgo> {
-        let all = [
-            Self::Sha256,
-            Self::Sha256Cbor,
-            Self::Xxhash,
-            Self::XxhashCbor,
-        ];
+        let all = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
         let found = all.into_iter().find(|algo| algo.to_string() == name);
-        found.ok_or_else(|| UnknownHashAlgo {
-            given: name.to_owned(),
-        })
+        found.ok_or_else(|| UnknownHashAlgo { given: name.to_owned() })
     }
 }
 
@@ -153,10 +146,7 @@ impl BlockHash {
     fn new(digest: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes[..digest.len()].copy_from_slice(digest);
-        Self {
-            bytes,
-            len: digest.len(),
-        }
+        Self { bytes, len: digest.len() }
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -165,9 +155,7 @@ impl BlockHash {
 
     /// Returns the last eight bytes of the hash as a big-endian number (vLLM's integer form).
     fn low_u64(&self) -> u64 {
-        self.bytes[self.len - 8..self.len]
-            .iter()
-            .fold(0, |key, &byte| key << 8 | u64::from(byte))
+        self.bytes[self.len - 8..self.len].iter().fold(0, |key, &byte| key << 8 | u64::from(byte))
     }
 }
 
@@ -257,20 +245,14 @@ impl BlockHasher {
             plan: BlockPlan {
                 block_size: self.config.block_size,
                 lookahead: self.config.lookahead,
-                lora: extras
-                    .lora
-                    .as_ref()
-                    .map(|lora| (lora.id, Arc::clone(&lora.name))),
+                lora: extras.lora.as_ref().map(|lora| (lora.id, Arc::clone(&lora.name))),
                 tokens: Vec::with_capacity(tokens),
                 ..BlockPlan::default()
             },
             buf: Vec::new(),
         };
         if self.config.algo == HashAlgo::LlmdFnv {
-            let model = extras
-                .lora
-                .as_ref()
-                .map_or(&extras.model, |lora| &lora.name);
+            let model = extras.lora.as_ref().map_or(&extras.model, |lora| &lora.name);
             let mut cbor = CborWriter(&mut chain.buf);
             cbor.write_array_header(3);
             cbor.write_unsigned(self.none.low_u64());
@@ -355,10 +337,9 @@ impl ExtraKeyPart<'_> {
     fn to_event_key(&self) -> ExtraKey {
         match *self {
             Self::Lora(lora) => ExtraKey::Text(Arc::clone(&lora.name)),
-            Self::Media(identifier, offset) => ExtraKey::Media {
-                identifier: Arc::clone(identifier),
-                offset,
-            },
+            Self::Media(identifier, offset) => {
+                ExtraKey::Media { identifier: Arc::clone(identifier), offset }
+            }
             Self::Salt(salt) => ExtraKey::Text(Arc::clone(salt)),
         }
     }
@@ -373,11 +354,7 @@ fn extra_keys_of_block(extras: &ExtraKeys, start: usize, size: usize) -> Vec<Ext
         let overlaps = offset < size as i64 && offset + i64::from(item.len) > 0;
         overlaps.then_some(ExtraKeyPart::Media(&item.identifier, offset))
     });
-    let salt = extras
-        .salt
-        .iter()
-        .filter(|_| start == 0)
-        .map(ExtraKeyPart::Salt);
+    let salt = extras.salt.iter().filter(|_| start == 0).map(ExtraKeyPart::Salt);
     lora.chain(media).chain(salt).collect()
 }
 
@@ -391,12 +368,7 @@ struct BlockHashInput<'a> {
 
 impl BlockHashInput<'_> {
     fn encode_hash_input(&self, algo: HashAlgo, buf: &mut Vec<u8>) {
-        let &Self {
-            parent,
-            tokens,
-            extra_keys,
-            ..
-        } = self;
+        let &Self { parent, tokens, extra_keys, .. } = self;
         match algo {
             HashAlgo::Sha256 | HashAlgo::Xxhash => self.encode_pickle(buf),
             HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => self.encode_cbor(buf),

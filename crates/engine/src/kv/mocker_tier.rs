@@ -140,20 +140,12 @@ impl MockerHostCache {
             self.entries.remove(&victim.1);
         }
         for (key, _) in &missing {
-            let entry = MockerHostCacheEntry {
-                storing: true,
-                ..MockerHostCacheEntry::default()
-            };
+            let entry = MockerHostCacheEntry { storing: true, ..MockerHostCacheEntry::default() };
             self.entries.insert(*key, entry);
         }
         let id = self.next_copy_id();
         let (keys, sources) = missing.into_iter().unzip();
-        let copy = MockerHostCopy {
-            seq,
-            to_host: true,
-            keys,
-            sources,
-        };
+        let copy = MockerHostCopy { seq, to_host: true, keys, sources };
         self.prepared.push((id, copy));
         Some(id)
     }
@@ -208,12 +200,7 @@ impl MockerHostCache {
             }
         }
         let id = self.next_copy_id();
-        let copy = MockerHostCopy {
-            seq,
-            to_host: false,
-            keys,
-            sources: Vec::new(),
-        };
+        let copy = MockerHostCopy { seq, to_host: false, keys, sources: Vec::new() };
         self.start_copy(from, id, copy);
         id
     }

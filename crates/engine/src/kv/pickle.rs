@@ -35,12 +35,7 @@ pub(super) struct PickleWriter<'a> {
 impl<'a> PickleWriter<'a> {
     pub(super) fn new(buf: &'a mut Vec<u8>) -> Self {
         buf.extend_from_slice(&[OP_PROTO, 5]);
-        Self {
-            buf,
-            frame: None,
-            memoized: 0,
-            singletons: Vec::new(),
-        }
+        Self { buf, frame: None, memoized: 0, singletons: Vec::new() }
     }
 
     pub(super) fn finish(mut self) {
@@ -64,11 +59,7 @@ impl<'a> PickleWriter<'a> {
             }
             _ => {
                 // Write two's complement in the fewest bytes that keep the sign.
-                let sign_bits = if n < 0 {
-                    n.leading_ones()
-                } else {
-                    n.leading_zeros()
-                };
+                let sign_bits = if n < 0 { n.leading_ones() } else { n.leading_zeros() };
                 let len = (64 - sign_bits as usize) / 8 + 1;
                 self.append_to_frame(&[0x8a, len as u8]);
                 self.append_to_frame(&wide[..len]);
@@ -85,10 +76,7 @@ impl<'a> PickleWriter<'a> {
         let mut chars = text.chars();
         let only = chars.next();
         let singleton = chars.next().is_none() && only.is_none_or(|c| c < '\u{100}');
-        let known = self
-            .singletons
-            .iter()
-            .find(|(c, _)| singleton && *c == only);
+        let known = self.singletons.iter().find(|(c, _)| singleton && *c == only);
         if let Some(&(_, memo)) = known {
             self.write_memo_reference(memo);
             return memo;
@@ -241,9 +229,6 @@ mod tests {
                 p.write_memo_reference(mm);
             });
         });
-        assert_eq!(
-            written,
-            "8005950a000000000000008c026d6d946800869 42e".replace(' ', "")
-        );
+        assert_eq!(written, "8005950a000000000000008c026d6d946800869 42e".replace(' ', ""));
     }
 }

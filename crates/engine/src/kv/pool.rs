@@ -141,11 +141,7 @@ impl BlockPool {
 
     #[must_use]
     pub(crate) fn with_layer_groups(self, groups: &LayerGroups, limits: &LayerGroupLimits) -> Self {
-        let BlockPoolConfig {
-            block_size,
-            prefix_caching,
-            ..
-        } = self.config;
+        let BlockPoolConfig { block_size, prefix_caching, .. } = self.config;
         Self {
             groups: ExtraLayerGroups::new(groups, block_size, prefix_caching, limits),
             owners: vec![0; self.blocks.len()],
@@ -212,9 +208,7 @@ impl BlockPool {
         if table.is_empty() && !self.take_cached_prefix(table, plan, need) {
             return false;
         }
-        let fresh = self
-            .blocks_for_tokens(need.tokens)
-            .saturating_sub(table.len());
+        let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());
         if fresh > 0 {
             if fresh.saturating_add(need.spare) > self.free.len() {
                 return false;
@@ -235,22 +229,15 @@ impl BlockPool {
             Some(plan) if self.config.prefix_caching => {
                 let hits = need.prefix / self.config.block_size;
                 let keys = plan.keys.iter().take(hits as usize);
-                table
-                    .blocks
-                    .extend(keys.map_while(|&key| self.cache.find_block(key)));
+                table.blocks.extend(keys.map_while(|&key| self.cache.find_block(key)));
                 hits
             }
             _ => 0,
         };
         // Cached blocks without a user also leave the free queue.
-        let idle = table
-            .blocks
-            .iter()
-            .filter(|&&id| self.blocks[id as usize].refs == 0);
+        let idle = table.blocks.iter().filter(|&&id| self.blocks[id as usize].refs == 0);
         let taken = idle.count() as u32;
-        let fresh = self
-            .blocks_for_tokens(need.tokens.max(need.whole))
-            .saturating_sub(hits);
+        let fresh = self.blocks_for_tokens(need.tokens.max(need.whole)).saturating_sub(hits);
         let wanted = taken.saturating_add(fresh).saturating_add(need.spare);
         if table.len() != hits || wanted > self.free.len() {
             table.blocks.clear();
@@ -297,8 +284,7 @@ impl BlockPool {
         if n > 4 {
             let ids = self.free.iter().take(n as usize);
             let cached = ids.filter(|&id| self.blocks[id as usize].cached);
-            self.cache
-                .prefetch_slots(cached.map(|id| self.cache.block_key(id)));
+            self.cache.prefetch_slots(cached.map(|id| self.cache.block_key(id)));
         }
         table.reserve(n as usize);
         for _ in 0..n {
@@ -364,11 +350,7 @@ impl BlockPool {
             table.cached = full;
             if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
-                out(SchedulerEvent::Stored {
-                    plan,
-                    from,
-                    to: full,
-                });
+                out(SchedulerEvent::Stored { plan, from, to: full });
             }
             if self.has_layer_groups() {
                 self.cache_group_blocks(table, plan, (from, full), out);

@@ -45,19 +45,11 @@ impl FreeBlockQueue {
     }
 
     pub(super) fn push_front(&mut self, id: u32) {
-        self.insert_between(
-            id,
-            LIST_HEAD_BLOCK,
-            self.links[LIST_HEAD_BLOCK as usize].next,
-        );
+        self.insert_between(id, LIST_HEAD_BLOCK, self.links[LIST_HEAD_BLOCK as usize].next);
     }
 
     pub(super) fn push_back(&mut self, id: u32) {
-        self.insert_between(
-            id,
-            self.links[LIST_HEAD_BLOCK as usize].prev,
-            LIST_HEAD_BLOCK,
-        );
+        self.insert_between(id, self.links[LIST_HEAD_BLOCK as usize].prev, LIST_HEAD_BLOCK);
     }
 
     pub(super) fn remove(&mut self, id: u32) {

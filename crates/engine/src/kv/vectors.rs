@@ -21,29 +21,17 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn lora_adapter(name: &str, path: &str) -> LoraAdapter {
-    LoraAdapter {
-        id: LoraId(1),
-        name: name.into(),
-        path: path.into(),
-    }
+    LoraAdapter { id: LoraId(1), name: name.into(), path: path.into() }
 }
 
 fn media_span(identifier: &str, start: u32, len: u32) -> MediaSpan {
-    MediaSpan {
-        identifier: identifier.into(),
-        start,
-        len,
-    }
+    MediaSpan { identifier: identifier.into(), start, len }
 }
 
 /// Returns the hash of each block in hexadecimal digits, and its key.
 fn hashes_and_keys(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
-    plan.hashes
-        .iter()
-        .map(|hash| hex(&hash[..len]))
-        .zip(keys)
-        .collect()
+    plan.hashes.iter().map(|hash| hex(&hash[..len])).zip(keys).collect()
 }
 
 struct PublishedVector {
@@ -60,11 +48,7 @@ impl PublishedVector {
     fn check(&self) {
         let hasher = block_hasher(self.algo, self.seed, self.block_size);
         let plan = hasher.block_plan(&self.tokens, &self.extras);
-        let expected: Vec<_> = self
-            .blocks
-            .iter()
-            .map(|&(h, n)| (h.to_owned(), n))
-            .collect();
+        let expected: Vec<_> = self.blocks.iter().map(|&(h, n)| (h.to_owned(), n)).collect();
         assert_eq!(hex(hasher.none_hash()), self.none);
         assert_eq!(hashes_and_keys(&plan, self.algo.hash_len()), expected);
     }
@@ -83,10 +67,7 @@ fn tokens_by_formula() -> Vec<u32> {
 }
 
 fn cache_salt(salt: &str) -> ExtraKeys {
-    ExtraKeys {
-        salt: Some(salt.into()),
-        ..ExtraKeys::default()
-    }
+    ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() }
 }
 
 const SHA256_NONE_HASH_SEED_0: &str =
@@ -116,26 +97,10 @@ fn none_hash_is_the_hash_of_pythonhashseed() {
             Some("42"),
             "9fa6eb003f14425eb9c8e6baacfbcaab26257357b829c7bfa74ffcc4f31c1780",
         ),
-        (
-            HashAlgo::Xxhash,
-            Some("0"),
-            "6fb31cc38bba6066183f7f2104b9c051",
-        ),
-        (
-            HashAlgo::Xxhash,
-            Some("42"),
-            "b6cdd80ea04b31ad0b9fc22fff500882",
-        ),
-        (
-            HashAlgo::XxhashCbor,
-            Some("0"),
-            "1ebe36576dcb573f26b99533a20aaeca",
-        ),
-        (
-            HashAlgo::XxhashCbor,
-            Some("42"),
-            "a9d2e63407fce1a26c9dc9d7fa2d7caf",
-        ),
+        (HashAlgo::Xxhash, Some("0"), "6fb31cc38bba6066183f7f2104b9c051"),
+        (HashAlgo::Xxhash, Some("42"), "b6cdd80ea04b31ad0b9fc22fff500882"),
+        (HashAlgo::XxhashCbor, Some("0"), "1ebe36576dcb573f26b99533a20aaeca"),
+        (HashAlgo::XxhashCbor, Some("42"), "a9d2e63407fce1a26c9dc9d7fa2d7caf"),
     ] {
         assert_eq!(root(algo, seed), expected, "{algo} {seed:?}");
     }
@@ -319,18 +284,9 @@ fn xxhash_cbor_hashes_equal_vllm() {
         tokens: twelve_tokens(),
         none: "1ebe36576dcb573f26b99533a20aaeca",
         blocks: &[
-            (
-                "0a8577df5ee3430515a8cc1f6e3ac52e",
-                1_560_721_706_249_274_670,
-            ),
-            (
-                "d152782cb4d753bde718a811a3b75e23",
-                16_652_244_415_917_022_755,
-            ),
-            (
-                "11854328836fe73fb185ad46317b7017",
-                12_791_820_833_605_251_095,
-            ),
+            ("0a8577df5ee3430515a8cc1f6e3ac52e", 1_560_721_706_249_274_670),
+            ("d152782cb4d753bde718a811a3b75e23", 16_652_244_415_917_022_755),
+            ("11854328836fe73fb185ad46317b7017", 12_791_820_833_605_251_095),
         ],
     }
     .check();
@@ -346,18 +302,9 @@ fn xxhash_pickle_hashes_equal_vllm() {
         tokens: twelve_tokens(),
         none: "b6cdd80ea04b31ad0b9fc22fff500882",
         blocks: &[
-            (
-                "a3022a626f660bf026682e131b969803",
-                2_767_512_630_621_280_259,
-            ),
-            (
-                "26b6262475f4351137c57e8ba5b706ec",
-                4_018_757_380_743_825_132,
-            ),
-            (
-                "298f29e90f66e41cfa869d68a12d1e9a",
-                18_052_289_229_067_460_250,
-            ),
+            ("a3022a626f660bf026682e131b969803", 2_767_512_630_621_280_259),
+            ("26b6262475f4351137c57e8ba5b706ec", 4_018_757_380_743_825_132),
+            ("298f29e90f66e41cfa869d68a12d1e9a", 18_052_289_229_067_460_250),
         ],
     }
     .check();
@@ -375,10 +322,7 @@ fn media_identifiers_hash_as_in_vllm() {
         seed: Some("random"),
         block_size: 16,
         extras: ExtraKeys {
-            media: vec![
-                media_span("img-hash-1", 6, 12),
-                media_span("img-hash-2", 20, 4),
-            ],
+            media: vec![media_span("img-hash-1", 6, 12), media_span("img-hash-2", 20, 4)],
             ..ExtraKeys::default()
         },
         tokens,
@@ -410,29 +354,14 @@ fn llmd_root_hash_depends_on_the_model() {
         plan.keys.iter().map(|key| key.0).collect()
     };
     let plain = extras(vec![]);
-    assert_eq!(
-        keys("", 8, &plain),
-        [14_151_251_437_537_762_825, 7_567_673_111_010_523_724]
-    );
+    assert_eq!(keys("", 8, &plain), [14_151_251_437_537_762_825, 7_567_673_111_010_523_724]);
     assert_eq!(keys("", 16, &plain), [17_846_329_336_356_658_649]);
-    assert_eq!(
-        keys("42", 8, &plain),
-        [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]
-    );
+    assert_eq!(keys("42", 8, &plain), [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]);
     let image = extras(vec![media_span("abc", 2, 3)]);
-    assert_eq!(
-        keys("", 8, &image),
-        [7_103_571_041_084_167_398, 911_194_152_905_941_944]
-    );
+    assert_eq!(keys("", 8, &image), [7_103_571_041_084_167_398, 911_194_152_905_941_944]);
     // The router that recomputes keys from events cannot distinguish a salt from a media item.
-    let salted = ExtraKeys {
-        salt: Some("abc".into()),
-        ..extras(vec![])
-    };
-    assert_eq!(
-        keys("", 8, &salted),
-        [7_103_571_041_084_167_398, 911_194_152_905_941_944]
-    );
+    let salted = ExtraKeys { salt: Some("abc".into()), ..extras(vec![]) };
+    assert_eq!(keys("", 8, &salted), [7_103_571_041_084_167_398, 911_194_152_905_941_944]);
 }
 
 #[test]
@@ -444,14 +373,8 @@ fn llmd_v06_block_hashes_ignore_the_model() {
             .block_plan(&tokens, &ExtraKeys::default());
         plan.keys.iter().map(|key| key.0).collect()
     };
-    assert_eq!(
-        keys(""),
-        [8_565_633_689_886_292_673, 1_365_280_974_284_707_021]
-    );
-    assert_eq!(
-        keys("42"),
-        [3_398_220_529_416_926_051, 4_103_281_032_283_978_826]
-    );
+    assert_eq!(keys(""), [8_565_633_689_886_292_673, 1_365_280_974_284_707_021]);
+    assert_eq!(keys("42"), [3_398_220_529_416_926_051, 4_103_281_032_283_978_826]);
 }
 
 #[test]
@@ -462,13 +385,9 @@ fn kv_events_contain_untagged_extra_keys() {
         ..cache_salt("pepper")
     };
     let text = |text: &str| ExtraKey::Text(text.into());
-    let img = |offset| ExtraKey::Media {
-        identifier: "img".into(),
-        offset,
-    };
-    let shown = block_hasher(HashAlgo::Sha256, None, 4)
-        .block_plan(&twelve_tokens(), &extras)
-        .extra_keys;
+    let img = |offset| ExtraKey::Media { identifier: "img".into(), offset };
+    let shown =
+        block_hasher(HashAlgo::Sha256, None, 4).block_plan(&twelve_tokens(), &extras).extra_keys;
     let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
         Some([text("sql-lora"), img(3), text("pepper")].into()),
         Some([text("sql-lora"), img(-1)].into()),
@@ -489,25 +408,17 @@ fn block_plan_built_incrementally_is_equal() {
     let mut prompt = hasher.begin_block_plan(&extras, 0);
     prompt.append_tokens(&tokens_by_formula()[..37]);
     let mut reply = prompt.clone();
-    tokens_by_formula()[37..]
-        .iter()
-        .for_each(|&token| reply.append_tokens(&[token]));
+    tokens_by_formula()[37..].iter().for_each(|&token| reply.append_tokens(&[token]));
     assert_eq!(reply.finish(), whole);
     assert_eq!(prompt.finish().keys, whole.keys[..9]);
 }
 
 #[test]
 fn block_plan_omits_parts_that_nothing_reads() {
-    let plan = BlockHasher::new(BlockHashConfig {
-        block_size: 4,
-        ..BlockHashConfig::default()
-    })
-    .block_plan(&twelve_tokens(), &cache_salt("s"));
+    let plan = BlockHasher::new(BlockHashConfig { block_size: 4, ..BlockHashConfig::default() })
+        .block_plan(&twelve_tokens(), &cache_salt("s"));
     assert_eq!(plan.keys.len(), 3);
-    assert_eq!(
-        plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(),
-        0
-    );
+    assert_eq!(plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(), 0);
 }
 
 #[test]

@@ -140,9 +140,6 @@ mod tests {
             batch.chunk_pairs_clipped
         };
         // Within; across: 4 tokens as before, 6 that see 10; beyond.
-        assert_eq!(
-            [clipped(4, 6), clipped(10, 6), clipped(5, 30)],
-            [64, 64 + 120, 100]
-        );
+        assert_eq!([clipped(4, 6), clipped(10, 6), clipped(5, 30)], [64, 64 + 120, 100]);
     }
 }

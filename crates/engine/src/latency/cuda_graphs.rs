@@ -66,32 +66,18 @@ impl CudaGraphs {
     pub fn vllm_default_sizes(limits: CudaGraphLimits) -> Self {
         let ceiling = if limits.blackwell { 1024 } else { 512 };
         let rows = limits.drafts + 1;
-        let usual = limits
-            .seqs
-            .saturating_mul(rows)
-            .saturating_mul(2)
-            .min(ceiling);
+        let usual = limits.seqs.saturating_mul(rows).saturating_mul(2).min(ceiling);
         let most = limits.most.unwrap_or(usual).min(limits.tokens);
         let mut sizes = match limits.dense {
-            true => (1..=most.min(32))
-                .chain(default_sizes_up_to(most))
-                .collect(),
-            false => [1, 2, 4]
-                .into_iter()
-                .chain(default_sizes_up_to(most))
-                .collect::<Vec<_>>(),
+            true => (1..=most.min(32)).chain(default_sizes_up_to(most)).collect(),
+            false => [1, 2, 4].into_iter().chain(default_sizes_up_to(most)).collect::<Vec<_>>(),
         };
         sizes.push(limits.tokens);
         if limits.most.is_none() {
             // Steps in which all sequences have all their drafts.
             let most = limits.seqs.min(ceiling);
-            let counts = [1, 2, 4]
-                .into_iter()
-                .chain(default_sizes_up_to(most))
-                .chain([most]);
-            let widths = counts
-                .filter(|count| *count <= most)
-                .map(|count| count * rows);
+            let counts = [1, 2, 4].into_iter().chain(default_sizes_up_to(most)).chain([most]);
+            let widths = counts.filter(|count| *count <= most).map(|count| count * rows);
             match rows {
                 1 => sizes.push(limits.seqs),
                 _ => sizes.extend(widths),
@@ -143,10 +129,8 @@ mod tests {
         assert_eq!(graphs.captured_sizes().last(), Some(&512));
         let padded = [1, 3, 9, 250, 257, 512, 513].map(|tokens| graphs.padded_tokens(tokens));
         assert_eq!(padded, [1, 4, 16, 256, 272, 512, 513]);
-        let blackwell = CudaGraphs::vllm_default_sizes(CudaGraphLimits {
-            blackwell: true,
-            ..SERVER
-        });
+        let blackwell =
+            CudaGraphs::vllm_default_sizes(CudaGraphLimits { blackwell: true, ..SERVER });
         assert_eq!(blackwell.captured_sizes().last(), Some(&1024));
         let few = CudaGraphs::vllm_default_sizes(CudaGraphLimits { seqs: 5, ..SERVER });
         assert_eq!(few.captured_sizes(), [1, 2, 4, 5, 8]);
@@ -154,16 +138,10 @@ mod tests {
 
     #[test]
     fn drafts_have_separate_graph_sizes() {
-        let drafting = CudaGraphs::vllm_default_sizes(CudaGraphLimits {
-            drafts: 2,
-            ..SERVER
-        });
+        let drafting = CudaGraphs::vllm_default_sizes(CudaGraphLimits { drafts: 2, ..SERVER });
         let padded = [3, 6, 9].map(|tokens| drafting.padded_tokens(tokens));
         assert_eq!(padded, [3, 6, 12]);
-        let dense = CudaGraphs::vllm_default_sizes(CudaGraphLimits {
-            dense: true,
-            ..SERVER
-        });
+        let dense = CudaGraphs::vllm_default_sizes(CudaGraphLimits { dense: true, ..SERVER });
         assert_eq!((dense.padded_tokens(27), dense.padded_tokens(35)), (27, 40));
     }
 

@@ -76,17 +76,8 @@ impl Drafter {
             _ => return None,
         };
         let at_once = parallel || matches!(method, "dflash" | "dspark");
-        let (passes, rows) = if at_once {
-            (1, drafts + 1)
-        } else {
-            (drafts, 1)
-        };
-        Some(Self::Layers(Box::new(DraftLayers {
-            shape,
-            own_rows,
-            passes,
-            rows,
-        })))
+        let (passes, rows) = if at_once { (1, drafts + 1) } else { (drafts, 1) };
+        Some(Self::Layers(Box::new(DraftLayers { shape, own_rows, passes, rows })))
     }
 
     /// Returns the weights of the draft layers, in bytes per GPU.
@@ -94,10 +85,7 @@ impl Drafter {
         let Self::Layers(layers) = self else {
             return 0.0;
         };
-        let shape = ModelShape {
-            vocab: layers.own_rows,
-            ..layers.shape.clone()
-        };
+        let shape = ModelShape { vocab: layers.own_rows, ..layers.shape.clone() };
         weight_bytes(&shape, ranks.into())
     }
 
@@ -163,11 +151,7 @@ fn dense_draft_layers(
 ) -> ModelShape {
     if let Some(own) = own {
         let intermediate = own.intermediate + states * own.hidden / 3;
-        return ModelShape {
-            intermediate,
-            tied: true,
-            ..own.clone()
-        };
+        return ModelShape { intermediate, tied: true, ..own.clone() };
     }
     ModelShape {
         layers,
@@ -266,10 +250,7 @@ mod tests {
         let mut batch = BatchWork::default();
         batch.add_decode(1000, 1, None);
         let speed = SpeedFactors::default();
-        let drafting = drafter
-            .latency_model(&setup)
-            .unwrap()
-            .draft_time(&batch, speed);
+        let drafting = drafter.latency_model(&setup).unwrap().draft_time(&batch, speed);
         let step = Roofline::new(&setup).unwrap().step_time(&batch);
         drafting.as_secs_f64() / step.as_secs_f64()
     }
@@ -296,22 +277,13 @@ mod tests {
         let time = |method: &str, drafts: u32| {
             let drafter = Drafter::for_method(method, &shape, None, drafts, false).unwrap();
             let drafting = drafter.latency_model(&setup).unwrap();
-            drafting
-                .draft_time(&batch, SpeedFactors::default())
-                .as_secs_f64()
+            drafting.draft_time(&batch, SpeedFactors::default()).as_secs_f64()
         };
         assert!(time("eagle3", 4) > 3.0 * time("eagle3", 1));
         assert!(time("dflash", 8) < 1.2 * time("dflash", 1));
-        let fast = SpeedFactors {
-            all: 2.0,
-            ..SpeedFactors::default()
-        };
+        let fast = SpeedFactors { all: 2.0, ..SpeedFactors::default() };
         let eagle = Drafter::for_method("eagle3", &shape, None, 4, false).unwrap();
-        let halved = eagle
-            .latency_model(&setup)
-            .unwrap()
-            .draft_time(&batch, fast)
-            .as_secs_f64();
+        let halved = eagle.latency_model(&setup).unwrap().draft_time(&batch, fast).as_secs_f64();
         assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
     }
 
@@ -331,9 +303,6 @@ mod tests {
         let deepseek = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
         let mtp = Drafter::for_method("mtp", &deepseek, None, 1, false).unwrap();
         assert!((mtp.weight_bytes(1) / 1e9 - 11.7).abs() < 0.5);
-        assert_eq!(
-            Drafter::for_method("draft_model", &shape, None, 3, false),
-            None
-        );
+        assert_eq!(Drafter::for_method("draft_model", &shape, None, 3, false), None);
     }
 }

@@ -56,15 +56,11 @@ impl EncoderShape {
         let ratio = part["mlp_ratio"].as_f64().unwrap_or(4.0);
         let usual = (f64::from(hidden) * ratio) as u32;
         let kind = part["model_type"].as_str().unwrap_or_default();
-        let patch = first_positive_size(&part["patch_size"])
-            .unwrap_or(14)
-            .max(1);
+        let patch = first_positive_size(&part["patch_size"]).unwrap_or(14).max(1);
         let square = |pixels: u32| (pixels / patch).saturating_mul(pixels / patch).max(1);
         // With a merge size, images keep their size.
         let is_tiled = part["spatial_merge_size"].is_null();
-        let tile = first_positive_size(&part["image_size"])
-            .filter(|_| is_tiled)
-            .map(square);
+        let tile = first_positive_size(&part["image_size"]).filter(|_| is_tiled).map(square);
         let full = part["fullatt_block_indexes"].as_array().map(Vec::len);
         let window = first_positive_size(&part["window_size"]).zip(full);
         Some(Self {
@@ -105,9 +101,7 @@ impl EncoderShape {
     fn add_to_batch(&self, batch: &mut BatchWork, embeddings: u64) {
         let patches = embeddings.saturating_mul(self.merged.into());
         let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));
-        let near = self
-            .window
-            .map_or(seen, |window| seen.min(window.tokens.into()));
+        let near = self.window.map_or(seen, |window| seen.min(window.tokens.into()));
         batch.chunks += 1;
         batch.chunk_tokens += patches;
         batch.chunk_pairs += patches.saturating_mul(seen).saturating_mul(2);
@@ -194,11 +188,7 @@ impl EncoderLatency {
         setup: &RooflineSetup,
         is_spread: bool,
     ) -> Result<Self, RooflineError> {
-        let (tp, spread) = if is_spread {
-            (1, setup.tp)
-        } else {
-            (setup.tp, 1)
-        };
+        let (tp, spread) = if is_spread { (1, setup.tp) } else { (setup.tp, 1) };
         let timing = |shape: Option<EncoderShape>| {
             let Some(shape) = shape else {
                 let ms = DEFAULT_ENCODER_MS * H100_TFLOPS / setup.gpu.bf16_tflops / f64::from(tp);
@@ -221,16 +211,9 @@ impl EncoderLatency {
                 },
                 ..setup.clone()
             };
-            Ok(EncoderTiming::Layers(
-                shape,
-                Box::new(Roofline::new(&setup)?),
-            ))
+            Ok(EncoderTiming::Layers(shape, Box::new(Roofline::new(&setup)?)))
         };
-        Ok(Self {
-            vision: timing(vision)?,
-            audio: timing(audio)?,
-            spread,
-        })
+        Ok(Self { vision: timing(vision)?, audio: timing(audio)?, spread })
     }
 
     /// Returns the time to encode these images and audio clips together, divided by `speed`; at
@@ -308,18 +291,12 @@ mod tests {
     }
 
     fn ms(latency: &EncoderLatency, lens: &[u32]) -> f64 {
-        latency
-            .encode_time(images(lens).into_iter(), 1.0)
-            .as_secs_f64()
-            * 1e3
+        latency.encode_time(images(lens).into_iter(), 1.0).as_secs_f64() * 1e3
     }
 
     fn setup(gpu_name: &str, tp: u32) -> RooflineSetup {
         let shape = known_model_shape("Qwen/Qwen2.5-7B-Instruct").unwrap();
-        RooflineSetup {
-            tp,
-            ..RooflineSetup::new(shape, find_gpu(gpu_name).unwrap().clone())
-        }
+        RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu(gpu_name).unwrap().clone()) }
     }
 
     #[test]
@@ -333,21 +310,12 @@ mod tests {
                 gated: true,
                 merged: 4,
                 tile: None,
-                window: Some(SlidingWindowLayers {
-                    tokens: 64,
-                    layers: 28
-                }),
+                window: Some(SlidingWindowLayers { tokens: 64, layers: 28 }),
             }
         );
         let merged = |config: Value| {
             let shape = EncoderShape::vision_from_config(&config).unwrap();
-            (
-                shape.hidden,
-                shape.layers,
-                shape.intermediate,
-                shape.merged,
-                shape.tile,
-            )
+            (shape.hidden, shape.layers, shape.intermediate, shape.merged, shape.tile)
         };
         let qwen2 = json!({"vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584,
             "mlp_ratio": 4, "patch_size": 14, "spatial_merge_size": 2}});
@@ -370,14 +338,8 @@ mod tests {
             (audio.hidden, audio.layers, audio.merged, audio.tile),
             (1280, 32, 2, Some(1500))
         );
-        assert_eq!(
-            EncoderShape::vision_from_config(&json!({"vision_config": {"depth": 3}})),
-            None
-        );
-        assert_eq!(
-            EncoderShape::audio_from_config(&json!({"vision_config": {"depth": 3}})),
-            None
-        );
+        assert_eq!(EncoderShape::vision_from_config(&json!({"vision_config": {"depth": 3}})), None);
+        assert_eq!(EncoderShape::audio_from_config(&json!({"vision_config": {"depth": 3}})), None);
     }
 
     /// By hand: 4000 patches of 32 layers of 4 x 1280^2 + 3 x 1280 x 3420 weights, twice each, on
@@ -389,10 +351,7 @@ mod tests {
         let matrices = 4000.0 * 32.0 * 2.0 * (4.0 * 1280.0_f64.powi(2) + 3.0 * 1280.0 * 3420.0);
         let matrices = matrices / (0.591 * 989.5e12) * 1e3;
         let all = ms(&latency, &[1000]);
-        assert!(
-            matrices < all && all < 1.6 * matrices,
-            "{all} ms, matrices {matrices}"
-        );
+        assert!(matrices < all && all < 1.6 * matrices, "{all} ms, matrices {matrices}");
         assert!((5.0..15.0).contains(&all), "{all} ms");
     }
 
@@ -425,9 +384,6 @@ mod tests {
     fn twice_the_speed_is_half_the_time() {
         let latency = EncoderLatency::new((None, None), &setup("H100", 1), false).unwrap();
         let time = |speed| latency.encode_time(images(&[1000]).into_iter(), speed);
-        assert_eq!(
-            (time(1.0), time(2.0)),
-            (Duration::from_millis(10), Duration::from_millis(5))
-        );
+        assert_eq!((time(1.0), time(2.0)), (Duration::from_millis(10), Duration::from_millis(5)));
     }
 }

@@ -76,11 +76,7 @@ pub struct ExpertEfficiency {
 }
 
 const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
-    KernelEfficiency {
-        fixed,
-        memory,
-        compute,
-    }
+    KernelEfficiency { fixed, memory, compute }
 }
 
 /// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
@@ -96,52 +92,22 @@ const PCIE_TIMES: InterconnectTimes = [
 ];
 
 const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
-    bf16: [
-        kernel_efficiency(28.0, 0.90, 0.60),
-        kernel_efficiency(32.0, 0.80, 0.13),
-    ],
-    fp8: [
-        kernel_efficiency(40.0, 0.90, 0.45),
-        kernel_efficiency(63.0, 0.66, 0.09),
-    ],
-    fp8_block: [
-        kernel_efficiency(48.8, 0.841, 0.252),
-        kernel_efficiency(46.9, 0.947, 0.149),
-    ],
+    bf16: [kernel_efficiency(28.0, 0.90, 0.60), kernel_efficiency(32.0, 0.80, 0.13)],
+    fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(63.0, 0.66, 0.09)],
+    fp8_block: [kernel_efficiency(48.8, 0.841, 0.252), kernel_efficiency(46.9, 0.947, 0.149)],
     // Unused without fp4 units.
-    fp4: [
-        kernel_efficiency(43.0, 0.88, 0.26),
-        kernel_efficiency(59.0, 0.81, 0.18),
-    ],
-    int4: [
-        kernel_efficiency(43.0, 0.88, 0.26),
-        kernel_efficiency(59.0, 0.81, 0.18),
-    ],
+    fp4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
+    int4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
 };
 
 /// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
 const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
-    bf16: [
-        kernel_efficiency(12.2, 0.668, 0.304),
-        kernel_efficiency(19.4, 0.931, 0.268),
-    ],
-    fp8: [
-        kernel_efficiency(13.9, 0.654, 0.310),
-        kernel_efficiency(27.8, 0.930, 0.241),
-    ],
-    fp8_block: [
-        kernel_efficiency(34.5, 0.611, 0.163),
-        kernel_efficiency(31.2, 0.880, 0.103),
-    ],
-    fp4: [
-        kernel_efficiency(15.1, 0.634, 0.302),
-        kernel_efficiency(20.7, 0.743, 0.165),
-    ],
+    bf16: [kernel_efficiency(12.2, 0.668, 0.304), kernel_efficiency(19.4, 0.931, 0.268)],
+    fp8: [kernel_efficiency(13.9, 0.654, 0.310), kernel_efficiency(27.8, 0.930, 0.241)],
+    fp8_block: [kernel_efficiency(34.5, 0.611, 0.163), kernel_efficiency(31.2, 0.880, 0.103)],
+    fp4: [kernel_efficiency(15.1, 0.634, 0.302), kernel_efficiency(20.7, 0.743, 0.165)],
     // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    int4: [
-        kernel_efficiency(34.8, 0.779, 0.270),
-        kernel_efficiency(34.8, 0.779, 0.270),
-    ],
+    int4: [kernel_efficiency(34.8, 0.779, 0.270), kernel_efficiency(34.8, 0.779, 0.270)],
 };
 
 const FALLBACK_GPU: Gpu = Gpu {
@@ -187,10 +153,7 @@ const fn gpu_from_data_sheet(
 }
 
 const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
-    Gpu {
-        flash_attention,
-        ..sheet
-    }
+    Gpu { flash_attention, ..sheet }
 }
 
 const H100: Gpu = Gpu {
@@ -202,14 +165,7 @@ const H100: Gpu = Gpu {
     all_reduce: all_reduce::H100_ALL_REDUCE,
     ..gpu_from_data_sheet(
         "H100-SXM-80GB",
-        &[
-            "H100",
-            "H100-SXM",
-            "H100-SXM5",
-            "H100-80GB",
-            "H100-80GB-HBM3",
-            "H100-SXM5-80GB",
-        ],
+        &["H100", "H100-SXM", "H100-SXM5", "H100-80GB", "H100-80GB-HBM3", "H100-SXM5-80GB"],
         (989.5, 1979.0),
         3.35,
         79.2,
@@ -226,19 +182,10 @@ const H200: Gpu = Gpu {
     all_reduce: all_reduce::H200_ALL_REDUCE,
     experts: ExpertEfficiency {
         bf16: DEFAULT_EXPERT_EFFICIENCY.bf16,
-        fp8: [
-            kernel_efficiency(40.0, 0.90, 0.45),
-            kernel_efficiency(69.0, 0.56, 0.105),
-        ],
-        fp8_block: [
-            kernel_efficiency(50.8, 0.809, 0.254),
-            kernel_efficiency(45.3, 0.904, 0.150),
-        ],
+        fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(69.0, 0.56, 0.105)],
+        fp8_block: [kernel_efficiency(50.8, 0.809, 0.254), kernel_efficiency(45.3, 0.904, 0.150)],
         fp4: DEFAULT_EXPERT_EFFICIENCY.fp4,
-        int4: [
-            kernel_efficiency(43.0, 0.71, 0.26),
-            kernel_efficiency(56.0, 0.64, 0.17),
-        ],
+        int4: [kernel_efficiency(43.0, 0.71, 0.26), kernel_efficiency(56.0, 0.64, 0.17)],
     },
     ..gpu_from_data_sheet(
         "H200-SXM-141GB",
@@ -258,13 +205,7 @@ const A100: Gpu = Gpu {
     flash_attention: 2,
     ..gpu_from_data_sheet(
         "A100-SXM-80GB",
-        &[
-            "A100",
-            "A100-80GB",
-            "A100-SXM",
-            "A100-SXM4-80GB",
-            "A100-SXM4",
-        ],
+        &["A100", "A100-80GB", "A100-SXM", "A100-SXM4-80GB", "A100-SXM4"],
         (312.0, 0.0),
         2.039,
         79.15,
@@ -278,14 +219,7 @@ const L40S: Gpu = Gpu {
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),
     flash_attention: 2,
-    ..gpu_from_data_sheet(
-        "L40S-48GB",
-        &["L40S"],
-        (362.0, 733.0),
-        0.864,
-        44.4,
-        PCIE_TIMES,
-    )
+    ..gpu_from_data_sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE_TIMES)
 };
 
 const B200: Gpu = Gpu {
@@ -350,20 +284,8 @@ pub const GPUS: &[Gpu] = &[
         memory_gib: 93.1,
         ..H100
     },
-    Gpu {
-        name: "GH200-96GB",
-        aliases: &["GH200"],
-        bandwidth_tbs: 4.0,
-        memory_gib: 94.5,
-        ..H100
-    },
-    Gpu {
-        name: "GH200-144GB",
-        aliases: &[],
-        bandwidth_tbs: 4.9,
-        memory_gib: 141.0,
-        ..H200
-    },
+    Gpu { name: "GH200-96GB", aliases: &["GH200"], bandwidth_tbs: 4.0, memory_gib: 94.5, ..H100 },
+    Gpu { name: "GH200-144GB", aliases: &[], bandwidth_tbs: 4.9, memory_gib: 141.0, ..H200 },
     Gpu {
         name: "RTX-PRO-6000-96GB",
         aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell"],
@@ -376,25 +298,13 @@ pub const GPUS: &[Gpu] = &[
         gemm_fp4: kernel_efficiency(10.7, 0.705, 0.606),
         all_reduce: all_reduce::RTX_PRO_6000_ALL_REDUCE,
         experts: ExpertEfficiency {
-            fp8: [
-                kernel_efficiency(23.4, 0.757, 0.265),
-                kernel_efficiency(33.0, 0.890, 0.179),
-            ],
-            fp4: [
-                kernel_efficiency(39.0, 0.767, 0.410),
-                kernel_efficiency(61.6, 0.813, 0.212),
-            ],
+            fp8: [kernel_efficiency(23.4, 0.757, 0.265), kernel_efficiency(33.0, 0.890, 0.179)],
+            fp4: [kernel_efficiency(39.0, 0.767, 0.410), kernel_efficiency(61.6, 0.813, 0.212)],
             ..DEFAULT_EXPERT_EFFICIENCY
         },
         ..L40S
     },
-    Gpu {
-        name: "L40-48GB",
-        aliases: &["L40"],
-        bf16_tflops: 181.0,
-        fp8_tflops: 362.0,
-        ..L40S
-    },
+    Gpu { name: "L40-48GB", aliases: &["L40"], bf16_tflops: 181.0, fp8_tflops: 362.0, ..L40S },
     Gpu {
         name: "RTX-6000-Ada-48GB",
         aliases: &["RTX-6000-Ada", "RTX6000"],
@@ -443,10 +353,7 @@ pub const GPUS: &[Gpu] = &[
                 kernel_efficiency(30.7, 0.596, 0.170),
                 kernel_efficiency(28.6, 0.864, 0.111),
             ],
-            fp4: [
-                kernel_efficiency(13.7, 0.627, 0.203),
-                kernel_efficiency(16.5, 0.705, 0.120),
-            ],
+            fp4: [kernel_efficiency(13.7, 0.627, 0.203), kernel_efficiency(16.5, 0.705, 0.120)],
             ..BLACKWELL_EXPERT_EFFICIENCY
         },
         ..B200
@@ -472,10 +379,7 @@ pub const GPUS: &[Gpu] = &[
         gemm_fp8: kernel_efficiency(8.0, 0.803, 0.415),
         gemm_fp4: kernel_efficiency(8.6, 0.792, 0.295),
         experts: ExpertEfficiency {
-            fp4: [
-                kernel_efficiency(14.0, 0.655, 0.205),
-                kernel_efficiency(16.7, 0.738, 0.118),
-            ],
+            fp4: [kernel_efficiency(14.0, 0.655, 0.205), kernel_efficiency(16.7, 0.738, 0.118)],
             ..BLACKWELL_EXPERT_EFFICIENCY
         },
         memory_gib: 276.0,
@@ -515,28 +419,14 @@ pub const GPUS: &[Gpu] = &[
             NVLINK_TIMES,
         ),
     ),
-    gpu_from_data_sheet(
-        "H20-96GB",
-        &["H20"],
-        (148.0, 296.0),
-        4.0,
-        94.9,
-        NVLINK_TIMES,
-    ),
+    gpu_from_data_sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK_TIMES),
     with_flash_attention(
         2,
         gpu_from_data_sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE_TIMES),
     ),
     with_flash_attention(
         2,
-        gpu_from_data_sheet(
-            "A10-24GB",
-            &["A10", "A10G"],
-            (125.0, 0.0),
-            0.6,
-            22.0,
-            PCIE_TIMES,
-        ),
+        gpu_from_data_sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE_TIMES),
     ),
     with_flash_attention(
         2,
@@ -566,14 +456,7 @@ pub const GPUS: &[Gpu] = &[
     ),
     with_flash_attention(
         0,
-        gpu_from_data_sheet(
-            "T4-16GB",
-            &["T4", "Tesla-T4"],
-            (65.0, 0.0),
-            0.32,
-            14.6,
-            PCIE_TIMES,
-        ),
+        gpu_from_data_sheet("T4-16GB", &["T4", "Tesla-T4"], (65.0, 0.0), 0.32, 14.6, PCIE_TIMES),
     ),
     with_flash_attention(
         2,
@@ -619,25 +502,16 @@ mod tests {
     #[test]
     fn gpu_is_found_by_any_of_its_names() {
         for name in ["H100", "h100-sxm-80gb", "NVIDIA H100 80GB HBM3", "H100_SXM"] {
-            assert_eq!(
-                find_gpu(name).map(|g| g.name),
-                Some("H100-SXM-80GB"),
-                "{name}"
-            );
+            assert_eq!(find_gpu(name).map(|g| g.name), Some("H100-SXM-80GB"), "{name}");
         }
-        assert_eq!(
-            find_gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name),
-            Some("A100-SXM-80GB")
-        );
+        assert_eq!(find_gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name), Some("A100-SXM-80GB"));
         assert_eq!(find_gpu("Cray-1"), None);
     }
 
     #[test]
     fn only_hopper_and_newer_have_flash_attention_3() {
         let generation = |name| find_gpu(name).unwrap().flash_attention;
-        for name in [
-            "A100", "A10", "A30", "A40", "A6000", "RTX-3090", "L4", "L40S", "RTX-5090",
-        ] {
+        for name in ["A100", "A10", "A30", "A40", "A6000", "RTX-3090", "L4", "L40S", "RTX-5090"] {
             assert_eq!(generation(name), 2, "{name}");
         }
         for name in ["V100", "T4", "MI300X"] {

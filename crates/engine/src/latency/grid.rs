@@ -65,26 +65,17 @@ impl StepTimeGrid {
                 "selected_decode_interpolation",
                 "decode_raw_data.json",
             )?;
-            return from_profiler_samples(&prefill, &decode).map_err(|problem| {
-                StepTimeGridError::Content {
-                    path: path.to_owned(),
-                    problem,
-                }
-            });
+            return from_profiler_samples(&prefill, &decode)
+                .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem });
         }
         let arrays = load_npz(path)?;
-        Self::from_arrays(arrays).map_err(|problem| StepTimeGridError::Content {
-            path: path.to_owned(),
-            problem,
-        })
+        Self::from_arrays(arrays)
+            .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem })
     }
 
     fn from_arrays(mut arrays: BTreeMap<String, FloatArray>) -> Result<Self, String> {
-        let mut take = |key: &str| {
-            arrays
-                .remove(key)
-                .ok_or_else(|| format!("array {key:?} is missing"))
-        };
+        let mut take =
+            |key: &str| arrays.remove(key).ok_or_else(|| format!("array {key:?} is missing"));
         let grid = Self {
             prefill_tokens: take("prefill_isl")?.values,
             prefill_ms: take("prefill_ttft_ms")?.values,
@@ -95,10 +86,7 @@ impl StepTimeGrid {
         let decode = take("decode_itl")?;
         let shape = [grid.kv_tokens.len(), grid.context.len()];
         if decode.shape != shape {
-            return Err(format!(
-                "decode_itl has shape {:?}, must be {shape:?}",
-                decode.shape
-            ));
+            return Err(format!("decode_itl has shape {:?}, must be {shape:?}", decode.shape));
         }
         if grid.prefill_ms.len() != grid.prefill_tokens.len() {
             return Err("prefill_isl and prefill_ttft_ms have different lengths".to_owned());
@@ -112,10 +100,7 @@ impl StepTimeGrid {
                 return Err(format!("{key} must increase and have at least one entry"));
             }
         }
-        Ok(Self {
-            decode_ms: decode.values,
-            ..grid
-        })
+        Ok(Self { decode_ms: decode.values, ..grid })
     }
 
     /// Returns the time of a batch's prefill work in ms, at least 0.
@@ -143,11 +128,7 @@ impl StepTimeGrid {
             interpolate_values(&self.decode_ms[row * width..(row + 1) * width], column, u)
         };
         let low = line(row);
-        let ms = if t == 0.0 {
-            low
-        } else {
-            low + (line(row + 1) - low) * t
-        };
+        let ms = if t == 0.0 { low } else { low + (line(row + 1) - low) * t };
         if ms.is_finite() { ms.max(1.0) } else { 1.0 }
     }
 }
@@ -179,14 +160,10 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridErr
 
 #[cfg(feature = "npz")]
 fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridError> {
-    let bytes = std::fs::read(path).map_err(|error| StepTimeGridError::Io {
-        path: path.to_owned(),
-        error,
-    })?;
-    npz::read_npz(&bytes).map_err(|problem| StepTimeGridError::Content {
-        path: path.to_owned(),
-        problem,
-    })
+    let bytes = std::fs::read(path)
+        .map_err(|error| StepTimeGridError::Io { path: path.to_owned(), error })?;
+    npz::read_npz(&bytes)
+        .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem })
 }
 
 /// Reads one measurement of a profiler's folder: `<name>/raw_data.npz` or the JSON file.
@@ -207,10 +184,7 @@ fn read_profiler_measurement(
     let data: BTreeMap<String, Value> = match serde_json::from_str(&text) {
         Ok(data) => data,
         Err(e) => {
-            return Err(StepTimeGridError::Content {
-                path,
-                problem: e.to_string(),
-            });
+            return Err(StepTimeGridError::Content { path, problem: e.to_string() });
         }
     };
     let flat = |value: &Value| match value {
@@ -219,15 +193,9 @@ fn read_profiler_measurement(
     };
     let array = |value: &Value| {
         let values = flat(value);
-        FloatArray {
-            shape: vec![values.len()],
-            values,
-        }
+        FloatArray { shape: vec![values.len()], values }
     };
-    Ok(data
-        .iter()
-        .map(|(key, value)| (key.clone(), array(value)))
-        .collect())
+    Ok(data.iter().map(|(key, value)| (key.clone(), array(value))).collect())
 }
 
 /// Converts a profiler's samples to a regular grid by linear interpolation, as Dynamo does.
@@ -241,10 +209,7 @@ fn from_profiler_samples(
         Some(array) if !array.values.is_empty() => Ok(array.values.clone()),
         _ => Err(format!("{key:?} has no numbers")),
     };
-    let (isl, ttft) = (
-        take(prefill, "prefill_isl")?,
-        take(prefill, "prefill_ttft")?,
-    );
+    let (isl, ttft) = (take(prefill, "prefill_isl")?, take(prefill, "prefill_ttft")?);
     let usage = take(decode, "x_kv_usage")?;
     let context = take(decode, "y_context_length")?;
     let itl = take(decode, "z_itl")?;
@@ -264,9 +229,7 @@ fn from_profiler_samples(
     let itl_fit = fit_plane(&samples, &itl);
     let line = |from: f64, to: f64| -> Vec<f64> {
         let step = (to - from) / (RESAMPLED_POINTS - 1) as f64;
-        (0..RESAMPLED_POINTS)
-            .map(|i| from + step * i as f64)
-            .collect()
+        (0..RESAMPLED_POINTS).map(|i| from + step * i as f64).collect()
     };
     let least = isl.iter().copied().fold(f64::INFINITY, f64::min);
     let most = isl.iter().copied().fold(0.0, f64::max);
@@ -282,20 +245,14 @@ fn from_profiler_samples(
         })
         .collect();
     let grid = StepTimeGrid {
-        prefill_ms: prefill_tokens
-            .iter()
-            .map(|x| ttft_fit[0] + ttft_fit[1] * x)
-            .collect(),
+        prefill_ms: prefill_tokens.iter().map(|x| ttft_fit[0] + ttft_fit[1] * x).collect(),
         prefill_tokens,
         kv_tokens,
         context: contexts,
         decode_ms,
     };
     let increases = |axis: &[f64]| axis.is_sorted_by(|a, b| a < b);
-    if [&grid.prefill_tokens, &grid.kv_tokens, &grid.context]
-        .into_iter()
-        .all(|a| increases(a))
-    {
+    if [&grid.prefill_tokens, &grid.kv_tokens, &grid.context].into_iter().all(|a| increases(a)) {
         Ok(grid)
     } else {
         Err("the samples span no range".to_owned())
@@ -369,10 +326,7 @@ mod tests {
         assert_eq!(ms(&[100; 5]), 4.0);
         // 1000 tokens of mean length 142, rounded down.
         assert!((ms(&[150, 150, 100, 200, 150, 150, 100]) - 7.26).abs() < 1e-12);
-        let low = StepTimeGrid {
-            decode_ms: vec![0.1; 4],
-            ..grid()
-        };
+        let low = StepTimeGrid { decode_ms: vec![0.1; 4], ..grid() };
         let mut batch = BatchWork::default();
         batch.add_decode(100, 1, None);
         assert_eq!(low.decode_ms(&batch), 1.0);
@@ -380,10 +334,8 @@ mod tests {
 
     #[test]
     fn profiler_samples_are_interpolated_linearly() {
-        let list = |values: &[f64]| FloatArray {
-            shape: vec![values.len()],
-            values: values.to_vec(),
-        };
+        let list =
+            |values: &[f64]| FloatArray { shape: vec![values.len()], values: values.to_vec() };
         let prefill = BTreeMap::from([
             ("prefill_isl".to_owned(), list(&[100.0, 300.0])),
             ("prefill_ttft".to_owned(), list(&[10.0, 30.0])),

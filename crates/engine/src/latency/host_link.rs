@@ -12,11 +12,7 @@ pub struct HostLink {
 }
 
 const fn host_link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
-    HostLink {
-        name,
-        to_host,
-        to_device,
-    }
+    HostLink { name, to_host, to_device }
 }
 
 impl HostLink {

@@ -46,11 +46,7 @@ impl KvCachePlan {
             (Some(state), _) => {
                 let most = 2 + u32::from(state.checkpoints);
                 let page_bytes = page_bytes.max(state.state_bytes(tp) as f64);
-                (
-                    state.layers.min(shape.layers),
-                    SparseLayerKind::State(most),
-                    page_bytes,
-                )
+                (state.layers.min(shape.layers), SparseLayerKind::State(most), page_bytes)
             }
             (None, Some(window)) => {
                 let layers = window.layers.min(shape.layers);
@@ -235,33 +231,9 @@ mod tests {
     #[test]
     fn a_cache_of_groups_holds_as_many_tokens_as_vllm_counts() {
         for (name, gib, context, block_bytes, blocks, concurrency, tokens) in [
-            (
-                "openai/gpt-oss-20b",
-                60.0,
-                131_072,
-                393_216.0,
-                163_840,
-                17.76,
-                2_327_895,
-            ),
-            (
-                "google/gemma-3-27b-it",
-                20.0,
-                131_072,
-                1_310_720.0,
-                16_384,
-                1.11,
-                145_829,
-            ),
-            (
-                "google/gemma-3-27b-it",
-                20.0,
-                32_768,
-                1_310_720.0,
-                16_384,
-                1.91,
-                62_557,
-            ),
+            ("openai/gpt-oss-20b", 60.0, 131_072, 393_216.0, 163_840, 17.76, 2_327_895),
+            ("google/gemma-3-27b-it", 20.0, 131_072, 1_310_720.0, 16_384, 1.11, 145_829),
+            ("google/gemma-3-27b-it", 20.0, 32_768, 1_310_720.0, 16_384, 1.91, 62_557),
         ] {
             let plan = plan(name);
             assert_eq!(plan.block_bytes, block_bytes, "{name}");
@@ -269,39 +241,17 @@ mod tests {
             let times = plan.max_concurrency(found, context, IN_FLIGHT);
             let size = (times * f64::from(context)) as u64;
             let rounded = (times * 100.0).round() / 100.0;
-            assert_eq!(
-                (found, rounded, size),
-                (blocks, concurrency, tokens),
-                "{name}"
-            );
+            assert_eq!((found, rounded, size), (blocks, concurrency, tokens), "{name}");
         }
     }
 
     #[test]
     fn a_block_grows_until_a_state_fits_and_states_form_groups() {
         for (name, step, least, groups, bytes) in [
-            (
-                "Qwen/Qwen3-Next-80B-A3B-Instruct",
-                16,
-                544,
-                (1, 3),
-                12.0 * 544.0 * 2048.0,
-            ),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", 16, 544, (1, 3), 12.0 * 544.0 * 2048.0),
             // Prompts' states come out of FlashInfer's kernel at multiples of 64 tokens.
-            (
-                "Qwen/Qwen3-Next-80B-A3B-Instruct",
-                64,
-                576,
-                (1, 3),
-                12.0 * 576.0 * 2048.0,
-            ),
-            (
-                "nvidia/Nemotron-H-8B-Base-8K",
-                16,
-                1040,
-                (1, 6),
-                4.0 * 1040.0 * 4096.0,
-            ),
+            ("Qwen/Qwen3-Next-80B-A3B-Instruct", 64, 576, (1, 3), 12.0 * 576.0 * 2048.0),
+            ("nvidia/Nemotron-H-8B-Base-8K", 16, 1040, (1, 6), 4.0 * 1040.0 * 4096.0),
         ] {
             let shape = known_model_shape(name).unwrap();
             let size = KvCachePlan::min_block_size_for_state(&shape, 1, 2.0, step);
@@ -330,30 +280,20 @@ mod tests {
 
     #[test]
     fn the_longest_request_fits_and_one_more_token_does_not() {
-        for name in [
-            "openai/gpt-oss-20b",
-            "google/gemma-3-27b-it",
-            "meta-llama/Llama-3.1-8B",
-        ] {
+        for name in ["openai/gpt-oss-20b", "google/gemma-3-27b-it", "meta-llama/Llama-3.1-8B"] {
             let (plan, bytes) = (plan(name), 3.0 * GIB);
             let longest = plan.max_context_tokens(bytes, 131_072, 4096);
             assert!(longest > 0 && longest < 131_072, "{name}: {longest}");
             assert!(plan.bytes_per_request(longest, 4096) <= bytes);
             assert!(plan.bytes_per_request(longest + 1, 4096) > bytes);
         }
-        assert_eq!(
-            plan("openai/gpt-oss-20b").max_context_tokens(1.0, 100, 0),
-            0
-        );
+        assert_eq!(plan("openai/gpt-oss-20b").max_context_tokens(1.0, 100, 0), 0);
     }
 
     #[test]
     fn kv_cache_dtypes_have_bytes_per_value() {
         assert_eq!(kv_bytes_per_value("fp8_e4m3", 128), Some(1.0));
-        assert_eq!(
-            kv_bytes_per_value("int8_per_token_head", 128),
-            Some(1.03125)
-        );
+        assert_eq!(kv_bytes_per_value("int8_per_token_head", 128), Some(1.03125));
         assert_eq!(kv_bytes_per_value("float8", 128), None);
     }
 }

@@ -87,11 +87,7 @@ impl KvCacheMemory {
     #[must_use]
     pub fn minus_bytes(self, bytes: f64) -> Self {
         let room_bytes = self.room_bytes - bytes;
-        Self {
-            room_bytes,
-            blocks: (room_bytes / self.block_bytes).floor() as u32,
-            ..self
-        }
+        Self { room_bytes, blocks: (room_bytes / self.block_bytes).floor() as u32, ..self }
     }
 }
 
@@ -122,12 +118,7 @@ pub(super) fn bytes_per_weight(scheme: QuantizationScheme) -> f64 {
 }
 
 pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
-    let Quantization {
-        scheme,
-        keep_attention,
-        keep_mlp,
-        keep_shared,
-    } = shape.quantization;
+    let Quantization { scheme, keep_attention, keep_mlp, keep_shared } = shape.quantization;
     let quantized = bytes_per_weight(scheme);
     let width = |kept: bool| if kept { 2.0 } else { quantized };
     let h = f64::from(shape.hidden);
@@ -139,11 +130,8 @@ pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
         Some(mla) => {
             let key = f64::from(mla.nope_dim + mla.rope_dim);
             let q_rank = f64::from(mla.q_rank);
-            let query = if mla.q_rank == 0 {
-                h * heads * key
-            } else {
-                h * q_rank + q_rank * heads * key
-            };
+            let query =
+                if mla.q_rank == 0 { h * heads * key } else { h * q_rank + q_rank * heads * key };
             let kv = h * f64::from(mla.kv_rank + mla.rope_dim)
                 + f64::from(mla.kv_rank) * heads * f64::from(mla.nope_dim + mla.v_dim);
             query + kv + heads * f64::from(mla.v_dim) * h
@@ -183,39 +171,20 @@ mod tests {
             let (shape, h100) = (known_model_shape(name).unwrap(), find_gpu("H100").unwrap());
             let memory = KvCacheMemory::new(&shape, h100, tp, 0.9, (16, 2), tokens, None);
             let off = f64::from(memory.blocks) / f64::from(logged) - 1.0;
-            assert!(
-                off.abs() < 0.015,
-                "{name}: {} blocks, logged {logged}",
-                memory.blocks
-            );
+            assert!(off.abs() < 0.015, "{name}: {} blocks, logged {logged}", memory.blocks);
         }
     }
 
     #[test]
     fn experts_are_spread_over_the_engines_of_a_deployment() {
-        let (shape, h200) = (
-            known_model_shape("deepseek-ai/DeepSeek-V3").unwrap(),
-            find_gpu("H200").unwrap(),
-        );
+        let (shape, h200) =
+            (known_model_shape("deepseek-ai/DeepSeek-V3").unwrap(), find_gpu("H200").unwrap());
         let weights = |ranks| weight_bytes(&shape, ranks) / 1e9;
-        let (one, eight) = (
-            weights(WeightRanks::from(1)),
-            weights(WeightRanks::new(1, 8)),
-        );
+        let (one, eight) = (weights(WeightRanks::from(1)), weights(WeightRanks::new(1, 8)));
         // 256 experts in each of 58 layers: 654 of the 671 billion weights.
-        assert!(
-            (one - eight - 7.0 / 8.0 * 654.0).abs() < 1.0,
-            "{one} {eight}"
-        );
-        let memory = KvCacheMemory::new(
-            &shape,
-            h200,
-            WeightRanks::new(1, 8),
-            0.92,
-            (64, 2),
-            8192,
-            None,
-        );
+        assert!((one - eight - 7.0 / 8.0 * 654.0).abs() < 1.0, "{one} {eight}");
+        let memory =
+            KvCacheMemory::new(&shape, h200, WeightRanks::new(1, 8), 0.92, (64, 2), 8192, None);
         assert!(memory.room_bytes > 10e9, "{memory:?}");
         assert!(memory.minus_bytes(memory.room_bytes).blocks == 0);
     }
@@ -225,21 +194,13 @@ mod tests {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
         let one = lora_slot_bytes(&shape, 1, 1, 16) / 1e6;
         assert!((one - 83.9).abs() < 0.1, "{one}");
-        assert_eq!(
-            lora_slot_bytes(&shape, 1, 4, 32),
-            8.0 * lora_slot_bytes(&shape, 1, 1, 16)
-        );
+        assert_eq!(lora_slot_bytes(&shape, 1, 4, 32), 8.0 * lora_slot_bytes(&shape, 1, 1, 16));
     }
 
     #[test]
     fn a_model_that_does_not_fit_leaves_no_block() {
-        let (shape, l4) = (
-            known_model_shape("meta-llama/Llama-3.1-70B").unwrap(),
-            find_gpu("L4").unwrap(),
-        );
-        assert_eq!(
-            KvCacheMemory::new(&shape, l4, 1, 0.9, (16, 2), 2048, None).blocks,
-            0
-        );
+        let (shape, l4) =
+            (known_model_shape("meta-llama/Llama-3.1-70B").unwrap(), find_gpu("L4").unwrap());
+        assert_eq!(KvCacheMemory::new(&shape, l4, 1, 0.9, (16, 2), 2048, None).blocks, 0);
     }
 }

@@ -88,19 +88,13 @@ pub struct SpeedFactors {
 
 impl Default for SpeedFactors {
     fn default() -> Self {
-        Self {
-            all: 1.0,
-            decode: 1.0,
-        }
+        Self { all: 1.0, decode: 1.0 }
     }
 }
 
 impl LatencyModel {
     /// Latency model without any delay.
-    pub const ZERO: Self = Self::Constant {
-        prefill: Duration::ZERO,
-        decode: Duration::ZERO,
-    };
+    pub const ZERO: Self = Self::Constant { prefill: Duration::ZERO, decode: Duration::ZERO };
 
     /// Returns the duration of a step over `batch`, divided by `speed`, at most [`MAX_SIMULATED_DELAY`].
     ///
@@ -109,16 +103,8 @@ impl LatencyModel {
     pub fn step_time(&self, batch: &BatchWork, speed: SpeedFactors) -> Duration {
         let (prefill, decode) = match self {
             Self::Constant { prefill, decode } => (
-                if batch.chunks > 0 {
-                    *prefill
-                } else {
-                    Duration::ZERO
-                },
-                if batch.decodes > 0 {
-                    *decode
-                } else {
-                    Duration::ZERO
-                },
+                if batch.chunks > 0 { *prefill } else { Duration::ZERO },
+                if batch.decodes > 0 { *decode } else { Duration::ZERO },
             ),
             Self::Delays(delays) => (
                 if batch.chunks > 0 {
@@ -126,20 +112,15 @@ impl LatencyModel {
                 } else {
                     Duration::ZERO
                 },
-                if batch.decodes > 0 {
-                    delays.itl.0
-                } else {
-                    Duration::ZERO
-                },
+                if batch.decodes > 0 { delays.itl.0 } else { Duration::ZERO },
             ),
             Self::Polynomial(curves) => (
                 duration_from_ms(curves.prefill_ms(batch)),
                 duration_from_ms(curves.decode_ms(batch)),
             ),
-            Self::Grid(grid) => (
-                duration_from_ms(grid.prefill_ms(batch)),
-                duration_from_ms(grid.decode_ms(batch)),
-            ),
+            Self::Grid(grid) => {
+                (duration_from_ms(grid.prefill_ms(batch)), duration_from_ms(grid.decode_ms(batch)))
+            }
             Self::Roofline(roofline) => {
                 return divide_duration(roofline.step_time(batch), speed.all)
                     .min(MAX_SIMULATED_DELAY);
@@ -208,21 +189,12 @@ mod tests {
         };
         let mut batch = BatchWork::default();
         batch.add_decode(100, 1, None);
-        let speed = SpeedFactors {
-            all: 2.0,
-            decode: 3.0,
-        };
+        let speed = SpeedFactors { all: 2.0, decode: 3.0 };
         assert_eq!(model.step_time(&batch, speed), Duration::from_micros(500));
         batch.add_prompt_chunk(5, 0, None);
         assert_eq!(model.step_time(&batch, speed), Duration::from_micros(5_500));
         assert_eq!(
-            model.step_time(
-                &batch,
-                SpeedFactors {
-                    all: 0.0,
-                    decode: 1.0
-                }
-            ),
+            model.step_time(&batch, SpeedFactors { all: 0.0, decode: 1.0 }),
             Duration::from_millis(13)
         );
     }

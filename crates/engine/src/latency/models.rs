@@ -99,13 +99,7 @@ const fn with_experts(
     (intermediate, shared): (u32, u32),
     layers: u32,
 ) -> KnownModel {
-    known.shape.moe = Some(ExpertsShape {
-        experts,
-        per_token,
-        intermediate,
-        shared,
-        layers,
-    });
+    known.shape.moe = Some(ExpertsShape { experts, per_token, intermediate, shared, layers });
     known
 }
 
@@ -275,9 +269,8 @@ pub fn known_model_shape(repo: &str) -> Option<ModelShape> {
         .filter(|known| contains_word(&name, known.name))
         .max_by_key(|known| known.name.len())?;
     let mut shape = known.shape.clone();
-    shape.qk_norm = ["qwen3", "gemma-3", "minimax-m2"]
-        .iter()
-        .any(|family| known.name.starts_with(family));
+    shape.qk_norm =
+        ["qwen3", "gemma-3", "minimax-m2"].iter().any(|family| known.name.starts_with(family));
     if let Some(quantization) = Quantization::from_name(repo) {
         shape.quantization = quantization;
         // Published FP8 checkpoints of Llama-4 quantize only the experts; NVIDIA's FP4 checkpoints
@@ -327,32 +320,14 @@ mod tests {
             }
         );
         let scheme = |repo| quantization(repo).scheme;
-        assert_eq!(
-            scheme("Qwen/Qwen2.5-7B-Instruct-AWQ"),
-            QuantizationScheme::Int4
-        );
-        assert_eq!(
-            scheme("nvidia/Llama-3.1-70B-Instruct-FP4"),
-            QuantizationScheme::Fp4
-        );
-        assert_eq!(
-            scheme("nvidia/Llama-3.3-70B-Instruct-NVFP4"),
-            QuantizationScheme::Fp4
-        );
+        assert_eq!(scheme("Qwen/Qwen2.5-7B-Instruct-AWQ"), QuantizationScheme::Int4);
+        assert_eq!(scheme("nvidia/Llama-3.1-70B-Instruct-FP4"), QuantizationScheme::Fp4);
+        assert_eq!(scheme("nvidia/Llama-3.3-70B-Instruct-NVFP4"), QuantizationScheme::Fp4);
         let deepseek = quantization("nvidia/DeepSeek-R1-FP4");
-        assert_eq!(
-            (deepseek.scheme, deepseek.keep_attention),
-            (QuantizationScheme::Fp4, true)
-        );
+        assert_eq!((deepseek.scheme, deepseek.keep_attention), (QuantizationScheme::Fp4, true));
         assert_eq!(scheme("Qwen/Qwen3-32B-FP8"), QuantizationScheme::Fp8Block);
-        assert_eq!(
-            scheme("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"),
-            QuantizationScheme::Fp8Block
-        );
-        assert_eq!(
-            scheme("RedHatAI/Qwen3-32B-FP8-dynamic"),
-            QuantizationScheme::Fp8
-        );
+        assert_eq!(scheme("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"), QuantizationScheme::Fp8Block);
+        assert_eq!(scheme("RedHatAI/Qwen3-32B-FP8-dynamic"), QuantizationScheme::Fp8);
         assert_eq!(scheme("nvidia/Qwen3-32B-FP8"), QuantizationScheme::Fp8);
     }
 

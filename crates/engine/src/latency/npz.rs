@@ -24,10 +24,7 @@ pub(super) fn read_npz(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, Str
         at = entry.next;
         total += entry.plain.max(entry.packed);
         if total > MAX_ENTRY_BYTES {
-            return Err(format!(
-                "{}: larger than {MAX_ENTRY_BYTES} bytes",
-                entry.name
-            ));
+            return Err(format!("{}: larger than {MAX_ENTRY_BYTES} bytes", entry.name));
         }
         let data = entry.read_data(bytes)?;
         let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name);
@@ -39,9 +36,7 @@ pub(super) fn read_npz(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, Str
 
 fn find_end_of_central_directory(bytes: &[u8]) -> Option<usize> {
     let last = bytes.len().checked_sub(22)?;
-    (last.saturating_sub(0xFFFF)..=last)
-        .rev()
-        .find(|&at| bytes[at..].starts_with(b"PK\x05\x06"))
+    (last.saturating_sub(0xFFFF)..=last).rev().find(|&at| bytes[at..].starts_with(b"PK\x05\x06"))
 }
 
 struct ZipEntry {
@@ -77,9 +72,7 @@ impl ZipEntry {
         let name_len = usize::from(u16_at(bytes, self.local + 26).ok_or_else(short)?);
         let extra_len = usize::from(u16_at(bytes, self.local + 28).ok_or_else(short)?);
         let from = self.local + 30 + name_len + extra_len;
-        let packed = bytes
-            .get(from..from + self.packed as usize)
-            .ok_or_else(short)?;
+        let packed = bytes.get(from..from + self.packed as usize).ok_or_else(short)?;
         match self.method {
             0 => Ok(packed.to_vec()),
             8 => {
@@ -90,10 +83,7 @@ impl ZipEntry {
                     .map_err(|e| format!("{}: {e}", self.name))?;
                 Ok(data)
             }
-            other => Err(format!(
-                "{}: zip method {other} is not supported",
-                self.name
-            )),
+            other => Err(format!("{}: zip method {other} is not supported", self.name)),
         }
     }
 }
@@ -114,9 +104,7 @@ fn parse_npy(bytes: &[u8]) -> Result<FloatArray, String> {
         _ => return Err("unknown .npy version".to_owned()),
     };
     let header_len = header_len.ok_or("the header is cut short")?;
-    let header = rest
-        .get(start..start + header_len)
-        .ok_or("the header is cut short")?;
+    let header = rest.get(start..start + header_len).ok_or("the header is cut short")?;
     let header = String::from_utf8_lossy(header);
     let value = |key: &str| {
         let after = &header[header.find(&format!("'{key}'"))? + key.len() + 2..];
@@ -139,28 +127,18 @@ fn parse_npy(bytes: &[u8]) -> Result<FloatArray, String> {
     let values = decode_numbers(kind, data)?;
     let count = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len));
     if count != Some(values.len()) {
-        return Err(format!(
-            "shape {shape:?} does not match {} numbers",
-            values.len()
-        ));
+        return Err(format!("shape {shape:?} does not match {} numbers", values.len()));
     }
     Ok(FloatArray { shape, values })
 }
 
 fn decode_numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
-    let kind = kind
-        .trim_start_matches('\'')
-        .split('\'')
-        .next()
-        .unwrap_or_default();
+    let kind = kind.trim_start_matches('\'').split('\'').next().unwrap_or_default();
     let (eight, rest) = data.as_chunks::<8>();
     let (four, rest4) = data.as_chunks::<4>();
     let values = match kind {
         "<f8" if rest.is_empty() => eight.iter().map(|b| f64::from_le_bytes(*b)).collect(),
-        "<i8" if rest.is_empty() => eight
-            .iter()
-            .map(|b| i64::from_le_bytes(*b) as f64)
-            .collect(),
+        "<i8" if rest.is_empty() => eight.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
         "<f4" if rest4.is_empty() => four.iter().map(|b| f32::from_le_bytes(*b).into()).collect(),
         "<i4" if rest4.is_empty() => four.iter().map(|b| i32::from_le_bytes(*b).into()).collect(),
         "<f8" | "<i8" | "<f4" | "<i4" => return Err("the data is cut short".to_owned()),
@@ -219,13 +197,7 @@ pub(super) mod tests {
     fn arrays_survive_a_round_trip() {
         let file = write_npz(&[("a", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), ("b", &[1], &[7.0])]);
         let arrays = read_npz(&file).unwrap();
-        assert_eq!(
-            arrays["a"],
-            FloatArray {
-                shape: vec![2, 2],
-                values: vec![1.0, 2.0, 3.0, 4.5]
-            }
-        );
+        assert_eq!(arrays["a"], FloatArray { shape: vec![2, 2], values: vec![1.0, 2.0, 3.0, 4.5] });
         assert_eq!(arrays["b"].values, [7.0]);
     }
 

@@ -51,22 +51,12 @@ pub struct Quantization {
 impl Quantization {
     /// Creates a quantization of all weights that can be quantized.
     pub const fn all_weights(scheme: QuantizationScheme) -> Self {
-        Self {
-            scheme,
-            keep_attention: false,
-            keep_mlp: false,
-            keep_shared: false,
-        }
+        Self { scheme, keep_attention: false, keep_mlp: false, keep_shared: false }
     }
 
     /// Creates a quantization of the experts' weights only.
     pub const fn experts_only(scheme: QuantizationScheme) -> Self {
-        Self {
-            scheme,
-            keep_attention: true,
-            keep_mlp: true,
-            keep_shared: false,
-        }
+        Self { scheme, keep_attention: true, keep_mlp: true, keep_shared: false }
     }
 
     /// Reads the weight quantization from the `quantization_config` of a `config.json`; an unknown
@@ -104,12 +94,7 @@ impl Quantization {
         Self {
             scheme,
             keep_attention: keeps(&["self_attn", "q_proj", "attention"]),
-            keep_mlp: keeps(&[
-                "feed_forward.down",
-                "feed_forward.gate",
-                "mlp.down",
-                "mlp.up",
-            ]),
+            keep_mlp: keeps(&["feed_forward.down", "feed_forward.gate", "mlp.down", "mlp.up"]),
             keep_shared: keeps(&["shared_expert"]),
         }
     }
@@ -130,11 +115,7 @@ impl Quantization {
             // Qwen's own FP8 checkpoints have 128 x 128 blocks; others have a scale per channel or
             // tensor.
             let blocks = has(&["qwen3"]) && name.ends_with("fp8") && matches!(owner, "" | "qwen");
-            if blocks {
-                QuantizationScheme::Fp8Block
-            } else {
-                QuantizationScheme::Fp8
-            }
+            if blocks { QuantizationScheme::Fp8Block } else { QuantizationScheme::Fp8 }
         } else {
             return None;
         };
@@ -214,19 +195,13 @@ mod tests {
         let float = json!({"weights": {"num_bits": 4, "type": "float", "group_size": 16}});
         let nvfp4 = json!({"quant_method": "compressed-tensors", "config_groups": {"g": float}});
         assert_eq!(scheme(nvfp4), QuantizationScheme::Fp4);
-        assert_eq!(
-            scheme(json!({"quant_method": "fp8"})),
-            QuantizationScheme::Fp8
-        );
+        assert_eq!(scheme(json!({"quant_method": "fp8"})), QuantizationScheme::Fp8);
         let block = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
         assert_eq!(scheme(block), QuantizationScheme::Fp8Block);
         let norms = json!({"quant_method": "fp8", "modules_to_not_convert":
             ["lm_head", "model.layers.0.post_attention_layernorm", "model.layers.0.mlp.gate"]});
         assert!(!Quantization::from_config(&norms).keep_attention);
-        assert_eq!(
-            scheme(json!({"quant_method": "awq", "bits": 4})),
-            QuantizationScheme::Int4
-        );
+        assert_eq!(scheme(json!({"quant_method": "awq", "bits": 4})), QuantizationScheme::Int4);
         let group = json!({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}});
         let scout = Quantization::from_config(&json!({
             "quant_method": "compressed-tensors",

@@ -163,11 +163,8 @@ impl Roofline {
         let vocab = f64::from(shape.vocab);
         let truncated = if setup.truncated_sampling { 1.0 } else { 0.0 };
         let penalized = if setup.penalized_sampling { 1.0 } else { 0.0 };
-        let (sync, sync_sequence) = if setup.async_scheduling {
-            (0.0, 0.0)
-        } else {
-            (co.sync_us, co.sync_sequence_us)
-        };
+        let (sync, sync_sequence) =
+            if setup.async_scheduling { (0.0, 0.0) } else { (co.sync_us, co.sync_sequence_us) };
         let borders = f64::from(setup.pp.saturating_sub(1));
         let mixed_again = match gpu.flash_attention {
             // With more GPUs than key/value heads, each GPU has one whole head.
@@ -216,11 +213,7 @@ impl Roofline {
 
     /// Returns the time of a step outside of its GPU kernels.
     pub fn step_overhead(&self) -> StepOverhead {
-        StepOverhead {
-            step: self.step,
-            sequence: self.per_sequence,
-            mixed: self.mixed,
-        }
+        StepOverhead { step: self.step, sequence: self.per_sequence, mixed: self.mixed }
     }
 
     /// Returns the sliding window in tokens, if some layers have one.
@@ -294,9 +287,7 @@ impl Roofline {
         StepBreakdown {
             gemm: self.gemms.iter().map(|g| g.time_us(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
-            moe: self
-                .experts
-                .map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
+            moe: self.experts.map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
             lm_head: self.head.time_us(sequences),
             decode_attention,
             prefill_attention,
@@ -337,10 +328,7 @@ mod tests {
             let setup = RooflineSetup { pp, ..llama(1) };
             let mut batch = BatchWork::default();
             (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
-            Roofline::new(&setup)
-                .unwrap()
-                .step_time(&batch)
-                .as_secs_f64()
+            Roofline::new(&setup).unwrap().step_time(&batch).as_secs_f64()
         };
         // One sequence passes through all stages in turn, which takes slightly longer.
         let alone = time(4, 1) / time(1, 1);
@@ -355,10 +343,7 @@ mod tests {
     fn ranks_share_only_prompt_chunks() {
         let time = |pcp: u32, batch: &BatchWork| {
             let setup = RooflineSetup { pcp, ..llama(1) };
-            Roofline::new(&setup)
-                .unwrap()
-                .step_time(batch)
-                .as_secs_f64()
+            Roofline::new(&setup).unwrap().step_time(batch).as_secs_f64()
         };
         let mut prompt = BatchWork::default();
         prompt.add_prompt_chunk(8192, 8192, None);
@@ -392,10 +377,7 @@ mod tests {
                         0 => batch.add_prompt_chunk(1 + 3 * n, 40 * n, roofline.sliding_window()),
                         _ => batch.add_decode(1 + 90 * n, 1, roofline.sliding_window()),
                     }
-                    assert!(
-                        before <= roofline.step_time(&batch),
-                        "{model_name} {gpu_name} {n}"
-                    );
+                    assert!(before <= roofline.step_time(&batch), "{model_name} {gpu_name} {n}");
                 }
             }
         }
@@ -403,10 +385,7 @@ mod tests {
 
     fn llama(tp: u32) -> RooflineSetup {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-        RooflineSetup {
-            tp,
-            ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone())
-        }
+        RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) }
     }
 
     fn decodes(n: u32, context: u32) -> BatchWork {
@@ -449,11 +428,7 @@ mod tests {
     #[test]
     fn top_p_costs_time_per_step_and_sequence() {
         let plain = Roofline::new(&llama(1)).unwrap();
-        let cut = Roofline::new(&RooflineSetup {
-            truncated_sampling: true,
-            ..llama(1)
-        })
-        .unwrap();
+        let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
         for n in [1, 64] {
             let more = cut.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
             let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
@@ -464,11 +439,8 @@ mod tests {
     #[test]
     fn repetition_penalty_costs_time_per_sequence() {
         let plain = Roofline::new(&llama(1)).unwrap();
-        let penalized = Roofline::new(&RooflineSetup {
-            penalized_sampling: true,
-            ..llama(1)
-        })
-        .unwrap();
+        let penalized =
+            Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
         for n in [1, 64] {
             let more = penalized.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
             let us = f64::from(n) * 25.4e-6 * 128_256.0;
@@ -526,19 +498,14 @@ mod tests {
     #[test]
     fn fp4_is_multiplied_natively_on_gpus_with_fp4_units() {
         let step = |repo: &str, on: &str, tokens: u32| {
-            let setup = RooflineSetup::new(
-                known_model_shape(repo).unwrap(),
-                find_gpu(on).unwrap().clone(),
-            );
+            let setup =
+                RooflineSetup::new(known_model_shape(repo).unwrap(), find_gpu(on).unwrap().clone());
             let mut batch = BatchWork::default();
             batch.add_prompt_chunk(tokens, 0, None);
             Roofline::new(&setup).unwrap().step_breakdown(&batch).gemm
         };
-        let (plain, fp4, int4) = (
-            "meta-llama/Llama-3.1-8B",
-            "nvidia/Llama-3.1-8B-FP4",
-            "meta-llama/Llama-3.1-8B-AWQ",
-        );
+        let (plain, fp4, int4) =
+            ("meta-llama/Llama-3.1-8B", "nvidia/Llama-3.1-8B-FP4", "meta-llama/Llama-3.1-8B-AWQ");
         assert!(step(fp4, "B200", 4096) < 0.5 * step(plain, "B200", 4096));
         assert!(step(int4, "B200", 4096) > 0.9 * step(plain, "B200", 4096));
         assert!(step(fp4, "H100", 4096) > 0.9 * step(plain, "H100", 4096));
@@ -562,10 +529,7 @@ mod tests {
     #[test]
     fn unusable_roofline_setups_name_the_field() {
         let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
-        assert_eq!(
-            error(llama(0)),
-            "tensor-parallel size is 0, must be at least 1"
-        );
+        assert_eq!(error(llama(0)), "tensor-parallel size is 0, must be at least 1");
         let mut setup = llama(1);
         setup.coefficients.gemm_memory_scale = 0.0;
         assert_eq!(
@@ -584,15 +548,8 @@ mod tests {
                 };
                 let mut batch = decodes(32, 700);
                 batch.add_prompt_chunk(500, 20, None);
-                let total = Roofline::new(&setup)
-                    .unwrap()
-                    .step_breakdown(&batch)
-                    .total_us();
-                assert!(
-                    total.is_finite() && total > 600.0,
-                    "{name} on {}: {total}",
-                    gpu.name
-                );
+                let total = Roofline::new(&setup).unwrap().step_breakdown(&batch).total_us();
+                assert!(total.is_finite() && total > 600.0, "{name} on {}: {total}", gpu.name);
             }
         }
     }

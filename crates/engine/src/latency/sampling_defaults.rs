@@ -68,9 +68,8 @@ const SAMPLING_FAMILIES: &[SamplingFamily] = &[
 pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");
-    let family = SAMPLING_FAMILIES
-        .iter()
-        .find(|(words, ..)| words.iter().all(|word| name.contains(word)));
+    let family =
+        SAMPLING_FAMILIES.iter().find(|(words, ..)| words.iter().all(|word| name.contains(word)));
     family.map(|&(_, top_p, top_k, repetition_penalty)| SamplingDefaults {
         top_p,
         top_k,
@@ -87,10 +86,7 @@ mod tests {
         let of = |repo| sampling_defaults(repo).map(|found| (found.top_p, found.top_k));
         assert_eq!(of("meta-llama/Llama-3.1-8B-Instruct"), Some((0.9, 0)));
         assert_eq!(of("meta-llama/Meta-Llama-3-8B"), Some((0.9, 0)));
-        assert_eq!(
-            of("deepseek-ai/DeepSeek-R1-Distill-Llama-8B"),
-            Some((0.95, 0))
-        );
+        assert_eq!(of("deepseek-ai/DeepSeek-R1-Distill-Llama-8B"), Some((0.95, 0)));
         assert_eq!(of("Qwen/Qwen2.5-7B-Instruct"), Some((0.8, 20)));
         assert_eq!(of("Qwen/Qwen2.5-7B"), Some((1.0, 0)));
         assert_eq!(of("Qwen/Qwen3-32B-FP8"), Some((0.95, 20)));
@@ -98,25 +94,9 @@ mod tests {
         assert_eq!(of("codellama/CodeLlama-34b-Instruct-hf"), None);
         assert_eq!(of("zai-org/GLM-4.5"), None);
         assert_eq!(of("demo"), None);
-        assert!(
-            !sampling_defaults("mistralai/Mixtral-8x7B-v0.1")
-                .unwrap()
-                .truncates_vocabulary()
-        );
-        assert!(
-            sampling_defaults("Qwen/QwQ-32B")
-                .unwrap()
-                .truncates_vocabulary()
-        );
-        assert!(
-            !sampling_defaults("Qwen/QwQ-32B")
-                .unwrap()
-                .penalizes_repetition()
-        );
-        assert!(
-            sampling_defaults("Qwen/Qwen2.5-7B-Instruct")
-                .unwrap()
-                .penalizes_repetition()
-        );
+        assert!(!sampling_defaults("mistralai/Mixtral-8x7B-v0.1").unwrap().truncates_vocabulary());
+        assert!(sampling_defaults("Qwen/QwQ-32B").unwrap().truncates_vocabulary());
+        assert!(!sampling_defaults("Qwen/QwQ-32B").unwrap().penalizes_repetition());
+        assert!(sampling_defaults("Qwen/Qwen2.5-7B-Instruct").unwrap().penalizes_repetition());
     }
 }

@@ -107,11 +107,7 @@ impl StateLayers {
     pub fn state_bytes(&self, tp: u32) -> u64 {
         let tp = tp.max(1);
         let (groups, width) = self.groups;
-        let groups = if groups.is_multiple_of(tp) {
-            groups
-        } else {
-            groups.max(tp)
-        };
+        let groups = if groups.is_multiple_of(tp) { groups } else { groups.max(tp) };
         let channels = u64::from(self.channels) + u64::from(groups) * u64::from(width);
         let convolution = channels / u64::from(tp) * u64::from(self.kernel.saturating_sub(1)) * 2;
         convolution + u64::from(self.numbers / tp) * u64::from(self.number_bytes)
@@ -157,18 +153,11 @@ impl ModelShape {
         let part = |layers: u32| layers.div_ceil(stages.max(1));
         Self {
             layers: part(self.layers),
-            moe: self.moe.map(|moe| ExpertsShape {
-                layers: part(moe.layers),
-                ..moe
-            }),
-            window: self.window.map(|window| SlidingWindowLayers {
-                layers: part(window.layers),
-                ..window
-            }),
-            state: self.state.map(|state| StateLayers {
-                layers: part(state.layers),
-                ..state
-            }),
+            moe: self.moe.map(|moe| ExpertsShape { layers: part(moe.layers), ..moe }),
+            window: self
+                .window
+                .map(|window| SlidingWindowLayers { layers: part(window.layers), ..window }),
+            state: self.state.map(|state| StateLayers { layers: part(state.layers), ..state }),
             ..self.clone()
         }
     }
@@ -182,10 +171,7 @@ impl ModelShape {
         let number = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64());
         let need = |keys: &[&'static str]| match number(keys) {
             None => Err(ShapeError::Missing(keys[0])),
-            Some(0) => Err(ShapeError::Zero {
-                key: keys[0],
-                value: 0,
-            }),
+            Some(0) => Err(ShapeError::Zero { key: keys[0], value: 0 }),
             Some(n) => Ok(clamp_size(n)),
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
@@ -203,10 +189,7 @@ impl ModelShape {
         let small = |keys: &[&str], default: u32| number(keys).map_or(default, clamp_size);
         let one_kv = text["multi_query"].as_bool() == Some(true);
         let kv_default = if one_kv { 1 } else { heads };
-        let kv_heads = small(
-            &["num_key_value_heads", "num_kv_heads", "n_head_kv"],
-            kv_default,
-        );
+        let kv_heads = small(&["num_key_value_heads", "num_kv_heads", "n_head_kv"], kv_default);
         let intermediate = small(
             &["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"],
             hidden.saturating_mul(4),
@@ -217,9 +200,7 @@ impl ModelShape {
             .map(|part| &part["quantization_config"])
             .find(|q| q.is_object())
             .map_or_else(Quantization::default, Quantization::from_config);
-        let tied = [text, config]
-            .iter()
-            .find_map(|part| part["tie_word_embeddings"].as_bool());
+        let tied = [text, config].iter().find_map(|part| part["tie_word_embeddings"].as_bool());
         Ok(Self {
             hidden,
             layers,
@@ -243,12 +224,7 @@ impl ModelShape {
             },
             quantization,
             max_context: small(
-                &[
-                    "max_position_embeddings",
-                    "n_positions",
-                    "max_seq_len",
-                    "seq_length",
-                ],
+                &["max_position_embeddings", "n_positions", "max_seq_len", "seq_length"],
                 32_768,
             ),
         })
@@ -276,20 +252,11 @@ impl ModelShape {
 /// Returns the configuration of the language model in a multimodal `config.json`, at most three
 /// levels down.
 fn text_model_config(config: &Value) -> &Value {
-    const TEXT_CONFIG_KEYS: &[&str] = &[
-        "text_config",
-        "llm_config",
-        "language_config",
-        "decoder",
-        "thinker_config",
-    ];
+    const TEXT_CONFIG_KEYS: &[&str] =
+        &["text_config", "llm_config", "language_config", "decoder", "thinker_config"];
     let mut part = config;
     for _ in 0..3 {
-        match TEXT_CONFIG_KEYS
-            .iter()
-            .map(|key| &part[*key])
-            .find(|v| v.is_object())
-        {
+        match TEXT_CONFIG_KEYS.iter().map(|key| &part[*key]).find(|v| v.is_object()) {
             Some(inner) => part = inner,
             None => break,
         }
@@ -320,37 +287,24 @@ fn read_latent_attention(config: &Value) -> Option<LatentAttentionShape> {
 fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<ExpertsShape> {
     let experts = read_size(
         config,
-        &[
-            "num_local_experts",
-            "num_experts",
-            "n_routed_experts",
-            "moe_num_experts",
-        ],
+        &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"],
     )?;
     if experts < 2 {
         return None;
     }
-    let per_token = read_size(
-        config,
-        &["num_experts_per_tok", "moe_top_k", "experts_per_token"],
-    );
+    let per_token = read_size(config, &["num_experts_per_tok", "moe_top_k", "experts_per_token"]);
     let width = read_size(config, &["moe_intermediate_size"]).unwrap_or(intermediate);
     let shared = read_size(config, &["shared_expert_intermediate_size"]).unwrap_or_else(|| {
         // Llama-4 has one shared expert of the width of a routed one, without an entry in its
         // configuration.
-        let llama4 = config["model_type"]
-            .as_str()
-            .is_some_and(|t| t.starts_with("llama4"));
+        let llama4 = config["model_type"].as_str().is_some_and(|t| t.starts_with("llama4"));
         let count = read_size(config, &["n_shared_experts"]).unwrap_or(u32::from(llama4));
         count.saturating_mul(width)
     });
     let dense_first = read_size(config, &["first_k_dense_replace"]).unwrap_or(0);
     let listed = config["mlp_only_layers"].as_array().map_or(0, Vec::len);
-    let every = read_size(
-        config,
-        &["decoder_sparse_step", "interleave_moe_layer_step"],
-    )
-    .unwrap_or(1);
+    let every =
+        read_size(config, &["decoder_sparse_step", "interleave_moe_layer_step"]).unwrap_or(1);
     let candidates = layers.saturating_sub(dense_first) / every.max(1);
     Some(ExpertsShape {
         experts,
@@ -376,14 +330,12 @@ fn read_sliding_window(config: &Value, kind: &str, layers: u32) -> Option<Slidin
         u32::try_from(types.iter().filter(sliding).count()).unwrap_or(layers)
     });
     let layers =
-        listed.unwrap_or_else(
-            || match (kind, read_size(config, &["sliding_window_pattern"])) {
-                (_, Some(every)) if every > 1 => layers - layers / every,
-                (k, _) if k.starts_with("gemma3") => layers - layers / 6,
-                ("gemma2" | "gpt_oss", _) => layers.div_ceil(2),
-                _ => layers,
-            },
-        );
+        listed.unwrap_or_else(|| match (kind, read_size(config, &["sliding_window_pattern"])) {
+            (_, Some(every)) if every > 1 => layers - layers / every,
+            (k, _) if k.starts_with("gemma3") => layers - layers / 6,
+            ("gemma2" | "gpt_oss", _) => layers.div_ceil(2),
+            _ => layers,
+        });
     (layers > 0).then_some(SlidingWindowLayers { tokens, layers })
 }
 
@@ -397,14 +349,10 @@ fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
         Some(clamp_size(found as u64))
     };
     let wide = |key: &str| config[key].as_str() == Some("float32");
-    if let (Some(keys), Some(values)) = (
-        number("linear_num_key_heads"),
-        number("linear_num_value_heads"),
-    ) {
-        let (key, value) = (
-            number("linear_key_head_dim")?,
-            number("linear_value_head_dim")?,
-        );
+    if let (Some(keys), Some(values)) =
+        (number("linear_num_key_heads"), number("linear_num_value_heads"))
+    {
+        let (key, value) = (number("linear_key_head_dim")?, number("linear_value_head_dim")?);
         let every = number("full_attention_interval").unwrap_or(4).max(1);
         return Some(StateLayers {
             layers: listed("linear_attention").unwrap_or(layers - layers / every),
@@ -427,17 +375,10 @@ fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
     Some(StateLayers {
         layers: letters.or_else(|| listed("mamba"))?,
         channels: heads.saturating_mul(width),
-        groups: (
-            read_size(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1),
-            2 * depth,
-        ),
+        groups: (read_size(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1), 2 * depth),
         kernel: read_size(config, &["conv_kernel", "mamba_d_conv"]).unwrap_or(4),
         numbers: heads.saturating_mul(width).saturating_mul(depth),
-        number_bytes: if is_narrow && !wide("mamba_ssm_cache_dtype") {
-            2
-        } else {
-            4
-        },
+        number_bytes: if is_narrow && !wide("mamba_ssm_cache_dtype") { 2 } else { 4 },
         checkpoints: true,
     })
     .filter(|state| state.layers > 0)
@@ -458,13 +399,7 @@ mod tests {
                 "vocab_size": 262208, "sliding_window": 1024, "model_type": "gemma3_text"}
         }))
         .unwrap();
-        assert_eq!(
-            shape.window,
-            Some(SlidingWindowLayers {
-                tokens: 1024,
-                layers: 29
-            })
-        );
+        assert_eq!(shape.window, Some(SlidingWindowLayers { tokens: 1024, layers: 29 }));
         assert_eq!((shape.head_dim, shape.kv_heads, shape.tied), (256, 4, true));
     }
 
@@ -505,15 +440,9 @@ mod tests {
         .unwrap();
         let state = qwen.state.unwrap();
         // 3 tokens of 8192 channels, and 32 x 128 x 128 numbers.
-        assert_eq!(
-            (state.layers, state.state_bytes(1)),
-            (36, 49_152 + 1_048_576)
-        );
+        assert_eq!((state.layers, state.state_bytes(1)), (36, 49_152 + 1_048_576));
         assert_eq!(state.state_bytes(2), (49_152 + 1_048_576) / 2);
-        assert_eq!(
-            (qwen.attention_layer_count(), qwen.kv_bytes_per_token(1, 2)),
-            (12, 12 * 2048)
-        );
+        assert_eq!((qwen.attention_layer_count(), qwen.kv_bytes_per_token(1, 2)), (12, 12 * 2048));
         let nemotron = ModelShape::from_config(&json!({
             "model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
             "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
@@ -524,10 +453,7 @@ mod tests {
         .unwrap();
         let state = nemotron.state.unwrap();
         let convolution = (8192 + 2 * 8 * 128) * 3 * 2;
-        assert_eq!(
-            (state.layers, state.state_bytes(1)),
-            (24, convolution + 4_194_304)
-        );
+        assert_eq!((state.layers, state.state_bytes(1)), (24, convolution + 4_194_304));
         assert_eq!((nemotron.layers, nemotron.attention_layer_count()), (28, 4));
         assert!(!nemotron.gated && nemotron.moe.is_none());
     }

@@ -89,10 +89,5 @@ fn check_range(
     if (low..=high).contains(&value) {
         return Ok(());
     }
-    Err(SchedulerConfigError::Range {
-        field,
-        value,
-        low,
-        high,
-    })
+    Err(SchedulerConfigError::Range { field, value, low, high })
 }

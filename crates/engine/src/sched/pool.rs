@@ -111,10 +111,8 @@ impl SlotScheduler {
         let Some(blocks) = &self.blocks else {
             return Ok(());
         };
-        let (needed, total) = (
-            blocks.blocks_for_tokens(seq.prompt),
-            blocks.config().num_blocks - 1,
-        );
+        let (needed, total) =
+            (blocks.blocks_for_tokens(seq.prompt), blocks.config().num_blocks - 1);
         match needed > total {
             true => Err(SubmitError::TooLarge { needed, total }),
             false => Ok(()),
@@ -140,25 +138,22 @@ impl SlotScheduler {
             let found = plan.filter(|_| !seq.skip_cache_read);
             let most = seq.prompt + u32::from(self.config.caches_whole_prompts);
             cached = found.map_or(0, |plan| blocks.cached_prefix_tokens(plan, most));
-            let refused = seq
-                .hit_threshold
-                .is_some_and(|least| cached_ratio(cached, seq.prompt) < least);
+            let refused =
+                seq.hit_threshold.is_some_and(|least| cached_ratio(cached, seq.prompt) < least);
             if refused && !self.config.prompt_blocks_only {
                 self.end_below_hit_threshold(now, id, cached, out);
                 return None;
             }
-            let kept = self
-                .config
-                .cached_prompt_tokens(seq.prompt, blocks.config().block_size);
+            let kept = self.config.cached_prompt_tokens(seq.prompt, blocks.config().block_size);
             let need = BlockAllocationRequest {
                 prefix: cached,
                 tokens: kept,
                 cache: load_failure::tokens_to_cache(&seq, kept, cached),
                 ..BlockAllocationRequest::default()
             };
-            if !blocks.allocate_blocks(&mut table, plan, &need, &mut |event| {
-                out.push_back((now, event))
-            }) {
+            if !blocks
+                .allocate_blocks(&mut table, plan, &need, &mut |event| out.push_back((now, event)))
+            {
                 return Some(seq);
             }
             if !seq.skip_cache_read {
@@ -191,14 +186,7 @@ impl SlotScheduler {
         let id = seq.id;
         let load_time = self.adapters.take_slot(now, seq.lora);
         let external = load_failure::tokens_to_fetch(&mut seq, cached);
-        out.push_back((
-            now,
-            SchedulerEvent::Scheduled {
-                id,
-                cached,
-                external,
-            },
-        ));
+        out.push_back((now, SchedulerEvent::Scheduled { id, cached, external }));
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
@@ -217,9 +205,8 @@ impl SlotScheduler {
             cached,
             seq,
         });
-        let load = self
-            .delays_of(&running.seq)
-            .load_factor(self.running_count(), self.config.slots);
+        let load =
+            self.delays_of(&running.seq).load_factor(self.running_count(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
         let first = match self.recorded_token_gap(&running) {
             Some(gap) => gap,
@@ -243,14 +230,7 @@ impl SlotScheduler {
 
     fn end_below_hit_threshold(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
         self.locations.remove(&id);
-        out.push_back((
-            now,
-            SchedulerEvent::Scheduled {
-                id,
-                cached,
-                external: 0,
-            },
-        ));
+        out.push_back((now, SchedulerEvent::Scheduled { id, cached, external: 0 }));
         let end = SequenceEndReason::Threshold;
         out.push_back((now, SchedulerEvent::Ended { id, end }));
     }
@@ -290,9 +270,8 @@ impl SlotScheduler {
             ..BlockAllocationRequest::default()
         };
         let plan = running.seq.plan.as_ref();
-        let _fits = blocks.allocate_blocks(&mut running.table, plan, &need, &mut |e| {
-            out.push_back((now, e))
-        });
+        let _fits = blocks
+            .allocate_blocks(&mut running.table, plan, &need, &mut |e| out.push_back((now, e)));
     }
 
     fn release_tokens(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
@@ -388,10 +367,7 @@ impl SlotScheduler {
                 return;
             };
             match self.start_sequence(now, next.seq, out) {
-                None => self
-                    .waiting
-                    .range_mut(..index)
-                    .for_each(|passed| passed.passed += 1),
+                None => self.waiting.range_mut(..index).for_each(|passed| passed.passed += 1),
                 Some(unstarted) => {
                     next.seq = unstarted;
                     self.waiting.insert(index, next);
@@ -444,11 +420,7 @@ impl Scheduler for SlotScheduler {
                 Some(unstarted) => seq = unstarted,
             }
         }
-        if let Some(limit) = self
-            .config
-            .queue
-            .filter(|limit| self.waiting.len() >= *limit)
-        {
+        if let Some(limit) = self.config.queue.filter(|limit| self.waiting.len() >= *limit) {
             return Err(SubmitError::QueueFull { limit });
         }
         // A slot is given later than its arrival anyway.
@@ -535,10 +507,7 @@ impl Scheduler for SlotScheduler {
                     let id = waiting.seq.id;
                     out.push_back((
                         now,
-                        SchedulerEvent::Ended {
-                            id,
-                            end: SequenceEndReason::Cancelled,
-                        },
+                        SchedulerEvent::Ended { id, end: SequenceEndReason::Cancelled },
                     ));
                 }
                 for index in 0..self.slots.len() as u32 {
@@ -557,10 +526,9 @@ impl Scheduler for SlotScheduler {
                     }
                 }
             }
-            EngineCommand::Caching(on) => self
-                .blocks
-                .iter_mut()
-                .for_each(|b| b.set_prefix_caching(on)),
+            EngineCommand::Caching(on) => {
+                self.blocks.iter_mut().for_each(|b| b.set_prefix_caching(on))
+            }
             EngineCommand::Release(id) => {
                 let blocks = self.blocks.as_mut();
                 let held = blocks.is_some_and(|blocks| self.leases.release_lease(id, blocks));

@@ -141,14 +141,9 @@ impl SglangScheduler {
             return Err(SubmitError::QueueFull { limit });
         }
         // Admission needs room for the whole sequence and one more page.
-        let tokens = seq
-            .prompt
-            .saturating_add(seq.output)
-            .min(self.config.max_model_len);
-        let (needed, total) = (
-            self.config.pages_for_tokens(tokens).saturating_add(1),
-            self.config.num_pages,
-        );
+        let tokens = seq.prompt.saturating_add(seq.output).min(self.config.max_model_len);
+        let (needed, total) =
+            (self.config.pages_for_tokens(tokens).saturating_add(1), self.config.num_pages);
         match needed > total {
             true => Err(SubmitError::TooLarge { needed, total }),
             false => Ok(()),
@@ -176,11 +171,7 @@ impl SglangScheduler {
             return;
         }
         pass.begun = now;
-        pass.end = now
-            + self
-                .config
-                .latency
-                .step_time(&pass.batch, self.config.speed);
+        pass.end = now + self.config.latency.step_time(&pass.batch, self.config.speed);
         self.pass = Some(pass);
     }
 
@@ -215,13 +206,7 @@ impl SglangScheduler {
         };
         report_rejected(&mut pass, now, out);
         let prompt_tokens = pass.prompt_tokens;
-        out.push_back((
-            now,
-            SchedulerEvent::Step {
-                prompt_tokens,
-                output_tokens,
-            },
-        ));
+        out.push_back((now, SchedulerEvent::Step { prompt_tokens, output_tokens }));
         pass.clear();
         self.spare = pass;
         self.reserve_next_prompt(now, out);
@@ -322,11 +307,7 @@ impl SglangScheduler {
                 }
             }
             let plan = Arc::clone(plan);
-            events.push(SchedulerEvent::Stored {
-                plan,
-                from: known - new,
-                to: known,
-            });
+            events.push(SchedulerEvent::Stored { plan, from: known - new, to: known });
         }
     }
 
@@ -348,20 +329,14 @@ impl SglangScheduler {
 
 fn report_rejected(pass: &mut ForwardPass, now: SimTime, out: &mut Outbox) {
     let end = SequenceEndReason::Cancelled;
-    out.extend(
-        pass.rejected
-            .drain(..)
-            .map(|id| (now, SchedulerEvent::Ended { id, end })),
-    );
+    out.extend(pass.rejected.drain(..).map(|id| (now, SchedulerEvent::Ended { id, end })));
 }
 
 impl Scheduler for SglangScheduler {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         self.check_submission(&seq, 0)?;
         let transfer = seq.transfer;
-        let slot = self
-            .seqs
-            .insert(seq, self.config.max_model_len, self.arrivals);
+        let slot = self.seqs.insert(seq, self.config.max_model_len, self.arrivals);
         self.arrivals += 1;
         if self.config.handoff && transfer == PromptTransfer::RemotePrefill {
             self.expect_remote_prompt(slot, now, out);
@@ -393,10 +368,7 @@ impl Scheduler for SglangScheduler {
 
     fn next_wakeup(&self) -> Option<SimTime> {
         let end = self.pass.as_ref().map(|pass| pass.end);
-        [end, self.plan_at, self.tails.next_due()]
-            .into_iter()
-            .flatten()
-            .min()
+        [end, self.plan_at, self.tails.next_due()].into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -484,10 +456,7 @@ impl Scheduler for SglangScheduler {
     fn sequence_progress(&self, id: SeqId) -> Option<SequenceProgress> {
         let seq = &self.seqs[self.seqs.find_slot(id)?];
         // A drained sequence has no pages.
-        (!seq.drained).then_some(SequenceProgress {
-            computed: seq.stored,
-            waits_for_kv: false,
-        })
+        (!seq.drained).then_some(SequenceProgress { computed: seq.stored, waits_for_kv: false })
     }
 
     fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {

@@ -72,10 +72,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     /// Scheduled, unfinished steps; the first one is executing.
     pub(in crate::sched) flight: VecDeque<Box<ScheduledStep>>,
     /// Cleared steps, kept to reuse their allocations.
-    #[expect(
-        clippy::vec_box,
-        reason = "a step changes places several times, and is large"
-    )]
+    #[expect(clippy::vec_box, reason = "a step changes places several times, and is large")]
     spare: Vec<Box<ScheduledStep>>,
     plan_at: Option<SimTime>,
     paused: bool,
@@ -123,11 +120,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             Some(groups) => pool.with_layer_groups(groups, &config.layer_group_limits()),
         };
         let host = |tier| {
-            Box::new(HostCache::new(
-                tier,
-                pool.all_layer_groups(),
-                config.reporting.kv_events,
-            ))
+            Box::new(HostCache::new(tier, pool.all_layer_groups(), config.reporting.kv_events))
         };
         Ok(Self {
             host: config.host_tier.clone().map(host),
@@ -279,10 +272,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if ended {
             let seqs = &self.seqs;
             self.running.retain(|&slot| {
-                matches!(
-                    seqs[slot].state,
-                    SequenceRunState::Running | SequenceRunState::Draining
-                )
+                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
             });
         }
         step.report_rejected(now, out);
@@ -295,10 +285,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::on_step_ended(self, now, out);
         if !step.is_dummy {
             let prompt_tokens = step.prompt_tokens;
-            let event = SchedulerEvent::Step {
-                prompt_tokens,
-                output_tokens,
-            };
+            let event = SchedulerEvent::Step { prompt_tokens, output_tokens };
             out.push_back((now, event));
         }
         step.clear();
@@ -330,8 +317,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for step in &mut self.flight {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
-        self.pool
-            .forget_prefix_cache(&mut |event| out.push_back((now, event)));
+        self.pool.forget_prefix_cache(&mut |event| out.push_back((now, event)));
         true
     }
 
@@ -388,13 +374,11 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             SchedulingPolicy::Fcfs => (0, order),
             SchedulingPolicy::Priority => (seq.priority, order),
         };
-        let draws = self.config.speculation.as_ref().map(|_| {
-            Box::new(request_rng(
-                self.config.seed,
-                seq.key,
-                StreamPurpose::Latency,
-            ))
-        });
+        let draws = self
+            .config
+            .speculation
+            .as_ref()
+            .map(|_| Box::new(request_rng(self.config.seed, seq.key, StreamPurpose::Latency)));
         let most = self.rules.max_sequence_tokens(&self.config);
         let media = self.encoder.as_ref().and(seq.media.clone());
         let slot = self.seqs.insert(seq, most, self.arrivals);
@@ -450,10 +434,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         while let Some(due) = self.next_wakeup().filter(|&due| due <= now) {
             if self.flight.front().is_some_and(|step| step.end == due) {
                 // A pass requested before the end of this step runs first.
-                if let Some(at) = self
-                    .plan_at
-                    .filter(|&at| at < due || (may_plan && at == due))
-                {
+                if let Some(at) = self.plan_at.filter(|&at| at < due || (may_plan && at == due)) {
                     self.plan_at = None;
                     may_plan = false;
                     self.schedule_steps(at, out);

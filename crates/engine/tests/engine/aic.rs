@@ -56,26 +56,15 @@ fn aic_pass_time_is_the_sum_of_kernel_times() {
     batch.add_prompt_chunk(8, 8, None);
     // The mocker looks up one token more.
     near(aic.step_ms(&batch), prefill + aic.decode_ms(2, 2, 11));
-    let combined = open(&AicSetup {
-        mixed: MixedStepTiming::Combined,
-        ..setup()
-    });
+    let combined = open(&AicSetup { mixed: MixedStepTiming::Combined, ..setup() });
     assert!(combined.expect("can be opened").step_ms(&batch) < prefill + decode);
 }
 
 #[test]
 fn overheads_are_added_to_kernel_times() {
     let plain = open(&setup()).expect("can be opened");
-    let overhead = StepOverhead {
-        step: 200.0,
-        sequence: 3.0,
-        mixed: 600.0,
-    };
-    let with = open(&AicSetup {
-        overhead,
-        ..setup()
-    })
-    .expect("can be opened");
+    let overhead = StepOverhead { step: 200.0, sequence: 3.0, mixed: 600.0 };
+    let with = open(&AicSetup { overhead, ..setup() }).expect("can be opened");
     let mut batch = BatchWork::default();
     batch.add_decode(10, 1, None);
     let more = |batch: &BatchWork| (with.step_time(batch) - plain.step_time(batch)).as_micros();
@@ -116,14 +105,7 @@ fn aic_error_names_missing_table_values() {
         });
         setup.backend = "sglang".to_owned();
     });
-    assert!(
-        compressed.contains("for vLLM and DeepSeek's"),
-        "{compressed}"
-    );
+    assert!(compressed.contains("for vLLM and DeepSeek's"), "{compressed}");
     let nowhere = AicStepTimes::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
-    assert!(
-        nowhere
-            .to_string()
-            .starts_with("/nowhere contains no kernel tables")
-    );
+    assert!(nowhere.to_string().starts_with("/nowhere contains no kernel tables"));
 }

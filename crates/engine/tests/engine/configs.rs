@@ -31,11 +31,7 @@ pub(crate) fn sglang() -> impl Strategy<Value = SglangConfig> {
             page_size,
             max_num_seqs,
             enable_prefix_caching: caching,
-            schedule_policy: if lpm {
-                SchedulePolicy::Lpm
-            } else {
-                SchedulePolicy::Fifo
-            },
+            schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fifo },
             chunked_prefill_size: chunk_pages * page_size,
             clip_max_new_tokens: clip,
             schedule_conservativeness: conservativeness,
@@ -88,10 +84,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
     let sizes = (6..60u32, 1..20u32, 1..12u32, 8..200u32, 1..5u32);
     let switches = proptest::array::uniform4(any::<bool>());
     let accept = proptest::option::weighted(0.3, proptest::collection::vec(0.0..=1.0, 1..4));
-    let rest = (
-        prop_oneof![Just(u32::MAX), LONGEST..2 * LONGEST],
-        any::<u64>(),
-    );
+    let rest = (prop_oneof![Just(u32::MAX), LONGEST..2 * LONGEST], any::<u64>());
     let rates = (1..4u32, 1..3u32, proptest::option::of(0..9usize));
     (any_latency_model(), sizes, switches, accept, rest, rates).prop_map(
         |(latency, sizes, switches, accept, (max_model_len, seed), rates)| {
@@ -120,10 +113,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             // decided.
             MockerConfig {
                 latency,
-                speed: SpeedFactors {
-                    all: f64::from(all),
-                    decode: f64::from(decode),
-                },
+                speed: SpeedFactors { all: f64::from(all), decode: f64::from(decode) },
                 num_gpu_blocks,
                 block_size,
                 max_num_seqs,
@@ -132,11 +122,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
                 enable_chunked_prefill: chunked,
                 enable_prefix_caching: caching,
                 prefill_schedule_interval: interval,
-                victim: if first {
-                    PreemptionVictim::First
-                } else {
-                    PreemptionVictim::Last
-                },
+                victim: if first { PreemptionVictim::First } else { PreemptionVictim::Last },
                 no_evict,
                 accept,
                 role: MockerRole::Whole,
@@ -165,27 +151,10 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
     let times = (1..4u32, 1..3u32, 0..2u64);
     let more = (proptest::option::weighted(0.2, 0..9usize), any::<u64>());
     let memory = (any_host_cache_config(), any_groups(), media::any_encoder());
-    let all = (
-        any_latency_model(),
-        sizes,
-        switches,
-        rest,
-        times,
-        more,
-        memory,
-    );
+    let all = (any_latency_model(), sizes, switches, rest, times, more, memory);
     all.prop_map(|(latency, sizes, switches, rest, times, more, memory)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
-        let [
-            r#async,
-            chunked,
-            caching,
-            priority,
-            first,
-            reserve,
-            whole,
-            drops,
-        ] = switches;
+        let [r#async, chunked, caching, priority, first, reserve, whole, drops] = switches;
         let (threshold, watermark, drafts, loras, max_model_len) = rest;
         let (all, decode, weights_ms) = times;
         let (host_tier, layer_groups, encoder) = memory;
@@ -194,10 +163,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         // Without a default, so that a new setting does not compile until its values are decided.
         VllmConfig {
             latency,
-            speed: SpeedFactors {
-                all: f64::from(all),
-                decode: f64::from(decode),
-            },
+            speed: SpeedFactors { all: f64::from(all), decode: f64::from(decode) },
             num_gpu_blocks,
             block_size,
             max_num_seqs,
@@ -212,22 +178,11 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             },
             enable_prefix_caching: caching,
             layer_groups,
-            policy: if priority {
-                SchedulingPolicy::Priority
-            } else {
-                SchedulingPolicy::Fcfs
-            },
+            policy: if priority { SchedulingPolicy::Priority } else { SchedulingPolicy::Fcfs },
             async_scheduling: r#async,
-            victim: if first {
-                PreemptionVictim::First
-            } else {
-                PreemptionVictim::Last
-            },
+            victim: if first { PreemptionVictim::First } else { PreemptionVictim::Last },
             watermark,
-            speculation: drafts.map(|accept| SpeculationConfig {
-                accept,
-                drops_last_block: drops,
-            }),
+            speculation: drafts.map(|accept| SpeculationConfig { accept, drops_last_block: drops }),
             // Encoding takes no time here; a roofline would only add to the step time.
             drafting: None,
             weights_from_host: Duration::from_millis(weights_ms),

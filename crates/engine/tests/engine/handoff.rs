@@ -65,11 +65,7 @@ fn end_counts(
     let stats = engine.stats();
     let left = (stats.running, stats.waiting, stats.used_blocks);
     // Reserved prompts may leave no page for the next token.
-    prop_assert!(
-        transfer == PromptTransfer::RemotePrefill || left == (0, 0, 0),
-        "{:?}",
-        left
-    );
+    prop_assert!(transfer == PromptTransfer::RemotePrefill || left == (0, 0, 0), "{:?}", left);
     Ok(ends)
 }
 

@@ -55,10 +55,7 @@ pub(crate) fn config(blocks: u32, tier: Option<HostCacheConfig>) -> VllmConfig {
         block_size: SIZE,
         async_scheduling: false,
         host_tier: tier,
-        reporting: ReportingConfig {
-            kv_events: true,
-            ..ReportingConfig::default()
-        },
+        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
         ..VllmConfig::default()
     }
 }
@@ -66,11 +63,7 @@ pub(crate) fn config(blocks: u32, tier: Option<HostCacheConfig>) -> VllmConfig {
 /// Creates a prompt of `blocks` blocks plus one token; its block keys begin with those of `family`.
 pub(crate) fn prompt(id: u64, family: u64, blocks: u64, output: u32) -> Sequence {
     let keys = (0..blocks + u64::from(output) / 16).map(|at| BlockKey(family * 1000 + at));
-    let plan = BlockPlan {
-        keys: keys.collect(),
-        block_size: SIZE,
-        ..BlockPlan::default()
-    };
+    let plan = BlockPlan { keys: keys.collect(), block_size: SIZE, ..BlockPlan::default() };
     Sequence {
         plan: Some(Arc::new(plan)),
         ..Sequence::new(SeqId(id), blocks as u32 * SIZE + 1, output)
@@ -91,11 +84,9 @@ pub(crate) fn first_token_time(log: &Log, id: u64) -> SimTime {
 /// Returns the cached and the loaded tokens of a sequence.
 pub(crate) fn cached_and_external_tokens(log: &Log, id: u64) -> (u32, u32) {
     let found = log.iter().find_map(|(_, event)| match event {
-        SchedulerEvent::Scheduled {
-            id: of,
-            cached,
-            external,
-        } if of.0 == id => Some((*cached, *external)),
+        SchedulerEvent::Scheduled { id: of, cached, external } if of.0 == id => {
+            Some((*cached, *external))
+        }
         _ => None,
     });
     found.unwrap()
@@ -125,10 +116,7 @@ fn host_hit_is_faster_than_recompute_slower_than_gpu_hit() {
     let lost = return_after_eviction(None);
     let kept = return_after_eviction(Some(host_cache_config(100)));
     let mut large = VllmScheduler::new(config(100, None)).unwrap();
-    let arrivals = [
-        (at(0), prompt(0, 1, 10, 1)),
-        (at(2000), prompt(2, 1, 10, 1)),
-    ];
+    let arrivals = [(at(0), prompt(0, 1, 10, 1)), (at(2000), prompt(2, 1, 10, 1))];
     let on_gpu = offline::run(&mut large, arrivals).unwrap();
     assert_eq!(
         [ttft(&lost), ttft(&kept), ttft(&on_gpu)],
@@ -136,10 +124,7 @@ fn host_hit_is_faster_than_recompute_slower_than_gpu_hit() {
         [ms(161), ms(21), ms(1)]
     );
     assert_eq!(
-        [
-            cached_and_external_tokens(&lost, 2),
-            cached_and_external_tokens(&on_gpu, 2)
-        ],
+        [cached_and_external_tokens(&lost, 2), cached_and_external_tokens(&on_gpu, 2)],
         [(0, 0), (160, 0)]
     );
     assert_eq!(cached_and_external_tokens(&kept, 2), (0, 160));
@@ -166,10 +151,7 @@ fn host_copies_start_after_the_step_and_run_serially() {
 #[test]
 fn generated_blocks_are_offloaded_only_if_configured() {
     for (outputs, kept) in [(false, 2), (true, 4)] {
-        let tier = HostCacheConfig {
-            outputs,
-            ..host_cache_config(100)
-        };
+        let tier = HostCacheConfig { outputs, ..host_cache_config(100) };
         let mut engine = VllmScheduler::new(config(100, Some(tier))).unwrap();
         let log = offline::run(&mut engine, [(at(0), prompt(0, 1, 2, 40))]).unwrap();
         assert_eq!(engine.host_cache_keys().len(), kept, "{log:?}");
@@ -187,10 +169,7 @@ fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
     ];
     let log = offline::run(&mut engine, arrivals).unwrap();
     assert_eq!(
-        (
-            cached_and_external_tokens(&log, 2),
-            cached_and_external_tokens(&log, 3)
-        ),
+        (cached_and_external_tokens(&log, 2), cached_and_external_tokens(&log, 3)),
         ((0, 160), (160, 0))
     );
     let waited = host_events(&log).find_map(|event| match event {
@@ -199,13 +178,7 @@ fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
     });
     assert_eq!(waited, Some(ms(20)));
     let loads = host_events(&log).filter(|event| {
-        matches!(
-            event,
-            HostCacheEvent::Copied {
-                direction: HostCopyDirection::ToDevice,
-                ..
-            }
-        )
+        matches!(event, HostCacheEvent::Copied { direction: HostCopyDirection::ToDevice, .. })
     });
     assert_eq!(loads.count(), 1);
 }
@@ -234,10 +207,7 @@ fn the_tail_of_the_oldest_request_is_evicted_first() {
 #[test]
 fn a_prompt_without_room_is_skipped_or_stored_in_part() {
     for (rules, kept) in [(OffloadConnector::Native, 0), (OffloadConnector::Simple, 2)] {
-        let tier = HostCacheConfig {
-            rules,
-            ..host_cache_config(2)
-        };
+        let tier = HostCacheConfig { rules, ..host_cache_config(2) };
         let mut engine = VllmScheduler::new(config(100, Some(tier))).unwrap();
         let log = offline::run(&mut engine, [(at(0), prompt(0, 1, 3, 1))]).unwrap();
         assert_eq!(engine.host_cache_keys().len(), kept);
@@ -247,10 +217,7 @@ fn a_prompt_without_room_is_skipped_or_stored_in_part() {
 
 #[test]
 fn blocks_offered_too_rarely_are_not_stored() {
-    let tier = HostCacheConfig {
-        threshold: Some((2, 100)),
-        ..host_cache_config(100)
-    };
+    let tier = HostCacheConfig { threshold: Some((2, 100)), ..host_cache_config(100) };
     let mut engine = VllmScheduler::new(config(100, Some(tier))).unwrap();
     for (id, kept) in [(0, 0), (1, 10)] {
         let start = at(1000 * id);
@@ -261,10 +228,7 @@ fn blocks_offered_too_rarely_are_not_stored() {
 
 #[test]
 fn multi_block_chunk_is_hit_whole_or_not_at_all() {
-    let tier = HostCacheConfig {
-        blocks_per_chunk: 4,
-        ..host_cache_config(100)
-    };
+    let tier = HostCacheConfig { blocks_per_chunk: 4, ..host_cache_config(100) };
     let log = return_after_eviction(Some(tier));
     // Two chunks of the ten blocks are full.
     assert_eq!(cached_and_external_tokens(&log, 2), (0, 128));
@@ -290,23 +254,15 @@ fn the_host_cache_survives_a_prefix_cache_reset_but_not_its_own() {
 /// where the first one did not end.
 #[test]
 fn host_hit_ends_where_window_layers_have_chunks() {
-    let groups = LayerGroups {
-        full: 1,
-        sparse: 2,
-        kind: SparseLayerKind::Window(33),
-        interval: Some(0),
-    };
-    let with = |groups| VllmConfig {
-        layer_groups: groups,
-        ..config(40, Some(host_cache_config(1000)))
-    };
+    let groups =
+        LayerGroups { full: 1, sparse: 2, kind: SparseLayerKind::Window(33), interval: Some(0) };
+    let with =
+        |groups| VllmConfig { layer_groups: groups, ..config(40, Some(host_cache_config(1000))) };
     // The same ten blocks, five of them and others, and in between a prompt that evicts all GPU
     // blocks.
     let parting = Sequence {
         plan: Some(Arc::new(BlockPlan {
-            keys: (0..10)
-                .map(|at| BlockKey(if at < 5 { 1000 + at } else { 7000 + at }))
-                .collect(),
+            keys: (0..10).map(|at| BlockKey(if at < 5 { 1000 + at } else { 7000 + at })).collect(),
             block_size: SIZE,
             ..BlockPlan::default()
         })),
@@ -322,33 +278,21 @@ fn host_hit_ends_where_window_layers_have_chunks() {
     let mut engine = VllmScheduler::new(with(Some(groups))).unwrap();
     let log = offline::run(&mut engine, arrivals.clone()).unwrap();
     assert_eq!(
-        (
-            cached_and_external_tokens(&log, 2),
-            cached_and_external_tokens(&log, 4)
-        ),
+        (cached_and_external_tokens(&log, 2), cached_and_external_tokens(&log, 4)),
         ((0, 160), (0, 0))
     );
     // Ten blocks of one group, and the last two of each of two others.
     let loaded = host_events(&log).find_map(|event| match event {
-        HostCacheEvent::Copied {
-            direction: HostCopyDirection::ToDevice,
-            bytes,
-            ..
-        } => Some(*bytes),
+        HostCacheEvent::Copied { direction: HostCopyDirection::ToDevice, bytes, .. } => {
+            Some(*bytes)
+        }
         _ => None,
     });
     assert_eq!(loaded, Some(14_000));
-    let mut flat = VllmScheduler::new(VllmConfig {
-        num_gpu_blocks: 12,
-        ..with(None)
-    })
-    .unwrap();
+    let mut flat = VllmScheduler::new(VllmConfig { num_gpu_blocks: 12, ..with(None) }).unwrap();
     let log = offline::run(&mut flat, arrivals).unwrap();
     assert_eq!(
-        (
-            cached_and_external_tokens(&log, 2),
-            cached_and_external_tokens(&log, 4)
-        ),
+        (cached_and_external_tokens(&log, 2), cached_and_external_tokens(&log, 4)),
         ((0, 160), (0, 80))
     );
 }
@@ -364,27 +308,17 @@ pub(crate) fn any_host_cache_config() -> impl Strategy<Value = Option<HostCacheC
         micros,
         0..2000u64,
     );
-    let tier = tier.prop_map(
-        |(chunks, size, kind, outputs, latency, each)| HostCacheConfig {
-            rules: if kind == 0 {
-                OffloadConnector::Simple
-            } else {
-                OffloadConnector::Native
-            },
-            eviction: if kind == 1 {
-                HostEvictionPolicy::Arc
-            } else {
-                HostEvictionPolicy::Lru
-            },
-            chunks,
-            blocks_per_chunk: size,
-            chunk_bytes: 1000,
-            outputs,
-            threshold: (each % 4 == 1).then_some((2, 5)),
-            latency: Duration::from_micros(latency),
-            chunk_time: (Duration::from_micros(each), Duration::from_micros(each / 2)),
-        },
-    );
+    let tier = tier.prop_map(|(chunks, size, kind, outputs, latency, each)| HostCacheConfig {
+        rules: if kind == 0 { OffloadConnector::Simple } else { OffloadConnector::Native },
+        eviction: if kind == 1 { HostEvictionPolicy::Arc } else { HostEvictionPolicy::Lru },
+        chunks,
+        blocks_per_chunk: size,
+        chunk_bytes: 1000,
+        outputs,
+        threshold: (each % 4 == 1).then_some((2, 5)),
+        latency: Duration::from_micros(latency),
+        chunk_time: (Duration::from_micros(each), Duration::from_micros(each / 2)),
+    });
     proptest::option::weighted(0.6, tier)
 }
 
@@ -410,11 +344,7 @@ fn check_host_blocks(
             continue;
         };
         match &**event {
-            HostCacheEvent::Stored {
-                plan,
-                chunks: stored,
-                blocks_per_chunk,
-            } => {
+            HostCacheEvent::Stored { plan, chunks: stored, blocks_per_chunk } => {
                 for (group, chunk) in stored {
                     let key = plan.keys[((chunk + 1) * blocks_per_chunk - 1) as usize];
                     prop_assert!(held.insert((*group, key)), "{:?} is stored twice", key);
@@ -444,9 +374,7 @@ fn check_reuse(
 ) -> Result<(), TestCaseError> {
     let size = config.block_size;
     // Sparse groups come first, and need only the end of a hit.
-    let (sparse, full) = config
-        .layer_groups
-        .map_or((0, 1), |groups| (groups.sparse, groups.full));
+    let (sparse, full) = config.layer_groups.map_or((0, 1), |groups| (groups.sparse, groups.full));
     let requests = inputs.iter().filter_map(|(_, input)| match input {
         EngineInput::Submit(request) => Some(request),
         _ => None,
@@ -456,23 +384,14 @@ fn check_reuse(
     for (_, event) in log {
         match event {
             SchedulerEvent::Host(event) => {
-                if let HostCacheEvent::Stored {
-                    plan,
-                    chunks,
-                    blocks_per_chunk,
-                } = &**event
-                {
+                if let HostCacheEvent::Stored { plan, chunks, blocks_per_chunk } = &**event {
                     for &(group, chunk) in chunks {
                         let blocks = chunk * blocks_per_chunk..(chunk + 1) * blocks_per_chunk;
                         stored.extend(blocks.map(|block| (group, plan.keys[block as usize])));
                     }
                 }
             }
-            SchedulerEvent::Scheduled {
-                id,
-                cached,
-                external,
-            } => {
+            SchedulerEvent::Scheduled { id, cached, external } => {
                 let request = requests[id.0 as usize];
                 prop_assert!(cached + external <= request.prompt, "{:?}", event);
                 let plan = sequence(id.0, request, size).plan;

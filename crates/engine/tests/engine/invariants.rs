@@ -63,10 +63,7 @@ pub(crate) struct RequestInput {
 const HOUR_MS: u64 = 3_600_000;
 
 fn first_delay(ms: u64) -> TokenDelays {
-    TokenDelays {
-        ttft: (Duration::from_millis(ms), Duration::ZERO),
-        ..TokenDelays::default()
-    }
+    TokenDelays { ttft: (Duration::from_millis(ms), Duration::ZERO), ..TokenDelays::default() }
 }
 
 fn any_request() -> impl Strategy<Value = RequestInput> {
@@ -151,19 +148,10 @@ pub(crate) fn sequence(id: u64, request: &RequestInput, block: u32) -> Sequence 
     let keys = (0..total).map(|i| {
         // The first half of a prompt belongs to its family, the rest is unique.
         let shared = i * 2 < u64::from(request.prompt / block);
-        BlockKey(if shared {
-            1_000 * request.family + i
-        } else {
-            1_000_000 + id * 1_000 + i
-        })
+        BlockKey(if shared { 1_000 * request.family + i } else { 1_000_000 + id * 1_000 + i })
     });
     let keys = keys.collect();
-    let plan = BlockPlan {
-        keys,
-        block_size: block,
-        lookahead,
-        ..BlockPlan::default()
-    };
+    let plan = BlockPlan { keys, block_size: block, lookahead, ..BlockPlan::default() };
     Sequence {
         media: media::inputs(&request.media, request.prompt),
         priority: request.priority,
@@ -189,11 +177,8 @@ pub(crate) struct SequenceLife {
 }
 
 /// Log, submitted sequences, and the cached keys at the end, one per copy.
-pub(crate) type PlayedRun = (
-    Vec<(SimTime, SchedulerEvent)>,
-    BTreeMap<u64, SequenceLife>,
-    Vec<BlockKey>,
-);
+pub(crate) type PlayedRun =
+    (Vec<(SimTime, SchedulerEvent)>, BTreeMap<u64, SequenceLife>, Vec<BlockKey>);
 
 /// Runs the inputs; checks after each step that work has a pending wakeup (7).
 pub(crate) fn play_inputs(
@@ -221,11 +206,7 @@ pub(crate) fn play_inputs(
                         let output = request.output;
                         lives.insert(
                             next_id,
-                            SequenceLife {
-                                arrival: now,
-                                output,
-                                ..SequenceLife::default()
-                            },
+                            SequenceLife { arrival: now, output, ..SequenceLife::default() },
                         );
                     }
                     next_id += 1;
@@ -270,10 +251,7 @@ pub(crate) fn play_inputs(
         }
         let stats = engine.stats();
         let work = stats.running + stats.waiting + stats.deferred > 0;
-        prop_assert!(
-            !work || paused || engine.next_wakeup().is_some(),
-            "work, but no step"
-        );
+        prop_assert!(!work || paused || engine.next_wakeup().is_some(), "work, but no step");
         prop_assert!(stats.used_blocks <= stats.total_blocks);
         check_block_use(engine, &stats)?;
     }
@@ -335,9 +313,9 @@ fn check_event_log(
             SchedulerEvent::Decoded { .. } => {
                 prop_assert!(false, "nobody asked for run lengths");
             }
-            SchedulerEvent::Drafts {
-                proposed, accepted, ..
-            } => prop_assert!(accepted <= proposed && *proposed > 0),
+            SchedulerEvent::Drafts { proposed, accepted, .. } => {
+                prop_assert!(accepted <= proposed && *proposed > 0)
+            }
             SchedulerEvent::Host(_)
             | SchedulerEvent::Step { .. }
             | SchedulerEvent::Fetched { .. }

@@ -2,10 +2,7 @@
 //! by the offline driver, must give the same result to the nanosecond.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "it compares the real clock with the virtual one"
-)]
+#![expect(clippy::disallowed_methods, reason = "it compares the real clock with the virtual one")]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -99,11 +96,7 @@ fn submission(number: u64, now: SimTime) -> Submission {
         span: None,
         plan: None,
     };
-    Submission {
-        sequence,
-        arrived: now,
-        request,
-    }
+    Submission { sequence, arrived: now, request }
 }
 
 /// Runs waves of requests on a real clock: the next one starts when the last has ended.
@@ -111,11 +104,7 @@ fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> R
     let epoch = Instant::now();
     let heard = Arc::<Mutex<RecordedEvents>>::default();
     let (ended, ends) = channel();
-    let ear = RecordingObserver {
-        epoch,
-        heard: heard.clone(),
-        ended,
-    };
+    let ear = RecordingObserver { epoch, heard: heard.clone(), ended };
     let live =
         LiveEngine::start("test", epoch, engine, Box::new(ear), TimerTuning::default()).unwrap();
     play_waves(&[live], &ends, look);
@@ -147,15 +136,8 @@ fn play_ranks(config: &VllmConfig, ranks: usize) -> RecordedEvents {
     let together = LiveRankGroup::start("test", epoch, TimerTuning::default()).unwrap();
     let ranks: Vec<_> = (0..ranks)
         .map(|_| {
-            let config = VllmConfig {
-                lock_step: true,
-                ..config.clone()
-            };
-            let ear = RecordingObserver {
-                epoch,
-                heard: heard.clone(),
-                ended: ended.clone(),
-            };
+            let config = VllmConfig { lock_step: true, ..config.clone() };
+            let ear = RecordingObserver { epoch, heard: heard.clone(), ended: ended.clone() };
             together.join_engine(Box::new(VllmScheduler::new(config).unwrap()), Box::new(ear))
         })
         .collect();
@@ -199,35 +181,21 @@ fn compare_recorded_events(name: &str, mut live: RecordedEvents, engine: &mut dy
 
 fn latency() -> (LatencyModel, SpeedFactors) {
     let curves = LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 16));
-    let speed = SpeedFactors {
-        all: 4.0,
-        decode: 1.0,
-    };
+    let speed = SpeedFactors { all: 4.0, decode: 1.0 };
     (curves, speed)
 }
 
 fn vllm(async_scheduling: bool) -> VllmConfig {
     let (latency, speed) = latency();
-    VllmConfig {
-        latency,
-        speed,
-        async_scheduling,
-        ..VllmConfig::default()
-    }
+    VllmConfig { latency, speed, async_scheduling, ..VllmConfig::default() }
 }
 
 #[test]
 fn vllm_events_are_equal_in_live_and_virtual_time() {
     for async_scheduling in [false, true] {
         let config = vllm(async_scheduling);
-        let name = if async_scheduling {
-            "vllm, async"
-        } else {
-            "vllm"
-        };
-        compare_live_with_virtual(name, || {
-            Box::new(VllmScheduler::new(config.clone()).unwrap())
-        });
+        let name = if async_scheduling { "vllm, async" } else { "vllm" };
+        compare_live_with_virtual(name, || Box::new(VllmScheduler::new(config.clone()).unwrap()));
     }
 }
 
@@ -243,25 +211,14 @@ fn lock_step_events_are_equal_in_live_and_virtual_time() {
 #[test]
 fn sglang_events_are_equal_in_live_and_virtual_time() {
     let (latency, speed) = latency();
-    let config = SglangConfig {
-        latency,
-        speed,
-        ..SglangConfig::default()
-    };
-    compare_live_with_virtual("sglang", || {
-        Box::new(SglangScheduler::new(config.clone()).unwrap())
-    });
+    let config = SglangConfig { latency, speed, ..SglangConfig::default() };
+    compare_live_with_virtual("sglang", || Box::new(SglangScheduler::new(config.clone()).unwrap()));
 }
 
 #[test]
 fn snapshot_does_not_change_scheduling() {
     let (latency, speed) = latency();
-    let config = VllmConfig {
-        latency,
-        speed,
-        max_num_seqs: 5,
-        ..VllmConfig::default()
-    };
+    let config = VllmConfig { latency, speed, max_num_seqs: 5, ..VllmConfig::default() };
     let look = |live: &LiveEngine| {
         let (seen, map) = (live.snapshot_sequences(3), live.snapshot_block_map(16));
         assert!(seen.newest.len() <= 3 && map.cells.len() <= 16);
@@ -278,10 +235,7 @@ fn snapshot_does_not_change_scheduling() {
 #[test]
 fn a_snapshot_lists_running_and_waiting_sequences() {
     let (latency, _) = latency();
-    let speed = SpeedFactors {
-        all: 1e-5,
-        decode: 1.0,
-    };
+    let speed = SpeedFactors { all: 1e-5, decode: 1.0 };
     let config = VllmConfig {
         latency,
         speed,
@@ -349,10 +303,7 @@ impl EngineObserver for TokenTally {
 
 #[test]
 fn reply_without_delays_ends_at_submission() {
-    let config = VllmConfig {
-        latency: LatencyModel::ZERO,
-        ..VllmConfig::default()
-    };
+    let config = VllmConfig { latency: LatencyModel::ZERO, ..VllmConfig::default() };
     let counts = Arc::<Mutex<(u32, u32)>>::default();
     let tally = Box::new(TokenTally(counts.clone()));
     let engine = Box::new(VllmScheduler::new(config).unwrap());
@@ -370,21 +321,14 @@ fn reply_without_delays_ends_at_submission() {
 /// behind.
 #[test]
 fn rejected_submission_leaves_no_state() {
-    let vllm = VllmConfig {
-        latency: LatencyModel::ZERO,
-        max_waiting: Some(2),
-        ..VllmConfig::default()
-    };
+    let vllm =
+        VllmConfig { latency: LatencyModel::ZERO, max_waiting: Some(2), ..VllmConfig::default() };
     let sglang = SglangConfig {
         latency: LatencyModel::ZERO,
         max_waiting: Some(2),
         ..SglangConfig::default()
     };
-    let pool = SlotSchedulerConfig {
-        slots: 1,
-        queue: Some(1),
-        ..SlotSchedulerConfig::default()
-    };
+    let pool = SlotSchedulerConfig { slots: 1, queue: Some(1), ..SlotSchedulerConfig::default() };
     let engines: [Box<dyn Scheduler + Send>; 3] = [
         Box::new(VllmScheduler::new(vllm).unwrap()),
         Box::new(SglangScheduler::new(sglang).unwrap()),
@@ -393,20 +337,11 @@ fn rejected_submission_leaves_no_state() {
     for engine in engines {
         let (heard, epoch) = (Arc::<Mutex<RecordedEvents>>::default(), Instant::now());
         let (ended, _ends) = channel();
-        let ear = Box::new(RecordingObserver {
-            epoch,
-            heard: heard.clone(),
-            ended,
-        });
+        let ear = Box::new(RecordingObserver { epoch, heard: heard.clone(), ended });
         let live = LiveEngine::start("job", epoch, engine, ear, TimerTuning::default()).unwrap();
         let before = live.stats();
-        let job = (0..3)
-            .map(|number| submission(number, live.now()))
-            .collect();
-        assert!(matches!(
-            live.submit(job),
-            Err(SubmitError::QueueFull { .. })
-        ));
+        let job = (0..3).map(|number| submission(number, live.now())).collect();
+        assert!(matches!(live.submit(job), Err(SubmitError::QueueFull { .. })));
         live.stop();
         let heard = heard.lock().unwrap();
         assert_eq!((heard.arrivals.len(), heard.tokens.len()), (0, 0));
@@ -425,11 +360,8 @@ fn tokens_due_before_a_cancellation_are_emitted() {
     };
     let engine = Box::new(VllmScheduler::new(config).unwrap());
     // The timer thread wakes once an hour.
-    let tune = TimerTuning {
-        quantum: Duration::from_secs(3600),
-        busy: 0,
-        ..TimerTuning::default()
-    };
+    let tune =
+        TimerTuning { quantum: Duration::from_secs(3600), busy: 0, ..TimerTuning::default() };
     let tally = Box::new(TokenTally(Arc::default()));
     let live = LiveEngine::start("cancel", Instant::now(), engine, tally, tune).unwrap();
     let handles = live.submit(vec![submission(1, live.now())]).unwrap();

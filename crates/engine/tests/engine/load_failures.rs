@@ -44,15 +44,9 @@ fn lost_load_events(log: &Log) -> Vec<(SimTime, u32)> {
 /// fails.
 fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
     let mut engine = VllmScheduler::new(config(12, Some(host_cache_config(100)))).unwrap();
-    let again = Sequence {
-        load_failure,
-        ..prompt(2, 1, 10, 1)
-    };
-    let arrivals = [
-        (at(0), prompt(0, 1, 10, 1)),
-        (at(1000), prompt(1, 2, 11, 1)),
-        (at(2000), again),
-    ];
+    let again = Sequence { load_failure, ..prompt(2, 1, 10, 1) };
+    let arrivals =
+        [(at(0), prompt(0, 1, 10, 1)), (at(1000), prompt(1, 2, 11, 1)), (at(2000), again)];
     let log = offline::run(&mut engine, arrivals).unwrap();
     assert_eq!(engine.stats().host.loading, 0);
     let used = engine.stats().used_blocks;
@@ -82,10 +76,8 @@ fn blocks_that_failed_to_load_are_recomputed_from_the_first() {
 #[test]
 fn prompt_without_kv_load_does_not_fail() {
     let mut engine = VllmScheduler::new(config(12, Some(host_cache_config(100)))).unwrap();
-    let alone = Sequence {
-        load_failure: failure(LoadFailurePolicy::Fail, 0.0),
-        ..prompt(0, 1, 10, 1)
-    };
+    let alone =
+        Sequence { load_failure: failure(LoadFailurePolicy::Fail, 0.0), ..prompt(0, 1, 10, 1) };
     let log = offline::run(&mut engine, [(at(0), alone)]).unwrap();
     assert_eq!(ended(&log, 0), Some((at(161), SequenceEndReason::Finished)));
 }
@@ -93,10 +85,7 @@ fn prompt_without_kv_load_does_not_fail() {
 /// Runs a prompt from another engine, and at the same time one with the same beginning.
 fn fetched(policy: LoadFailurePolicy) -> Log {
     let config = VllmConfig {
-        transfer: TransferConfig {
-            fetch: (ms(30), ms(0)),
-            ..TransferConfig::default()
-        },
+        transfer: TransferConfig { fetch: (ms(30), ms(0)), ..TransferConfig::default() },
         ..config(40, None)
     };
     let remote = Sequence {
@@ -117,10 +106,7 @@ fn a_failed_fetch_from_another_engine_reuses_no_block() {
     assert_eq!(ended(&log, 0), Some((at(30), SequenceEndReason::Failed)));
     // Other sequences could never find its blocks.
     assert_eq!(cached_and_external_tokens(&log, 1), (0, 0));
-    assert!(
-        log.iter()
-            .all(|(_, event)| !matches!(event, SchedulerEvent::Fetched { .. }))
-    );
+    assert!(log.iter().all(|(_, event)| !matches!(event, SchedulerEvent::Fetched { .. })));
     let log = fetched(RECOMPUTE);
     // The other prompt is computed until 162, and its blocks are found.
     assert_eq!(cached_and_external_tokens(&log, 0), (160, 0));
@@ -146,18 +132,9 @@ fn slot_scheduler_fails_or_recomputes_after_transfer() {
         };
         offline::run(&mut pool, [(at(0), remote)]).unwrap()
     };
-    assert_eq!(
-        ended(&play(LoadFailurePolicy::Fail), 0),
-        Some((at(30), SequenceEndReason::Failed))
-    );
+    assert_eq!(ended(&play(LoadFailurePolicy::Fail), 0), Some((at(30), SequenceEndReason::Failed)));
     let log = play(RECOMPUTE);
-    assert_eq!(
-        (
-            first_token_time(&log, 0),
-            cached_and_external_tokens(&log, 0)
-        ),
-        (at(130), (0, 0))
-    );
+    assert_eq!((first_token_time(&log, 0), cached_and_external_tokens(&log, 0)), (at(130), (0, 0)));
 }
 
 #[test]
@@ -209,9 +186,7 @@ pub(crate) fn check_load_failures(log: &[(SimTime, SchedulerEvent)]) -> Result<(
     let mut failures = HashMap::new();
     for (at, event) in log {
         match event {
-            SchedulerEvent::LoadFailed {
-                id, policy, tokens, ..
-            } => {
+            SchedulerEvent::LoadFailed { id, policy, tokens, .. } => {
                 prop_assert!(*tokens > 0, "{:?}", event);
                 let before = failures.insert(*id, (*at, *policy));
                 prop_assert!(before.is_none(), "{:?}", event);

@@ -26,15 +26,9 @@ pub(crate) struct LockStepGroup {
 
 impl LockStepGroup {
     pub(crate) fn new(config: &VllmConfig, ranks: usize) -> Self {
-        let config = VllmConfig {
-            lock_step: true,
-            ..config.clone()
-        };
+        let config = VllmConfig { lock_step: true, ..config.clone() };
         let ranks = (0..ranks).map(|_| VllmScheduler::new(config.clone()).unwrap());
-        Self {
-            ranks: ranks.collect(),
-            lock_step: RankLockStep::default(),
-        }
+        Self { ranks: ranks.collect(), lock_step: RankLockStep::default() }
     }
 
     fn engine_of(&mut self, id: SeqId) -> &mut VllmScheduler {
@@ -43,8 +37,7 @@ impl LockStepGroup {
     }
 
     fn synchronize(&mut self, now: SimTime) {
-        self.lock_step
-            .synchronize_steps(now, &mut self.ranks, |rank| Some(rank));
+        self.lock_step.synchronize_steps(now, &mut self.ranks, |rank| Some(rank));
         let state = |rank: &VllmScheduler| (rank.steps_in_flight(), rank.running_step_end());
         let first = state(&self.ranks[0]);
         assert!(self.ranks.iter().map(state).all(|other| other == first));
@@ -61,10 +54,7 @@ impl Scheduler for LockStepGroup {
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        self.ranks
-            .iter()
-            .filter_map(VllmScheduler::next_wakeup)
-            .min()
+        self.ranks.iter().filter_map(VllmScheduler::next_wakeup).min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -198,9 +188,7 @@ fn a_prompt_waits_for_the_dummy_steps_that_are_scheduled() {
     let mut group = LockStepGroup::new(&config(true), 2);
     let seen = tokens(&mut group, &[(0, 1, 16, 8), (11_500, 0, 16, 1)]);
     // At 11.5 ms the steps to 12 and 13 ms are in flight on both ranks.
-    let of_one = [
-        10_000, 11_000, 12_000, 13_000, 23_000, 24_000, 25_000, 26_000,
-    ];
+    let of_one = [10_000, 11_000, 12_000, 13_000, 23_000, 24_000, 25_000, 26_000];
     let mut expected: Vec<_> = of_one.map(|at| (at, 1)).into();
     expected.insert(4, (23_000, 0));
     assert_eq!(seen, expected);
@@ -210,14 +198,8 @@ fn a_prompt_waits_for_the_dummy_steps_that_are_scheduled() {
 fn idle_rank_does_not_delay_other_ranks() {
     for is_async in [false, true] {
         let arrivals = [(0, 1, 100, 20), (3_200, 3, 40, 5), (90_000, 5, 10, 3)];
-        let alone = tokens(
-            &mut VllmScheduler::new(config(is_async)).unwrap(),
-            &arrivals,
-        );
-        assert_eq!(
-            tokens(&mut LockStepGroup::new(&config(is_async), 2), &arrivals),
-            alone
-        );
+        let alone = tokens(&mut VllmScheduler::new(config(is_async)).unwrap(), &arrivals);
+        assert_eq!(tokens(&mut LockStepGroup::new(&config(is_async), 2), &arrivals), alone);
     }
 }
 
@@ -234,9 +216,7 @@ fn dummy_steps_end_at_the_next_check_for_work() {
     }
     // The prompt, 4 decodes, and 11 dummy steps with the cost of a decode.
     assert_eq!(last, SimTime::from_millis(10 + 4 + 11));
-    let steps = out
-        .iter()
-        .filter(|(_, event)| matches!(event, SchedulerEvent::Step { .. }));
+    let steps = out.iter().filter(|(_, event)| matches!(event, SchedulerEvent::Step { .. }));
     assert_eq!(steps.count(), 5, "dummy steps compute nothing");
     // The next wave counts from its start.
     let sequence = Sequence::new(SeqId(2), 16, 1);

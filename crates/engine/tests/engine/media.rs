@@ -20,12 +20,7 @@ pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[PromptMediaItem
         let start = end + gap;
         end = start + len;
         let kind = EncoderKind::Vision;
-        PromptMediaItem {
-            key,
-            kind,
-            start,
-            len,
-        }
+        PromptMediaItem { key, kind, start, len }
     });
     PromptMediaItem::sorted_without_overlap(
         items.filter(|item| item.end_token() <= prompt).collect(),
@@ -36,12 +31,7 @@ pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[PromptMediaItem
 pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
     let encoder =
         (1..80u32, 1..80u32, any::<bool>()).prop_map(|(budget, cache_size, chunked_input)| {
-            EncoderConfig {
-                budget,
-                cache_size,
-                chunked_input,
-                latency: None,
-            }
+            EncoderConfig { budget, cache_size, chunked_input, latency: None }
         });
     proptest::option::of(encoder)
 }

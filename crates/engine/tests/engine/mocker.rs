@@ -39,24 +39,16 @@ fn a_sequence_that_never_fits_is_cancelled_at_admission() {
     let ended: Vec<_> = ended.collect();
     assert_eq!(
         ended,
-        [
-            (11, 1, SequenceEndReason::Finished),
-            (11, 2, SequenceEndReason::Cancelled)
-        ]
+        [(11, 1, SequenceEndReason::Finished), (11, 2, SequenceEndReason::Cancelled)]
     );
 }
 
 #[test]
 fn a_prompt_that_is_announced_and_never_fits_is_refused() {
-    let config = MockerConfig {
-        role: MockerRole::Decode,
-        ..config()
-    };
+    let config = MockerConfig { role: MockerRole::Decode, ..config() };
     let mut engine = MockerScheduler::new(config).unwrap();
-    let sequence = Sequence {
-        transfer: PromptTransfer::RemotePrefill,
-        ..Sequence::new(SeqId(1), 200, 1)
-    };
+    let sequence =
+        Sequence { transfer: PromptTransfer::RemotePrefill, ..Sequence::new(SeqId(1), 200, 1) };
     let refused = engine.submit(SimTime::ZERO, sequence, &mut Outbox::new());
     let (needed, total) = (4, 2);
     assert_eq!(refused, Err(SubmitError::TooLarge { needed, total }));

@@ -37,13 +37,7 @@ impl CacheFromEvents {
             SchedulerEvent::Removed { keys } => self.remove_blocks(MAIN, keys)?,
             SchedulerEvent::Cleared => self.0.clear(),
             SchedulerEvent::Group(event) => match &**event {
-                LayerGroupCacheEvent::Stored {
-                    group,
-                    plan,
-                    from,
-                    to,
-                    kept,
-                } => {
+                LayerGroupCacheEvent::Stored { group, plan, from, to, kept } => {
                     prop_assert!(!kept.is_empty() && kept.is_sorted());
                     prop_assert!(kept[0] >= *from && kept.last() < Some(to));
                     for &i in kept {
@@ -116,10 +110,7 @@ pub(crate) fn check_block_use(
     prop_assert_eq!(all.used + all.cached + all.unused, total);
     prop_assert!(all.shared <= all.used && u64::from(all.shared) <= all.saved);
     let middle = 1 + total / 2;
-    let (front, back) = (
-        engine.block_usage(1..middle),
-        engine.block_usage(middle..end),
-    );
+    let (front, back) = (engine.block_usage(1..middle), engine.block_usage(middle..end));
     let sum = |count: fn(&KvBlockUsage) -> u32| count(&front) + count(&back);
     prop_assert_eq!([sum(|b| b.used), sum(|b| b.shared)], [all.used, all.shared]);
     prop_assert_eq!(sum(|b| b.cached), all.cached);

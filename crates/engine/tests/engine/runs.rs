@@ -27,14 +27,7 @@ use crate::prefix_cache_events::any_groups;
 
 #[derive(Debug, Clone)]
 enum Input {
-    Submit {
-        prompt: u32,
-        output: u32,
-        family: u64,
-        priority: i64,
-        remote: bool,
-        tail: bool,
-    },
+    Submit { prompt: u32, output: u32, family: u64, priority: i64, remote: bool, tail: bool },
     Abort(u64),
     Command(EngineCommand),
 }
@@ -73,13 +66,7 @@ fn config() -> impl Strategy<Value = VllmConfig> {
     let sizes = (20..400u32, 1..70u32, 1..16u32, 8..400u32);
     let switches = proptest::array::uniform8(any::<bool>());
     let threshold = prop_oneof![Just(0u32), 5..40u32];
-    let all = (
-        sizes,
-        switches,
-        threshold,
-        any_host_cache_config(),
-        any_groups(),
-    );
+    let all = (sizes, switches, threshold, any_host_cache_config(), any_groups());
     all.prop_map(|(sizes, on, threshold, host_tier, layer_groups)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
@@ -101,16 +88,8 @@ fn config() -> impl Strategy<Value = VllmConfig> {
                 ..ChunkedPrefillConfig::default()
             },
             enable_prefix_caching: on[4],
-            policy: if on[5] {
-                SchedulingPolicy::Priority
-            } else {
-                SchedulingPolicy::Fcfs
-            },
-            victim: if on[6] {
-                PreemptionVictim::First
-            } else {
-                PreemptionVictim::Last
-            },
+            policy: if on[5] { SchedulingPolicy::Priority } else { SchedulingPolicy::Fcfs },
+            victim: if on[6] { PreemptionVictim::First } else { PreemptionVictim::Last },
             transfer: TransferConfig {
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 ..TransferConfig::default()
@@ -128,10 +107,7 @@ fn config() -> impl Strategy<Value = VllmConfig> {
 }
 
 fn steps_of_3_and_1_ms() -> LatencyModel {
-    LatencyModel::Constant {
-        prefill: Duration::from_millis(3),
-        decode: Duration::from_millis(1),
-    }
+    LatencyModel::Constant { prefill: Duration::from_millis(3), decode: Duration::from_millis(1) }
 }
 
 /// Maximum length of a sequence of [`inputs`], in tokens.
@@ -155,37 +131,17 @@ fn spec() -> impl Strategy<Value = SchedulerSpec> {
 }
 
 fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
-    let Input::Submit {
-        prompt,
-        output,
-        family,
-        priority,
-        remote,
-        tail,
-    } = *input
-    else {
+    let Input::Submit { prompt, output, family, priority, remote, tail } = *input else {
         return None;
     };
     let keys = (0..u64::from((prompt + output) / block)).map(|i| {
         let shared = i * 2 < u64::from(prompt / block);
-        BlockKey(if shared {
-            1000 * family + i
-        } else {
-            1_000_000 + id * 1000 + i
-        })
+        BlockKey(if shared { 1000 * family + i } else { 1_000_000 + id * 1000 + i })
     });
-    let plan = BlockPlan {
-        keys: keys.collect(),
-        block_size: block,
-        ..BlockPlan::default()
-    };
+    let plan = BlockPlan { keys: keys.collect(), block_size: block, ..BlockPlan::default() };
     Some(Sequence {
         priority,
-        transfer: if remote {
-            PromptTransfer::RemotePrefill
-        } else {
-            PromptTransfer::Local
-        },
+        transfer: if remote { PromptTransfer::RemotePrefill } else { PromptTransfer::Local },
         plan: Some(Arc::new(plan)),
         tail: Duration::from_millis(if tail { 20 } else { 0 }),
         ..Sequence::new(SeqId(id), prompt, output)
@@ -272,10 +228,7 @@ proptest! {
 #[test]
 fn steady_decode_batch_is_reported_in_bulk() {
     let config = VllmConfig {
-        reporting: ReportingConfig {
-            run_lengths: true,
-            ..ReportingConfig::default()
-        },
+        reporting: ReportingConfig { run_lengths: true, ..ReportingConfig::default() },
         ..VllmConfig::default()
     };
     let mut engine = VllmScheduler::new(config).unwrap();
@@ -288,10 +241,8 @@ fn steady_decode_batch_is_reported_in_bulk() {
             _ => None,
         })
         .collect();
-    let single = log
-        .iter()
-        .filter(|(_, event)| matches!(event, SchedulerEvent::Tokens { .. }))
-        .count();
+    let single =
+        log.iter().filter(|(_, event)| matches!(event, SchedulerEvent::Tokens { .. })).count();
     assert_eq!(runs.iter().sum::<u32>() as usize + single, 8 * 500);
     assert_eq!(runs.len(), 8, "{runs:?}");
 }

@@ -53,10 +53,7 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
     let params = request.ec_transfer_params.clone();
     set("ec_transfer_params", params.map(Value::Object));
     let xargs = request.vllm_xargs.as_ref();
-    set(
-        "vllm_xargs",
-        xargs.map(|args| Value::Object(args.0.clone())),
-    );
+    set("vllm_xargs", xargs.map(|args| Value::Object(args.0.clone())));
     let kwargs = request.chat_template_kwargs.clone();
     set("chat_template_kwargs", kwargs.map(Value::Object));
     if request.stream.unwrap_or(false) {
@@ -195,8 +192,7 @@ impl ChatMessageParts {
                     "name": block.name.clone().unwrap_or_default(),
                     "arguments": crate::json::dumps(&Value::Object(input)),
                 });
-                self.calls
-                    .push(json!({"id": id, "type": "function", "function": function}));
+                self.calls.push(json!({"id": id, "type": "function", "function": function}));
             }
             ("tool_result", _) if role == "user" => append_tool_result(block, out),
             ("tool_result", _) => {

@@ -58,14 +58,7 @@ pub(super) fn split_leading_system(
     let leading = join_paragraphs(&texts.iter().map(String::as_str).collect::<Vec<_>>());
     let rest = move_system_after_tool_results(&messages[head..]);
     let kept = !(system.is_empty() && leading.is_empty()) && template_keeps_inline_system(app);
-    (
-        leading,
-        if kept {
-            rest
-        } else {
-            merge_system_into_user_messages(rest)
-        },
-    )
+    (leading, if kept { rest } else { merge_system_into_user_messages(rest) })
 }
 
 /// Returns whether the chat template renders a system message in the middle of a conversation.
@@ -173,10 +166,7 @@ fn prepend_text(content: &mut AnthropicContent, text: &str) {
         AnthropicContent::Text(said) => *said = join_paragraphs(&[text, said]),
         AnthropicContent::Blocks(blocks) => match blocks.first_mut().filter(|b| b.kind == "text") {
             Some(first) => {
-                first.text = Some(join_paragraphs(&[
-                    text,
-                    first.text.as_deref().unwrap_or(""),
-                ]))
+                first.text = Some(join_paragraphs(&[text, first.text.as_deref().unwrap_or("")]))
             }
             None => {
                 if let Some(block) = text_block(text) {
@@ -197,10 +187,7 @@ mod tests {
     use super::*;
 
     fn say(role: &str, text: &str) -> AnthropicMessage {
-        AnthropicMessage {
-            role: role.to_owned(),
-            content: AnthropicContent::Text(text.to_owned()),
-        }
+        AnthropicMessage { role: role.to_owned(), content: AnthropicContent::Text(text.to_owned()) }
     }
 
     #[test]
@@ -212,11 +199,7 @@ mod tests {
             say("system", "d"),
             say("user", "e"),
         ];
-        let expected = [
-            say("user", "a\n\nb"),
-            say("assistant", "c"),
-            say("user", "d\n\ne"),
-        ];
+        let expected = [say("user", "a\n\nb"), say("assistant", "c"), say("user", "d\n\ne")];
         assert_eq!(merge_system_into_user_messages(messages), expected);
     }
 

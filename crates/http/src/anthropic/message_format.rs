@@ -25,11 +25,7 @@ pub(super) enum CachedTokenReporting {
 
 impl CachedTokenReporting {
     pub(super) fn of(view: &ResponseShape) -> Self {
-        if view.prompt_details {
-            Self::Shown
-        } else {
-            Self::LeftOut
-        }
+        if view.prompt_details { Self::Shown } else { Self::LeftOut }
     }
 }
 
@@ -99,11 +95,7 @@ fn write_stop_members(out: &mut String, message: MessageEnd<'_>, nulls: NullMemb
 /// they are reported separately.
 fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReporting) {
     let details = cache == CachedTokenReporting::Shown;
-    let cached = if details {
-        counts.cached + counts.created
-    } else {
-        0
-    };
+    let cached = if details { counts.cached + counts.created } else { 0 };
     out.push_str("{\"input_tokens\":");
     json::write_int(out, counts.prompt.saturating_sub(cached));
     out.push_str(",\"output_tokens\":");

@@ -102,24 +102,16 @@ async fn answer_message(
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedGeneration {
-        view: mut chat,
-        reply,
-        guard,
-    } = started;
+    let StartedGeneration { view: mut chat, reply, guard } = started;
     chat.call_ids = dialect.id_format().call_ids("toolu_");
     let form = MessageFormat::of(dialect.response_detail());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
-        return Ok(prepare::stream_reply_without_keep_alive(
-            app, head, reply, render, guard,
-        ));
+        return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard));
     }
     let body = prepare::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];
-        let called = !chat
-            .released_tool_calls(choice, choice.released_tokens())
-            .is_empty();
+        let called = !chat.released_tool_calls(choice, choice.released_tokens()).is_empty();
         chat.count_parser_run(ToolMode::NonStreaming, called);
         message_json(&chat, form, reply)
     })

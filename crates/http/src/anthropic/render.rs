@@ -36,9 +36,7 @@ pub(super) fn message_json(chat: &ChatView, form: &MessageFormat, reply: &Reply)
     let choice = &reply.choices[0];
     let start = out.len();
     let released = choice.released_tokens();
-    let reasoning = choice
-        .script
-        .channel_text(OutputChannel::Reasoning, released);
+    let reasoning = choice.script.channel_text(OutputChannel::Reasoning, released);
     if !reasoning.is_empty() {
         out.push_str("{\"type\":\"thinking\",\"thinking\":");
         json::write_string(&mut out, &reasoning);
@@ -73,21 +71,13 @@ pub(super) fn message_json(chat: &ChatView, form: &MessageFormat, reply: &Reply)
     json::write_string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
-    let end = MessageEnd {
-        choice,
-        end: end_of_choice(choice),
-        called: !calls.is_empty(),
-    };
+    let end = MessageEnd { choice, end: end_of_choice(choice), called: !calls.is_empty() };
     (form.stop)(&mut out, end, NullMembers::LeftOut);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
-    (form.usage)(
-        &mut out,
-        TokenCounts::of_reply(reply),
-        CachedTokenReporting::of(view),
-    );
+    (form.usage)(&mut out, TokenCounts::of_reply(reply), CachedTokenReporting::of(view));
     end_with_kv_transfer_params(&mut out, chat);
     out
 }
@@ -131,14 +121,7 @@ pub(super) struct MessageStream {
 
 impl MessageStream {
     pub(super) fn new(chat: Box<ChatView>, form: &'static MessageFormat, prompt: u32) -> Self {
-        Self {
-            chat,
-            form,
-            prompt,
-            index: 0,
-            open: None,
-            called: false,
-        }
+        Self { chat, form, prompt, index: 0, open: None, called: false }
     }
 
     fn write_message_start(&self, out: &mut String) {
@@ -150,10 +133,7 @@ impl MessageStream {
         out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":");
         json::write_string(out, &view.model);
         out.push_str(",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
-        let counts = TokenCounts {
-            prompt: self.prompt,
-            ..TokenCounts::default()
-        };
+        let counts = TokenCounts { prompt: self.prompt, ..TokenCounts::default() };
         (self.form.usage)(out, counts, CachedTokenReporting::LeftOut);
         out.push_str("}}\n\n");
     }
@@ -284,10 +264,7 @@ impl StreamRenderer for MessageStream {
 
     fn write_failure(&mut self, out: &mut String) -> bool {
         self.stop_block(out);
-        out.push_str(&error_event(
-            &error::engine_failure_fault(),
-            self.chat.view.version,
-        ));
+        out.push_str(&error_event(&error::engine_failure_fault(), self.chat.view.version));
         true
     }
 
@@ -295,11 +272,7 @@ impl StreamRenderer for MessageStream {
         self.stop_block(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
-        let end = MessageEnd {
-            choice,
-            end: end_of_choice(choice),
-            called: self.called,
-        };
+        let end = MessageEnd { choice, end: end_of_choice(choice), called: self.called };
         (self.form.stop)(out, end, NullMembers::Shown);
         out.push_str("},\"usage\":");
         let cache = CachedTokenReporting::of(&self.chat.view);

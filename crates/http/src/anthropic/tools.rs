@@ -33,11 +33,8 @@ pub(super) fn apply_tool_changes(
     if changes.is_empty() {
         return Ok(tools.map(<[AnthropicTool]>::to_vec));
     }
-    let mut known: IndexMap<String, AnthropicTool> = tools
-        .unwrap_or_default()
-        .iter()
-        .map(|tool| (tool.name.clone(), tool.clone()))
-        .collect();
+    let mut known: IndexMap<String, AnthropicTool> =
+        tools.unwrap_or_default().iter().map(|tool| (tool.name.clone(), tool.clone())).collect();
     let mut removed: Vec<String> = Vec::new();
     for block in changes {
         let addition = block.kind == "tool_addition";
@@ -50,10 +47,7 @@ pub(super) fn apply_tool_changes(
                 name
             }
             None => {
-                let name = change
-                    .get("name")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default();
+                let name = change.get("name").and_then(Value::as_str).unwrap_or_default();
                 let Some(tool) = known.get_mut(name) else {
                     return Err(Fault::bad_request(format!(
                         "{} references tool {}, which is not declared in tools",
@@ -72,12 +66,7 @@ pub(super) fn apply_tool_changes(
             removed.push(name);
         }
     }
-    Ok(Some(
-        known
-            .into_values()
-            .filter(|tool| !removed.contains(&tool.name))
-            .collect(),
-    ))
+    Ok(Some(known.into_values().filter(|tool| !removed.contains(&tool.name)).collect()))
 }
 
 #[cfg(test)]

@@ -44,9 +44,8 @@ pub(super) fn audio_duration_seconds(
             channels: 1,
         })
     };
-    let properties = read_wav_properties(bytes)
-        .or_else(|| read_tagged_properties(bytes))
-        .or_else(nominal);
+    let properties =
+        read_wav_properties(bytes).or_else(|| read_tagged_properties(bytes)).or_else(nominal);
     let Some(AudioProperties { seconds, channels }) = properties else {
         return Err(Fault::bad_request(
             "Invalid or corrupted audio data. Ensure the input is a valid audio or video file \
@@ -78,9 +77,8 @@ pub(super) fn audio_duration_seconds(
 /// Reads duration and channels of a RIFF WAVE file, exact to the sample; a declared size beyond the
 /// end of the file (as in streams) is cut to it.
 fn read_wav_properties(bytes: &[u8]) -> Option<AudioProperties> {
-    let inside = bytes
-        .strip_prefix(b"RIFF")
-        .and_then(|rest| rest.get(4..)?.strip_prefix(b"WAVE"))?;
+    let inside =
+        bytes.strip_prefix(b"RIFF").and_then(|rest| rest.get(4..)?.strip_prefix(b"WAVE"))?;
     let (mut rest, mut format) = (inside, None);
     while rest.len() >= 8 {
         let (head, body) = rest.split_at(8);
@@ -116,15 +114,10 @@ impl WavFormat {
         let (average, frame) = (long(8)?, short(12)?);
         // PCM, float, and either with the extensible header.
         let plain = matches!(tag, 1 | 3 | 0xfffe);
-        let bytes_per_second = if plain {
-            f64::from(rate) * f64::from(frame)
-        } else {
-            f64::from(average)
-        };
-        (bytes_per_second > 0.0 && channels > 0).then_some(Self {
-            channels: channels.into(),
-            bytes_per_second,
-        })
+        let bytes_per_second =
+            if plain { f64::from(rate) * f64::from(frame) } else { f64::from(average) };
+        (bytes_per_second > 0.0 && channels > 0)
+            .then_some(Self { channels: channels.into(), bytes_per_second })
     }
 }
 
@@ -164,10 +157,7 @@ mod tests {
     #[test]
     fn wav_duration_follows_from_its_samples() {
         let seconds = |bytes: &[u8]| read_wav_properties(bytes).map(|m| m.seconds);
-        assert_eq!(
-            seconds(&pcm(8000, 1, 12_345, 24_690)),
-            Some(12_345.0 / 8000.0)
-        );
+        assert_eq!(seconds(&pcm(8000, 1, 12_345, 24_690)), Some(12_345.0 / 8000.0));
         assert_eq!(seconds(&pcm(44_100, 2, 44_100, 176_400)), Some(1.0));
         let endless = pcm(16_000, 1, 8000, u32::MAX);
         assert_eq!(seconds(&endless), Some(0.5));
@@ -175,9 +165,6 @@ mod tests {
             // An incomplete header yields no duration and no panic.
             let _ = read_wav_properties(&endless[..cut]);
         }
-        assert_eq!(
-            read_wav_properties(b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd"),
-            None
-        );
+        assert_eq!(read_wav_properties(b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd"), None);
     }
 }

@@ -123,9 +123,7 @@ fn is_truncated_body(error: &multer::Error) -> bool {
 }
 
 fn too_many_parts(what: &str) -> Fault {
-    starlette_error(&format!(
-        "Too many {what}. Maximum number of {what} is {MAX_FORM_PARTS}."
-    ))
+    starlette_error(&format!("Too many {what}. Maximum number of {what} is {MAX_FORM_PARTS}."))
 }
 
 /// Returns the error of a Starlette exception, a body with `detail` instead of vLLM's error object.

@@ -98,10 +98,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     }
     let clips = split_into_clips(&app.settings.speech.model, seconds);
     let prompts = clip_prompts(app, &request, &clips, key)?;
-    let generation = GenerationRequest {
-        prompts: PromptSource::Ready(prompts),
-        ..generation
-    };
+    let generation = GenerationRequest { prompts: PromptSource::Ready(prompts), ..generation };
     let stream = request.stream;
     let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
@@ -192,11 +189,7 @@ fn check_audio_size(app: &App, audio: &Bytes) -> Result<(), Fault> {
     }
     let megabytes = audio.len() as f64 / f64::from(1 << 20);
     let shown = vllm_sim_python::repr_float(megabytes);
-    Err(Fault::invalid_value(
-        "Maximum file size exceeded",
-        "audio_filesize_mb",
-        shown,
-    ))
+    Err(Fault::invalid_value("Maximum file size exceeded", "audio_filesize_mb", shown))
 }
 
 /// Checks that the model supports the options of a speech request.
@@ -222,14 +215,10 @@ fn check_speech_options(
     };
     if !can {
         let name = response_model_name(app, request, target);
-        return Err(Fault::bad_request(format!(
-            "Currently do not support {format} for {name}"
-        )));
+        return Err(Fault::bad_request(format!("Currently do not support {format} for {name}")));
     }
     if request.stream && ["verbose_json", "diarized_json"].contains(&format) {
-        return Err(Fault::bad_request(format!(
-            "{format} format doesn't support streaming case"
-        )));
+        return Err(Fault::bad_request(format!("{format} format doesn't support streaming case")));
     }
     let to = request.to_language.as_deref().filter(|to| !to.is_empty());
     for language in request.language.as_deref().into_iter().chain(to) {
@@ -251,18 +240,13 @@ async fn read_audio_seconds(app: &App, audio: Bytes) -> Result<f64, Fault> {
     let limits = app.settings.speech;
     let any = app.settings.takes_any_audio;
     let size = audio.len();
-    run_blocking_if_large(size, move || {
-        duration::audio_duration_seconds(&audio, &limits, any)
-    })
-    .await
+    run_blocking_if_large(size, move || duration::audio_duration_seconds(&audio, &limits, any))
+        .await
 }
 
 fn audio_hash(audio: &[u8]) -> u64 {
     let digest = Sha256::digest(audio);
-    digest
-        .iter()
-        .take(8)
-        .fold(0, |key, byte| key << 8 | u64::from(*byte))
+    digest.iter().take(8).fold(0, |key, byte| key << 8 | u64::from(*byte))
 }
 
 /// Splits audio into clips of at most the model's clip length.
@@ -272,16 +256,10 @@ fn split_into_clips(model: &SpeechModelCapabilities, seconds: f64) -> Vec<AudioC
     let mut start = 0.0;
     while seconds - start > longest {
         let length = longest - CLIP_OVERLAP_SECONDS;
-        clips.push(AudioClip {
-            start,
-            seconds: length,
-        });
+        clips.push(AudioClip { start, seconds: length });
         start += length;
     }
-    clips.push(AudioClip {
-        start,
-        seconds: seconds - start,
-    });
+    clips.push(AudioClip { start, seconds: seconds - start });
     clips
 }
 
@@ -302,11 +280,8 @@ fn clip_prompts(
         SpeechTask::Translate => "translate",
     };
     let language = request.language.as_deref().unwrap_or(DETECTED_LANGUAGE);
-    let times = if request.response_format == "verbose_json" {
-        "<|0.00|>"
-    } else {
-        "<|notimestamps|>"
-    };
+    let times =
+        if request.response_format == "verbose_json" { "<|0.00|>" } else { "<|notimestamps|>" };
     let mut before = Vec::new();
     if !request.prompt.is_empty() {
         before.push(special_token_id(tokenizer, "<|startofprev|>"));
@@ -336,9 +311,7 @@ fn clip_prompts(
             tokens.resize(tokens.len() + audio_tokens, placeholder);
         }
         let rules = &app.rules;
-        rules
-            .dialect
-            .check_prompt_ids_length(&rules.limits, tokens.len())?;
+        rules.dialect.check_prompt_ids_length(&rules.limits, tokens.len())?;
         prompts.push(TokenizedPrompt {
             tokens,
             echo: request.prompt.as_str().into(),

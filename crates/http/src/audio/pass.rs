@@ -21,10 +21,7 @@ pub(super) async fn start_audio_sequence(
     request: GenerationRequest,
     prompt: TokenizedPrompt,
 ) -> Result<Reply, Fault> {
-    let params = SamplingParams {
-        temperature: 0.0,
-        ..SamplingParams::default()
-    };
+    let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
     let request = GenerationRequest {
         prompts: PromptSource::Ready(vec![prompt]),
         room: OutputBudget::Context,
@@ -32,9 +29,7 @@ pub(super) async fn start_audio_sequence(
         sampling: Ok(params.into()).into(),
         ..request
     };
-    let generated = app
-        .service
-        .generate(&app.rules, resolved, Box::new(request));
+    let generated = app.service.generate(&app.rules, resolved, Box::new(request));
     let generated = generated.await;
     let generated = generated.map_err(|refused| request_error_fault(app, refused.into_error()))?;
     Ok(generated.reply)

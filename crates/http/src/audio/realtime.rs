@@ -69,17 +69,16 @@ pub(crate) async fn open_realtime(
     let Ok(upgrade) = upgrade else {
         return error::not_found_response();
     };
-    upgrade
-        .max_message_size(MAX_MESSAGE_BYTES)
-        .max_frame_size(MAX_MESSAGE_BYTES)
-        .on_upgrade(move |socket| async move {
+    upgrade.max_message_size(MAX_MESSAGE_BYTES).max_frame_size(MAX_MESSAGE_BYTES).on_upgrade(
+        move |socket| async move {
             let opened = Instant::now();
             app.metrics.socket_opened();
             let metrics = app.metrics.clone();
             let close = RealtimeSession::new(app).run_session(socket).await;
             metrics.socket_closed(opened.elapsed().as_secs_f64());
             tracing::debug!(?close, "realtime connection ended");
-        })
+        },
+    )
 }
 
 #[derive(Debug)]
@@ -366,15 +365,9 @@ impl RealtimeSession {
         let app = &self.app;
         let tokenizer = app.service.generator.tokenizer();
         let order = ["<|im_start|>", "user", "<|audio_start|>"];
-        let mut tokens: Vec<u32> = order
-            .iter()
-            .map(|p| special_token_id(tokenizer, p))
-            .collect();
+        let mut tokens: Vec<u32> = order.iter().map(|p| special_token_id(tokenizer, p)).collect();
         let audio_tokens = (seconds * PROMPT_TOKENS_PER_SECOND).ceil() as usize;
-        tokens.resize(
-            tokens.len() + audio_tokens,
-            special_token_id(tokenizer, "<|audio|>"),
-        );
+        tokens.resize(tokens.len() + audio_tokens, special_token_id(tokenizer, "<|audio|>"));
         let order = ["<|audio_end|>", "<|im_end|>", "<|im_start|>", "assistant"];
         tokens.extend(order.iter().map(|p| special_token_id(tokenizer, p)));
         if utterance.prompt == 0 {
@@ -449,11 +442,7 @@ async fn wait_for_progress(utterance: Option<&Utterance>) {
             return Poll::Ready(());
         }
         choice.register_waker(cx);
-        if due() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
+        if due() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }

@@ -75,16 +75,11 @@ impl Transcript {
             .choices
             .iter()
             .map(|choice| {
-                choice
-                    .script
-                    .channel_text(OutputChannel::Content, choice.released_tokens())
+                choice.script.channel_text(OutputChannel::Content, choice.released_tokens())
             })
             .collect();
         let mut out = String::from("{\"text\":");
-        json::write_string(
-            &mut out,
-            &self.join_clip_texts(texts.iter().map(String::as_str)),
-        );
+        json::write_string(&mut out, &self.join_clip_texts(texts.iter().map(String::as_str)));
         if self.task == SpeechTask::Transcribe {
             self.write_usage(&mut out);
         }
@@ -153,10 +148,7 @@ impl Transcript {
         let mut out = String::from("{\"task\":\"transcribe\",\"duration\":");
         json::write_python_float(&mut out, self.seconds);
         out.push_str(",\"text\":");
-        json::write_string(
-            &mut out,
-            &self.join_clip_texts(segments.iter().map(|s| s.text.trim())),
-        );
+        json::write_string(&mut out, &self.join_clip_texts(segments.iter().map(|s| s.text.trim())));
         out.push_str(",\"segments\":[");
         for (index, segment) in segments.iter().enumerate() {
             if index > 0 {
@@ -183,21 +175,15 @@ impl Transcript {
     /// Returns all sentences of a transcript with their times; sentence ids restart with each clip.
     fn segments(&self, reply: &Reply) -> Vec<TranscriptSegment> {
         let each = reply.choices.iter().zip(&self.clips);
-        each.flat_map(|(choice, clip)| split_clip_sentences(choice, clip))
-            .collect()
+        each.flat_map(|(choice, clip)| split_clip_sentences(choice, clip)).collect()
     }
 }
 
 /// Splits the transcript of a clip into sentences, which divide the duration of the clip in
 /// proportion to their tokens.
 fn split_clip_sentences(choice: &Choice, clip: &AudioClip) -> Vec<TranscriptSegment> {
-    let released = choice
-        .script
-        .tokens()
-        .take(choice.released_tokens() as usize);
-    let tokens: Vec<_> = released
-        .filter(|t| t.channel == OutputChannel::Content)
-        .collect();
+    let released = choice.script.tokens().take(choice.released_tokens() as usize);
+    let tokens: Vec<_> = released.filter(|t| t.channel == OutputChannel::Content).collect();
     let steps = (clip.seconds / TIMESTAMP_STEP_SECONDS).floor();
     let at = |index: usize| {
         let share = index as f64 / tokens.len().max(1) as f64;
@@ -214,9 +200,8 @@ fn split_clip_sentences(choice: &Choice, clip: &AudioClip) -> Vec<TranscriptSegm
         let sentence = &tokens[begun..end];
         // The timestamp token that ends a sentence has a log probability, the one before it has
         // none.
-        let sum: f64 = (begun..=end)
-            .map(|at| f64::from(logprobs::llmd_chosen_logprob(at) as f32))
-            .sum();
+        let sum: f64 =
+            (begun..=end).map(|at| f64::from(logprobs::llmd_chosen_logprob(at) as f32)).sum();
         segments.push(TranscriptSegment {
             id: segments.len(),
             start: at(begun),
@@ -298,16 +283,11 @@ impl SpeechStream {
 
     /// Returns the transcript stream with usage at its end, even if the client did not request it.
     pub(super) fn with_usage(self) -> Self {
-        Self {
-            include_usage: true,
-            ..self
-        }
+        Self { include_usage: true, ..self }
     }
 
     fn write_usage(&self, out: &mut String) {
-        let prompt = self
-            .prompts
-            .get(self.current.min(self.prompts.len().saturating_sub(1)));
+        let prompt = self.prompts.get(self.current.min(self.prompts.len().saturating_sub(1)));
         let prompt = prompt.copied().unwrap_or(0) + self.encoder_frames;
         out.push_str(",\"usage\":{\"prompt_tokens\":");
         json::write_int(out, prompt);
@@ -322,11 +302,7 @@ impl SpeechStream {
     /// ends.
     fn write_available_text(&mut self, out: &mut String) {
         while let Some(pending) = self.pending.get_mut(self.current) {
-            let PendingClipText {
-                text,
-                tokens,
-                finish,
-            } = std::mem::take(pending);
+            let PendingClipText { text, tokens, finish } = std::mem::take(pending);
             self.completion += tokens;
             if text.is_empty() && finish.is_none() {
                 return;

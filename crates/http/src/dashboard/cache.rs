@@ -20,9 +20,7 @@ const MAX_MAP_CELLS: u32 = 240;
 pub(crate) async fn get_kv_blocks(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.rank_engines().iter().zip(first..);
-    let ranks: Vec<Value> = ranks
-        .map(|(engine, rank)| rank_blocks_json(engine, rank))
-        .collect();
+    let ranks: Vec<Value> = ranks.map(|(engine, rank)| rank_blocks_json(engine, rank)).collect();
     ok_json(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 

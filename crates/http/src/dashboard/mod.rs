@@ -87,11 +87,7 @@ mod tests {
 
     #[test]
     fn the_page_is_complete_and_loads_nothing() {
-        let page = DashboardPage {
-            control: true,
-            config: false,
-            replicas: true,
-        };
+        let page = DashboardPage { control: true, config: false, replicas: true };
         let page = page.html();
         assert!(!page.contains("{{"), "a placeholder is left");
         assert!(

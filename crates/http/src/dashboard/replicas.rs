@@ -20,10 +20,7 @@ pub(super) fn has_other_replicas(app: &App) -> bool {
 
 /// Handles `GET /dashboard/summary`: returns the state of this server.
 pub(crate) async fn get_summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    ok_json(&replica_state_json(
-        &app,
-        admin::visible_setting_values(&app, &headers),
-    ))
+    ok_json(&replica_state_json(&app, admin::visible_setting_values(&app, &headers)))
 }
 
 /// Handles `GET /dashboard/replicas`: the state of this server, then of others of its process, then

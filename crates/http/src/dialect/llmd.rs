@@ -96,10 +96,7 @@ impl ApiDialect for Llmd {
         if fault.error_type != ErrorType::BadRequestPhrase {
             return fault;
         }
-        Fault::bad_request(format!(
-            "Failed to read and parse request body, {}",
-            fault.message
-        ))
+        Fault::bad_request(format!("Failed to read and parse request body, {}", fault.message))
     }
 
     fn has_lenient_paths(&self) -> bool {

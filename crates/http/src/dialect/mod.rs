@@ -207,10 +207,7 @@ pub(crate) trait ApiDialect: Dialect {
 
     fn message_error_response(&self, fault: &Fault, version: VllmVersion) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
-        error::add_retry_after(
-            fault,
-            error::json_response(error::status_code(fault.status), body),
-        )
+        error::add_retry_after(fault, error::json_response(error::status_code(fault.status), body))
     }
 
     fn render_format(&self) -> RenderFormat {

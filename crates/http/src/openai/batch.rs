@@ -38,22 +38,14 @@ async fn answer_batch(
 ) -> Result<Response<Body>, Fault> {
     let threshold = transfer::cache_hit_threshold(app, &head.headers, &value);
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
-    let id = prepare::request_id(
-        "chatcmpl-",
-        &head.headers,
-        requests[0].request_id.as_deref(),
-    );
+    let id = prepare::request_id("chatcmpl-", &head.headers, requests[0].request_id.as_deref());
     let resolved = generation::resolve_model(app, head, requests[0].model.as_deref(), Ok(()))?;
     let mut started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await?;
     // vLLM reports only totals for a batch.
     let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
     view.drafts = None;
-    let StartedGeneration {
-        view,
-        reply,
-        guard: _guard,
-    } = started;
+    let StartedGeneration { view, reply, guard: _guard } = started;
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, &head.headers, body))
 }
@@ -79,8 +71,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
     };
     let refuse = |text: &str, parameter: &str| Err(Fault::bad_parameter(text, parameter));
     let truthy = |key: &str| {
-        body.get(key)
-            .is_some_and(|v| vllm_sim_python::PythonValue::of_json(v).is_truthy())
+        body.get(key).is_some_and(|v| vllm_sim_python::PythonValue::of_json(v).is_truthy())
     };
     if truthy("stream") {
         return refuse("Batch chat completions do not support streaming.", "stream");
@@ -107,10 +98,8 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
         _ => return ChatRequest::parse(&Value::Object(body), bounds).map(|one| vec![one]),
     };
     if lists.len() > MAX_CONVERSATIONS {
-        let text = format!(
-            "at most {MAX_CONVERSATIONS} conversations are allowed, got {}",
-            lists.len()
-        );
+        let text =
+            format!("at most {MAX_CONVERSATIONS} conversations are allowed, got {}", lists.len());
         return Err(Fault::bad_parameter(text, "messages"));
     }
     let mut body = body;

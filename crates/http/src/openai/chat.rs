@@ -65,9 +65,7 @@ pub(crate) async fn answer_chat(
     let StartedGeneration { view, reply, guard } = started;
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
-        return Ok(prepare::stream_reply(
-            app, head, reply, render, interval, guard,
-        ));
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard));
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, headers, body))
@@ -105,9 +103,7 @@ pub(crate) async fn start_chats(
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({
             let conversations = requests.iter_mut();
-            conversations
-                .map(|request| chat_conversation(app, request))
-                .collect()
+            conversations.map(|request| chat_conversation(app, request)).collect()
         }),
         ..generation::new_generation_request(app, head, id)
     };
@@ -115,11 +111,7 @@ pub(crate) async fn start_chats(
     let mut view = chat_view(app, &requests[0], last, &generated.facts);
     view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
     view.image = has_image;
-    Ok(StartedGeneration {
-        view,
-        reply: generated.reply,
-        guard,
-    })
+    Ok(StartedGeneration { view, reply: generated.reply, guard })
 }
 
 pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Conversation {
@@ -132,10 +124,7 @@ pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Convers
     }
     Conversation {
         tools: template_tools(app, request),
-        documents: request
-            .documents
-            .as_ref()
-            .and_then(|d| serde_json::to_value(d).ok()),
+        documents: request.documents.as_ref().and_then(|d| serde_json::to_value(d).ok()),
         chat_template: request.chat_template.clone(),
         chat_template_kwargs: kwargs,
         add_generation_prompt: request.add_generation_prompt,
@@ -155,19 +144,14 @@ pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Convers
 fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden = app.settings.parsers.hides_unchosen_tools
         && request.tool_choice == Some(ChatToolChoice::None);
-    let tools = request
-        .tools
-        .as_ref()
-        .filter(|tools| !tools.is_empty() && !hidden)?;
+    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
     Some(tools.iter().map(prepare::tool_json).collect())
 }
 
 /// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`
 /// implies.
 fn prompt_logprob_count(request: &ChatRequest) -> Option<i128> {
-    request
-        .prompt_logprobs
-        .or(request.echo.then_some(request.top_logprobs))
+    request.prompt_logprobs.or(request.echo.then_some(request.top_logprobs))
 }
 
 struct LastMessage {
@@ -186,10 +170,7 @@ impl LastMessage {
             .filter(|m| request.echo && m.role() == role)
             .map(|m| m.all_text())
             .filter(|text| !text.is_empty());
-        Self {
-            role: role.into(),
-            echo: echo.map(Into::into),
-        }
+        Self { role: role.into(), echo: echo.map(Into::into) }
     }
 }
 
@@ -202,9 +183,7 @@ fn chat_view(
 ) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
     let mut view = prepare::response_shape(app, &request.into(), facts);
-    view.weights = request
-        .return_weight_versions
-        .then(|| app.weight_version.load_full());
+    view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
     view.logprobs = request
         .logprobs
         .unwrap_or(false)

@@ -137,9 +137,7 @@ impl ChatView {
         if thinks && self.include_reasoning {
             json::write_string(
                 out,
-                &choice
-                    .script
-                    .channel_text(OutputChannel::Reasoning, released),
+                &choice.script.channel_text(OutputChannel::Reasoning, released),
             );
         } else {
             out.push_str("null");
@@ -199,20 +197,12 @@ impl ChatView {
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
     /// calls that no named tool choice forced.
     fn natural_finish_reason(&self, calls: usize) -> &'static str {
-        if calls > 0 && !self.named {
-            "tool_calls"
-        } else {
-            "stop"
-        }
+        if calls > 0 && !self.named { "tool_calls" } else { "stop" }
     }
 
     /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
     pub(crate) fn count_parser_run(&self, mode: ToolMode, found: bool) {
-        let outcome = if found {
-            ToolOutcome::ToolCall
-        } else {
-            ToolOutcome::NoToolCall
-        };
+        let outcome = if found { ToolOutcome::ToolCall } else { ToolOutcome::NoToolCall };
         if let Some(metrics) = &self.tool_parser {
             metrics.on_tool_parser(mode, outcome, ToolRequest::ChatCompletions, 1);
         }
@@ -229,9 +219,7 @@ impl ChatView {
             .map(|(index, name)| {
                 (
                     name.clone(),
-                    choice
-                        .script
-                        .channel_text(OutputChannel::Call(index as u16), released),
+                    choice.script.channel_text(OutputChannel::Call(index as u16), released),
                 )
             })
             .filter(|(_, arguments)| !arguments.is_empty())
@@ -271,13 +259,7 @@ impl ChatStream {
         let choices_at = head.len();
         head.push_str("{\"index\":0");
         head.push_str(DELTA_START);
-        Self {
-            so_far: vec![ChoiceProgress::default(); choices],
-            chat,
-            head,
-            choices_at,
-            prompt,
-        }
+        Self { so_far: vec![ChoiceProgress::default(); choices], chat, head, choices_at, prompt }
     }
 
     /// Returns the token counts for the usage of a chat chunk: the prompt, and the tokens of this
@@ -295,9 +277,7 @@ impl ChatStream {
     /// chunks have.
     fn end_empty_delta(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
-        self.chat
-            .view
-            .write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
+        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
     }
 
     fn begin_chunk(&self, out: &mut String, index: usize) {
@@ -323,18 +303,12 @@ impl ChatStream {
     ) {
         let view = &self.chat.view;
         out.push_str("},\"logprobs\":");
-        out.push_str(if logprobs.is_empty() {
-            "null"
-        } else {
-            logprobs
-        });
+        out.push_str(if logprobs.is_empty() { "null" } else { logprobs });
         match end {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let stop_word = self
-                    .chat
-                    .natural_finish_reason(self.so_far[step.index].calls);
+                let stop_word = self.chat.natural_finish_reason(self.so_far[step.index].calls);
                 view.write_finish_reason(out, choice, end, stop_word);
             }
         }
@@ -354,11 +328,7 @@ impl ChatStream {
         }
         if new || (end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
-            if end.is_some() {
-                view.write_kv_transfer_params(out)
-            } else {
-                out.push_str("null")
-            }
+            if end.is_some() { view.write_kv_transfer_params(out) } else { out.push_str("null") }
         }
         out.push_str("}\n\n");
     }
@@ -381,10 +351,7 @@ impl ChatStream {
         out.push_str(",\"type\":\"function\",\"index\":");
         json::write_int(out, call);
         out.push_str(",\"function\":{\"name\":");
-        json::write_string(
-            out,
-            choice.script.calls.get(call).map_or("", String::as_str),
-        );
+        json::write_string(out, choice.script.calls.get(call).map_or("", String::as_str));
         out.push_str("}}]");
         true
     }
@@ -423,11 +390,7 @@ impl ChatStream {
                 }
             }
             if let Some(style) = style {
-                let separator = if delta.logprobs.is_empty() {
-                    "{\"content\":["
-                } else {
-                    ","
-                };
+                let separator = if delta.logprobs.is_empty() { "{\"content\":[" } else { "," };
                 delta.logprobs.push_str(separator);
                 let tokenizer = &self.chat.view.tokenizer;
                 with_token_position(&choice.script, (from + index) as usize, |place| {
@@ -454,9 +417,7 @@ impl ChatStream {
 
 impl StreamRenderer for ChatStream {
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::error_events(
-            &error::engine_failure_fault().to_json(),
-        ));
+        out.push_str(&error::error_events(&error::engine_failure_fault().to_json()));
         true
     }
 
@@ -510,9 +471,7 @@ impl StreamRenderer for ChatStream {
         if self.chat.view.include_usage {
             out.push_str(&self.head[..self.choices_at]);
             out.push_str("],");
-            self.chat
-                .view
-                .write_final_usage(out, reply, UsageMembers::Chat);
+            self.chat.view.write_final_usage(out, reply, UsageMembers::Chat);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");
@@ -529,8 +488,7 @@ impl ChatStream {
             return;
         }
         let delta = self.collect_delta(choice, step);
-        self.chat
-            .count_parser_run(ToolMode::Streaming, delta.call.is_some());
+        self.chat.count_parser_run(ToolMode::Streaming, delta.call.is_some());
         let hides = !self.chat.include_reasoning && self.chat.parsed;
         let ids = (self.chat.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
         let logprobs = if hides { "" } else { delta.logprobs.as_str() };
@@ -540,14 +498,7 @@ impl ChatStream {
             out.push_str("\"reasoning\":");
             json::write_string(out, &delta.reasoning);
             let rest = !delta.content.is_empty() || delta.call.is_some();
-            self.end_chunk(
-                out,
-                choice,
-                step,
-                logprobs,
-                ids,
-                if rest { None } else { end.take() },
-            );
+            self.end_chunk(out, choice, step, logprobs, ids, if rest { None } else { end.take() });
             if !rest && step.end.is_some() {
                 return;
             }

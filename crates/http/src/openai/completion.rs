@@ -49,13 +49,8 @@ pub(crate) async fn create_completion(
     if let Some((request, value)) =
         text.and_then(|t| CompletionRequest::parse_long_prompt(t, bounds))
     {
-        return respond_completion(
-            &app,
-            head,
-            &value,
-            ParsedBody::without_model_lookup(request),
-        )
-        .await;
+        return respond_completion(&app, head, &value, ParsedBody::without_model_lookup(request))
+            .await;
     }
     let value = received.parse_dialect_json(&app)?;
     answer_completion(&app, head, &value).await
@@ -112,9 +107,7 @@ async fn respond_completion(
     drop((generated.facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(prepare::stream_reply(
-            app, head, reply, render, interval, guard,
-        ));
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard));
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, headers, body))
@@ -127,11 +120,7 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
         inputs: inputs
             .map(|prompt| match prompt {
                 Asked::Text(text) => PromptInput::Text(text),
-                Asked::Tokens(ids) => PromptInput::Tokens {
-                    ids,
-                    text: None,
-                    media: Vec::new(),
-                },
+                Asked::Tokens(ids) => PromptInput::Tokens { ids, text: None, media: Vec::new() },
             })
             .collect(),
         add_special_tokens: request.add_special_tokens,
@@ -145,9 +134,7 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
 
 fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
     let mut view = prepare::response_shape(app, &request.into(), facts);
-    view.weights = request
-        .return_weight_versions
-        .then(|| app.weight_version.load_full());
+    view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
     view.logprobs = request.logprobs.map(|top| prepare::logprob_count(app, top));
     // vLLM serves beam search on another path, which reports no prompt details.
     view.prompt_details &= !request.use_beam_search;
@@ -156,16 +143,12 @@ fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -
     let tokenizer = app.service.generator.tokenizer();
     let show = |prompt: &TokenizedPrompt| EchoedPrompt {
         ids: prompt.tokens.as_slice().into(),
-        text: tokenizer
-            .decode(&prompt.tokens, SpecialTokens::Without)
-            .into(),
+        text: tokenizer.decode(&prompt.tokens, SpecialTokens::Without).into(),
     };
     CompletionView {
         echo,
         echo_only: echo && request.max_tokens == Some(0),
-        prompt_logprobs: request
-            .prompt_logprobs
-            .map(|top| prepare::logprob_count(app, top)),
+        prompt_logprobs: request.prompt_logprobs.map(|top| prepare::logprob_count(app, top)),
         prompts: shown.then(|| facts.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
         appends_prompt_index: app.dialect.appends_prompt_index(),

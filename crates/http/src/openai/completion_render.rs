@@ -63,16 +63,12 @@ impl CompletionView {
     fn echoed_text(&self, choice: &Choice) -> &str {
         // vLLM returns the prompt's ids instead of its text if token ids are requested.
         let shown = self.echo && !self.view.return_token_ids;
-        self.echoed_prompt(choice)
-            .filter(|_| shown)
-            .map_or("", |p| &p.text)
+        self.echoed_prompt(choice).filter(|_| shown).map_or("", |p| &p.text)
     }
 
     pub(crate) fn body_json(&self, reply: &Reply) -> String {
         let view = &self.view;
-        let mut out = self
-            .shape_for_prompt(0)
-            .response_head_json("text_completion");
+        let mut out = self.shape_for_prompt(0).response_head_json("text_completion");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
@@ -82,11 +78,7 @@ impl CompletionView {
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
         json::write_optional_string(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.write_usage(
-            &mut out,
-            TokenCounts::of_reply(reply),
-            UsageMembers::Completion,
-        );
+        view.write_usage(&mut out, TokenCounts::of_reply(reply), UsageMembers::Completion);
         out.push_str(",\"kv_transfer_params\":");
         view.write_kv_transfer_params(&mut out);
         out.push_str(",\"ec_transfer_params\":");
@@ -98,11 +90,7 @@ impl CompletionView {
     }
 
     fn write_choice(&self, out: &mut String, index: usize, choice: &Choice) {
-        let released = if self.echo_only {
-            0
-        } else {
-            choice.released_tokens()
-        };
+        let released = if self.echo_only { 0 } else { choice.released_tokens() };
         out.push_str("{\"index\":");
         json::write_int(out, index);
         out.push_str(",\"text\":\"");
@@ -128,8 +116,7 @@ impl CompletionView {
             None => out.push_str("null"),
         }
         out.push(',');
-        self.view
-            .write_finish_reason(out, choice, end_of_choice(choice), "stop");
+        self.view.write_finish_reason(out, choice, end_of_choice(choice), "stop");
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids {
             json::write_int_array(
@@ -141,10 +128,7 @@ impl CompletionView {
         }
         out.push_str(",\"prompt_logprobs\":");
         let echo_top = self.view.logprobs.filter(|_| self.echo);
-        match (
-            self.prompt_logprobs.or(echo_top),
-            self.echoed_prompt(choice),
-        ) {
+        match (self.prompt_logprobs.or(echo_top), self.echoed_prompt(choice)) {
             (Some(top), Some(shown)) => {
                 let (view, ids) = (&self.view, &shown.ids);
                 write_prompt_logprobs(out, &view.tokenizer, ids, top, view.distribution);
@@ -152,16 +136,12 @@ impl CompletionView {
             _ => out.push_str("null"),
         }
         out.push_str(",\"prompt_token_ids\":");
-        match self
-            .echoed_prompt(choice)
-            .filter(|_| self.view.return_token_ids)
-        {
+        match self.echoed_prompt(choice).filter(|_| self.view.return_token_ids) {
             Some(shown) => json::write_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
         }
         out.push_str(",\"routed_experts\":null");
-        self.view
-            .write_weight_versions(out, Some(choice.released_tokens()));
+        self.view.write_weight_versions(out, Some(choice.released_tokens()));
         out.push('}');
     }
 
@@ -174,10 +154,7 @@ impl CompletionView {
         let Some(shown) = self.echoed_prompt(choice).filter(|_| self.echo) else {
             return;
         };
-        let style = LogprobStyle {
-            distribution: style.distribution.for_prompt(),
-            ..style
-        };
+        let style = LogprobStyle { distribution: style.distribution.for_prompt(), ..style };
         for_each_prompt_token(&shown.ids, |id, place| match place.position {
             0 => lists.push_first_prompt_token(&self.view.tokenizer, id, place, style),
             _ => lists.push(&self.view.tokenizer, id, place, style),
@@ -199,23 +176,10 @@ impl CompletionStream {
     /// Creates the renderer of a completion stream with `choices` choices; `prompts` holds the
     /// prompt lengths, in tokens.
     pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
-        let ids = if completion.appends_prompt_index {
-            prompts.len()
-        } else {
-            1
-        };
-        let head = |prompt| {
-            completion
-                .shape_for_prompt(prompt)
-                .chunk_head_json("text_completion")
-        };
+        let ids = if completion.appends_prompt_index { prompts.len() } else { 1 };
+        let head = |prompt| completion.shape_for_prompt(prompt).chunk_head_json("text_completion");
         let heads = (0..ids.max(1)).map(head).collect();
-        Self {
-            completion,
-            heads,
-            prompts: prompts.to_vec(),
-            so_far: vec![(0, 0); choices],
-        }
+        Self { completion, heads, prompts: prompts.to_vec(), so_far: vec![(0, 0); choices] }
     }
 
     fn write_chunk(
@@ -251,11 +215,7 @@ impl CompletionStream {
         }
         out.push_str(",\"prompt_token_ids\":");
         let shows_prompt = step.first && (view.return_token_ids || self.completion.echo);
-        match self
-            .completion
-            .echoed_prompt(choice)
-            .filter(|_| shows_prompt)
-        {
+        match self.completion.echoed_prompt(choice).filter(|_| shows_prompt) {
             Some(shown) => json::write_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
         }
@@ -330,9 +290,7 @@ impl StreamRenderer for CompletionStream {
         if self.completion.view.include_usage {
             out.push_str(&self.heads[0]);
             out.push_str("],");
-            self.completion
-                .view
-                .write_final_usage(out, reply, UsageMembers::Completion);
+            self.completion.view.write_final_usage(out, reply, UsageMembers::Completion);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

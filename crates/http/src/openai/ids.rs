@@ -53,20 +53,12 @@ pub(crate) struct ToolCallIds {
 impl ToolCallIds {
     /// Creates a generator of tool-call ids in vLLM's form.
     pub(crate) fn random_hex() -> Self {
-        Self {
-            base: fresh_number(),
-            prefix: "chatcmpl-tool-",
-            decimal: false,
-        }
+        Self { base: fresh_number(), prefix: "chatcmpl-tool-", decimal: false }
     }
 
     /// Creates a generator of tool-call ids in llm-d's form: `prefix` and ten decimal digits.
     pub(crate) fn numbered(prefix: &'static str) -> Self {
-        Self {
-            prefix,
-            decimal: true,
-            ..Self::random_hex()
-        }
+        Self { prefix, decimal: true, ..Self::random_hex() }
     }
 
     pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
@@ -85,10 +77,8 @@ impl ToolCallIds {
 /// Returns a request id: `prefix`, then the id in the header `X-Request-Id`, the id in the body, or
 /// a new one.
 pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
-    let header = headers
-        .get(&names::REQUEST_ID)
-        .and_then(|v| v.to_str().ok())
-        .filter(|v| !v.is_empty());
+    let header =
+        headers.get(&names::REQUEST_ID).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty());
     let given = header.or(body.filter(|v| !v.is_empty()));
     if let Some(given) = given {
         return [prefix, given].concat().into();
@@ -102,8 +92,6 @@ pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) 
             id[prefix.len()..].copy_from_slice(&digits);
             str::from_utf8(id).unwrap_or_default().into()
         }
-        None => [prefix, str::from_utf8(&digits).unwrap_or_default()]
-            .concat()
-            .into(),
+        None => [prefix, str::from_utf8(&digits).unwrap_or_default()].concat().into(),
     }
 }

@@ -38,10 +38,7 @@ impl LogprobSource {
     pub(crate) fn for_prompt(self) -> Self {
         match self {
             Self::ByPosition => self,
-            Self::ByRank { seed, .. } => Self::ByRank {
-                seed,
-                temperature: 1.0,
-            },
+            Self::ByRank { seed, .. } => Self::ByRank { seed, temperature: 1.0 },
         }
     }
 }
@@ -88,14 +85,7 @@ pub(crate) fn for_each_prompt_token(tokens: &[u32], mut then: impl FnMut(u32, To
     let mut context = EMPTY_CONTEXT_HASH;
     for (position, id) in tokens.iter().enumerate() {
         let before = || tokens[position.saturating_sub(MAX_CONTEXT_TOKENS)..position].to_vec();
-        then(
-            *id,
-            TokenPosition {
-                position,
-                context,
-                before: &before,
-            },
-        );
+        then(*id, TokenPosition { position, context, before: &before });
         context = extend_context_hash(context, *id);
     }
 }
@@ -152,11 +142,7 @@ fn llmd_token_logprobs(
     };
     let entry = |rank: usize| TokenLogprob {
         // Each alternative gets its own id, counted down from the highest number.
-        id: if rank == 0 {
-            id
-        } else {
-            u32::MAX - rank as u32
-        },
+        id: if rank == 0 { id } else { u32::MAX - rank as u32 },
         logprob: llmd_chosen_logprob(place.position) - 0.5 * rank as f64,
         rank: rank as u32 + 1,
         text: match rank {
@@ -248,10 +234,7 @@ pub(super) struct CompletionLogprobs {
 
 impl CompletionLogprobs {
     pub(super) fn starting_at(offset: usize) -> Self {
-        Self {
-            offset,
-            ..Self::default()
-        }
+        Self { offset, ..Self::default() }
     }
 
     pub(super) fn next_text_offset(&self) -> usize {
@@ -273,12 +256,7 @@ impl CompletionLogprobs {
 
     fn push_text(&mut self, text: &str) {
         if self.count > 0 {
-            for list in [
-                &mut self.offsets,
-                &mut self.values,
-                &mut self.tokens,
-                &mut self.tops,
-            ] {
+            for list in [&mut self.offsets, &mut self.values, &mut self.tokens, &mut self.tops] {
                 list.push(',');
             }
         }
@@ -316,13 +294,7 @@ impl CompletionLogprobs {
     }
 
     pub(super) fn write(&self, out: &mut String) {
-        let Self {
-            offsets,
-            values,
-            tokens,
-            tops,
-            ..
-        } = self;
+        let Self { offsets, values, tokens, tops, .. } = self;
         out.push_str("{\"text_offset\":[");
         out.push_str(offsets);
         out.push_str("],\"token_logprobs\":[");
@@ -359,10 +331,7 @@ pub(crate) fn write_prompt_logprobs(
             return;
         }
         out.push_str(",{");
-        for (index, entry) in token_logprobs(tokenizer, id, place, style)
-            .iter()
-            .enumerate()
-        {
+        for (index, entry) in token_logprobs(tokenizer, id, place, style).iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }

@@ -22,29 +22,14 @@ pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
             out.push(',');
         }
         let max = Some(app.settings.model.max_model_len);
-        write_model_card(
-            &mut out,
-            &ModelCard {
-                id: name,
-                root,
-                parent: None,
-                max,
-                created,
-            },
-        );
+        write_model_card(&mut out, &ModelCard { id: name, root, parent: None, max, created });
     }
-    let adapter_context = app
-        .dialect
-        .lists_adapter_context()
-        .then_some(app.settings.model.max_model_len);
+    let adapter_context =
+        app.dialect.lists_adapter_context().then_some(app.settings.model.max_model_len);
     for adapter in models.adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed_name());
-        let root = if adapter.path.is_empty() {
-            &adapter.name
-        } else {
-            adapter.path.as_str()
-        };
+        let root = if adapter.path.is_empty() { &adapter.name } else { adapter.path.as_str() };
         write_model_card(
             &mut out,
             &ModelCard {

@@ -56,9 +56,7 @@ impl From<&CompletionRequest> for UsageOptions {
 /// Returns the requested number of log probabilities per token; −1 means the whole vocabulary.
 pub(crate) fn logprob_count(app: &App, asked: i128) -> u32 {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    u32::try_from(asked)
-        .unwrap_or(vocabulary)
-        .min(vocabulary.max(1))
+    u32::try_from(asked).unwrap_or(vocabulary).min(vocabulary.max(1))
 }
 
 /// Returns whether vLLM's tool parser reads the text of a chat: tools are offered and none is
@@ -102,13 +100,7 @@ pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::ChatTool) -> Value
     let mut map = Map::new();
     map.insert("name".into(), function.name.clone().into());
     map.insert("description".into(), function.description.clone().into());
-    map.insert(
-        "parameters".into(),
-        function
-            .parameters
-            .clone()
-            .map_or(Value::Null, Value::Object),
-    );
+    map.insert("parameters".into(), function.parameters.clone().map_or(Value::Null, Value::Object));
     if let Some(strict) = function.strict {
         map.insert("strict".into(), strict.into());
     }
@@ -217,9 +209,7 @@ pub(crate) fn json_response_with_load(
         _ => None,
     };
     if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
-        response
-            .headers_mut()
-            .insert("endpoint-load-metrics", value);
+        response.headers_mut().insert("endpoint-load-metrics", value);
     }
     response
 }

@@ -50,11 +50,8 @@ impl ResponseShape {
         id: u32,
         top: u32,
     ) -> Vec<TokenLogprob> {
-        let style = LogprobStyle {
-            top,
-            as_ids: self.tokens_as_ids,
-            distribution: self.distribution,
-        };
+        let style =
+            LogprobStyle { top, as_ids: self.tokens_as_ids, distribution: self.distribution };
         logprobs::with_token_position(&choice.script, position, |place| {
             logprobs::token_logprobs(&self.tokenizer, id, place, style)
         })
@@ -92,11 +89,7 @@ impl DraftReport {
         let drafted: u64 = steps.iter().map(|step| u64::from(step.0)).sum();
         let accepted: u64 = steps.iter().map(|step| u64::from(step.1)).sum();
         let share = |of: u64| {
-            if of > 0 {
-                accepted as f64 / of as f64
-            } else {
-                0.0
-            }
+            if of > 0 { accepted as f64 / of as f64 } else { 0.0 }
         };
         out.push_str("{\"mean_acceptance_length\":");
         json::write_python_float(out, 1.0 + share(steps.len() as u64));
@@ -140,10 +133,7 @@ pub(crate) struct TokenCounts {
 impl TokenCounts {
     /// Returns the token counts of a finished reply, for `usage`.
     pub(crate) fn of_reply(reply: &Reply) -> Self {
-        let mut counts = Self {
-            prompt: reply.prompt_tokens(),
-            ..Self::default()
-        };
+        let mut counts = Self { prompt: reply.prompt_tokens(), ..Self::default() };
         for choice in &reply.choices {
             counts.completion += choice.released_tokens();
             counts.cached = choice.progress().reused_tokens(counts.prompt);
@@ -161,12 +151,7 @@ pub(crate) fn count_reasoning_tokens(choice: &Choice) -> u32 {
     let reasoning = |t: &vllm_sim_service::generate::OutputToken<'_>| {
         t.channel == vllm_sim_service::generate::OutputChannel::Reasoning
     };
-    choice
-        .script
-        .tokens()
-        .take(released)
-        .filter(reasoning)
-        .count() as u32
+    choice.script.tokens().take(released).filter(reasoning).count() as u32
 }
 
 impl ResponseShape {
@@ -317,14 +302,8 @@ impl ResponseShape {
             ("time_to_first_token_ms", Some(ms(first - scheduled))),
             ("generation_time_ms", Some(generation)),
             ("queue_time_ms", Some(ms(scheduled - progress.arrived))),
-            (
-                "mean_itl_ms",
-                (tokens > 1.0).then(|| generation / (tokens - 1.0)),
-            ),
-            (
-                "tokens_per_second",
-                Some(if busy > 0.0 { tokens / busy } else { 0.0 }),
-            ),
+            ("mean_itl_ms", (tokens > 1.0).then(|| generation / (tokens - 1.0))),
+            ("tokens_per_second", Some(if busy > 0.0 { tokens / busy } else { 0.0 })),
         ];
         let mut separator = '{';
         for (name, value) in members {

@@ -41,12 +41,7 @@ pub(crate) async fn create_classification(
         let _ = write!(out, ",\"num_classes\":{classes}}}");
     };
     let head = list_head_json(&id, &model);
-    Ok(rows::stream_json_rows(
-        head,
-        count,
-        row,
-        list_tail_json(read),
-    ))
+    Ok(rows::stream_json_rows(head, count, row, list_tail_json(read)))
 }
 
 /// Returns the label of a class in the model's `config.json`, else `LABEL_n`.

@@ -21,10 +21,7 @@ use vllm_sim_wire::cohere::{CohereEmbedInput, CohereEmbedRequest};
 
 pub(crate) async fn create_cohere_embeddings(
     State(app): State<Arc<App>>,
-    JsonRequest {
-        head: received,
-        value,
-    }: JsonRequest,
+    JsonRequest { head: received, value }: JsonRequest,
 ) -> HandlerResult {
     let request = CohereEmbedRequest::parse(&value)?;
     pooling_model_name(&app, request.model.as_deref())?;
@@ -37,16 +34,10 @@ pub(crate) async fn create_cohere_embeddings(
     rows::check_float_count(texts.len(), length)?;
     let hashed = app.settings.pooling.embeds_words;
     let tokenizer = app.service.generator.tokenizer();
-    let inputs: Vec<Vec<u32>> = texts
-        .iter()
-        .map(|t| tokenizer.encode(t, SpecialTokens::With))
-        .collect();
+    let inputs: Vec<Vec<u32>> =
+        texts.iter().map(|t| tokenizer.encode(t, SpecialTokens::With)).collect();
     let float = vec!["float".to_owned()];
-    let kinds: IndexSet<String> = request
-        .embedding_types
-        .unwrap_or(float)
-        .into_iter()
-        .collect();
+    let kinds: IndexSet<String> = request.embedding_types.unwrap_or(float).into_iter().collect();
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     let tail = json!({
         "texts": request.texts,
@@ -60,10 +51,7 @@ pub(crate) async fn create_cohere_embeddings(
         "response_type": "embeddings_by_type",
     });
     let mut head = String::from("{\"id\":");
-    json::write_string(
-        &mut head,
-        &pooling_request_id("embd-", &received.headers, None),
-    );
+    json::write_string(&mut head, &pooling_request_id("embd-", &received.headers, None));
     head.push_str(",\"embeddings\":{");
     // The tail continues the object that the head opens.
     let tail = tail.to_string().replacen('{', "},", 1);

@@ -64,20 +64,11 @@ pub(crate) async fn create_embeddings(
         return answer_pooling(&app, headers, &value, request, EMBEDDINGS_ROUTE).await;
     }
     let dialect = app.dialect;
-    let value = dialect.schema_body(
-        Endpoint::Embeddings,
-        Cow::Owned(received.parse_dialect_json(&app)?),
-    )?;
+    let value = dialect
+        .schema_body(Endpoint::Embeddings, Cow::Owned(received.parse_dialect_json(&app)?))?;
     let request = PoolingRequest::parse_embedding(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
-    answer_pooling(
-        &app,
-        &received.head.headers,
-        &value,
-        request,
-        EMBEDDINGS_ROUTE,
-    )
-    .await
+    answer_pooling(&app, &received.head.headers, &value, request, EMBEDDINGS_ROUTE).await
 }
 
 pub(crate) async fn create_pooling(
@@ -97,21 +88,14 @@ async fn answer_pooling(
     request: PoolingRequest,
     route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
-    let guard = app
-        .settings
-        .server
-        .load_tracking
-        .then(|| app.count_server_load());
+    let guard = app.settings.server.load_tracking.then(|| app.count_server_load());
     let model = pooling_model_name(app, request.model.as_deref())?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
     let inputs = tokenize_inputs(app, &request, value).await?;
     let classes = wants_class_scores(app, &request)?;
     if request.embed_dtype != "float32" && request.encoding_format != "float" {
         return Err(Fault::bad_parameter(
-            format!(
-                "embed_dtype {} is not simulated, only float32 is",
-                request.embed_dtype
-            ),
+            format!("embed_dtype {} is not simulated, only float32 is", request.embed_dtype),
             "embed_dtype",
         ));
     }
@@ -139,13 +123,7 @@ async fn answer_pooling(
     if request.encoding_format.starts_with("bytes") {
         let meta = json!({"id": id, "created": unix_now_secs() as u64, "model": &*model});
         let vectors = inputs.iter().map(embed);
-        return Ok(raw_bytes_response(
-            &request,
-            vectors,
-            endianness,
-            meta,
-            usage_json(read),
-        ));
+        return Ok(raw_bytes_response(&request, vectors, endianness, meta, usage_json(read)));
     }
     let base64 = request.encoding_format == "base64";
     let count = inputs.len();
@@ -153,37 +131,23 @@ async fn answer_pooling(
         let vector = embed(&inputs[index]);
         let comma = if index > 0 { "," } else { "" };
         let (object, key) = (route.object, route.key);
-        let _ = write!(
-            out,
-            "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":"
-        );
+        let _ = write!(out, "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":");
         if base64 {
-            json::write_string(
-                out,
-                &STANDARD.encode(vector::vector_bytes(&vector, endianness)),
-            );
+            json::write_string(out, &STANDARD.encode(vector::vector_bytes(&vector, endianness)));
         } else {
             (route.write)(out, &vector);
         }
         out.push('}');
     };
     let head = list_head_json(&id, &model);
-    Ok(rows::stream_json_rows(
-        head,
-        count,
-        row,
-        list_tail_json(read),
-    ))
+    Ok(rows::stream_json_rows(head, count, row, list_tail_json(read)))
 }
 
 /// Returns whether `/pooling` returns class scores instead of vectors; rejects a task that the
 /// server does not run.
 fn wants_class_scores(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     let task = app.settings.pooling.task;
-    let own = matches!(
-        task,
-        ModelTask::Classify | ModelTask::Score | ModelTask::Reward
-    );
+    let own = matches!(task, ModelTask::Classify | ModelTask::Score | ModelTask::Reward);
     let Some(requested) = request.task.as_deref() else {
         return Ok(own);
     };

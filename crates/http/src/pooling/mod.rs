@@ -55,9 +55,7 @@ fn count_in_flight(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
         )));
     }
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
-    app.service
-        .admit_sequences(inputs)
-        .map_err(|error| error::serve_error_fault(&error))
+    app.service.admit_sequences(inputs).map_err(|error| error::serve_error_fault(&error))
 }
 
 fn count_inputs(request: &PoolingRequest) -> usize {
@@ -80,10 +78,7 @@ impl TokenizedInputs {
     /// Creates an empty list for a known number of inputs; a growing list would briefly exist
     /// twice.
     fn with_capacity(inputs: usize) -> Self {
-        Self {
-            tokens: Vec::with_capacity(inputs),
-            ends: Vec::with_capacity(inputs),
-        }
+        Self { tokens: Vec::with_capacity(inputs), ends: Vec::with_capacity(inputs) }
     }
 
     fn push(&mut self, tokens: &[u32]) {
@@ -158,10 +153,7 @@ struct InputTokens {
 
 impl InputTokens {
     fn from_text(ids: Vec<u32>, special: SpecialTokens) -> Self {
-        Self {
-            ids,
-            special: Some(special),
-        }
+        Self { ids, special: Some(special) }
     }
 }
 
@@ -174,10 +166,9 @@ async fn encode_prompt(
         CompletionPrompt::Text(text) => {
             InputTokens::from_text(encode_text(app, text, special).await, special)
         }
-        CompletionPrompt::Tokens(ids) => InputTokens {
-            ids: token_ids::check_prompt_ids(&app.rules.limits, ids)?,
-            special: None,
-        },
+        CompletionPrompt::Tokens(ids) => {
+            InputTokens { ids: token_ids::check_prompt_ids(&app.rules.limits, ids)?, special: None }
+        }
     })
 }
 
@@ -222,17 +213,13 @@ fn fit_to_context(
     request: &PoolingRequest,
     InputTokens { ids, special }: InputTokens,
 ) -> Result<Vec<u32>, Fault> {
-    let keep = request
-        .truncate_prompt_tokens
-        .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    let keep = request.truncate_prompt_tokens.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
     let cut = PromptTruncation {
         keep,
         side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
         special: special == Some(SpecialTokens::With),
     };
-    let RequestRules {
-        limits, dialect, ..
-    } = &app.rules;
+    let RequestRules { limits, dialect, .. } = &app.rules;
     let ids = cut.truncate_tokens(app.service.generator.tokenizer(), limits, ids);
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));

@@ -40,13 +40,8 @@ pub(super) fn stream_json_rows(
     row: impl FnMut(&mut String, usize) + Send + 'static,
     tail: String,
 ) -> Response<Body> {
-    let mut response = Response::new(rows_body(JsonRowWriter {
-        head,
-        row,
-        at: 0,
-        rows,
-        tail: Some(tail),
-    }));
+    let mut response =
+        Response::new(rows_body(JsonRowWriter { head, row, at: 0, rows, tail: Some(tail) }));
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
@@ -116,10 +111,7 @@ mod tests {
         assert_eq!(check_float_count(2048, 8192), Ok(()));
         let text = "The response would have 2049 vectors of 8192 numbers; at most 16777216 \
              numbers are allowed. Send fewer inputs or request fewer dimensions.";
-        assert_eq!(
-            check_float_count(2049, 8192).map_err(|f| f.message),
-            Err(text.to_owned())
-        );
+        assert_eq!(check_float_count(2049, 8192).map_err(|f| f.message), Err(text.to_owned()));
         assert!(check_float_count(usize::MAX, 2).is_err());
     }
 }

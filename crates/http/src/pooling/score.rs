@@ -25,25 +25,16 @@ pub(crate) async fn create_score(
     let model = pooling_model_name(&app, request.model.as_deref())?;
     let (ones, twos) = queries_and_documents(&request);
     if ones.is_empty() {
-        return Err(Fault::bad_request(
-            "At least one text element must be given",
-        ));
+        return Err(Fault::bad_request("At least one text element must be given"));
     }
     if twos.is_empty() {
-        return Err(Fault::bad_request(
-            "At least one text_pair element must be given",
-        ));
+        return Err(Fault::bad_request("At least one text_pair element must be given"));
     }
     if ones.len() != 1 && ones.len() != twos.len() {
-        return Err(Fault::bad_request(
-            "Input lengths must be either 1:1, 1:N or N:N",
-        ));
+        return Err(Fault::bad_request("Input lengths must be either 1:1, 1:N or N:N"));
     }
     let _guard = count_in_flight(&app, twos.len())?;
-    let pairs = twos
-        .iter()
-        .enumerate()
-        .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
+    let pairs = twos.iter().enumerate().map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
     let mut scorer = TextPairScorer::new(&app)?;
     let mut data = Vec::with_capacity(twos.len());
     for (index, (one, two)) in pairs.enumerate() {
@@ -70,9 +61,7 @@ pub(crate) async fn create_rerank(
     let (query, documents) = queries_and_documents(&request);
     let query = query.into_iter().next().unwrap_or_default();
     if documents.is_empty() {
-        return Err(Fault::bad_request(
-            "At least one text_pair element must be given",
-        ));
+        return Err(Fault::bad_request("At least one text_pair element must be given"));
     }
     let _guard = count_in_flight(&app, documents.len())?;
     let mut scorer = TextPairScorer::new(&app)?;
@@ -135,9 +124,7 @@ impl<'a> TextPairScorer<'a> {
         );
         for side in [&one, &two] {
             let rules = &self.app.rules;
-            rules
-                .dialect
-                .check_encoded_length(&rules.limits, side.len())?;
+            rules.dialect.check_encoded_length(&rules.limits, side.len())?;
         }
         let read_before = again && self.dimensions.is_some();
         self.tokens += two.len() + if read_before { 0 } else { one.len() };

@@ -16,10 +16,8 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     let text_tokens: BTreeSet<_> = text.iter().collect();
     let share =
         query_tokens.intersection(&text_tokens).count() as f64 / query_tokens.len().max(1) as f64;
-    let key = query
-        .iter()
-        .chain(text)
-        .fold(0x5c, |key, token| mix_u64_pair(key, u64::from(*token)));
+    let key =
+        query.iter().chain(text).fold(0x5c, |key, token| mix_u64_pair(key, u64::from(*token)));
     let tie_break = (key % 1000) as f64 / 1000.0;
     f64::from((0.02 + 0.93 * share + 0.05 * tie_break) as f32)
 }
@@ -53,11 +51,7 @@ pub(super) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<us
             "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={requested})."
         )));
     }
-    let max = if app.settings.pooling.embeds_like_model {
-        own
-    } else {
-        1_000_000
-    };
+    let max = if app.settings.pooling.embeds_like_model { own } else { 1_000_000 };
     match usize::try_from(requested) {
         Ok(n) if n >= 1 && n <= max => Ok(n),
         Ok(n) if n > max => Err(Fault::bad_parameter(

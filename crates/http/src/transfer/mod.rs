@@ -158,9 +158,7 @@ fn has_transfer_source(
         KvConnector::MoriIo => &["transfer_id"],
         KvConnector::LmCache | KvConnector::LmCacheMp => return false,
     };
-    let missing = needed
-        .iter()
-        .find(|key| params.get(**key).is_none_or(Value::is_null));
+    let missing = needed.iter().find(|key| params.get(**key).is_none_or(Value::is_null));
     if let Some(missing) = missing
         && let Some(requests) = warnings.count_and_select()
     {
@@ -197,13 +195,9 @@ fn prefill_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
 /// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the
 /// request, or the server's setting.
 pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
-    let forced = headers
-        .get(&names::CACHE_HIT_THRESHOLD)
-        .is_some_and(|value| {
-            value
-                .to_str()
-                .is_ok_and(|v| image_output::parse_go_bool(v.trim()) == Some(true))
-        });
+    let forced = headers.get(&names::CACHE_HIT_THRESHOLD).is_some_and(|value| {
+        value.to_str().is_ok_and(|v| image_output::parse_go_bool(v.trim()) == Some(true))
+    });
     if forced {
         // A fraction above 1 always misses.
         return Some(2.0);
@@ -215,9 +209,7 @@ pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Valu
     let global = Some(app.settings.cache.hit_threshold).filter(|share| *share > 0.0);
     // Values outside 0 to 1 are ignored, as in llm-d.
     let requested = request.get("cache_hit_threshold").and_then(Value::as_f64);
-    requested
-        .filter(|share| (0.0..=1.0).contains(share))
-        .or(global)
+    requested.filter(|share| (0.0..=1.0).contains(share)).or(global)
 }
 
 /// Handles `GET /query` of Mooncake's bootstrap server: lists data-parallel ranks and their engine
@@ -226,9 +218,7 @@ pub(crate) async fn query_bootstrap(State(app): State<Arc<App>>) -> Response<Bod
     let parallel = &app.settings.parallel;
     let (first, count) = parallel.local_ranks;
     let own = (first..first + count).map(|rank| (rank, app.engine_id.to_string()));
-    let others = app
-        .dialect
-        .ranks_on_other_ports(parallel.data, first..first + count);
+    let others = app.dialect.ranks_on_other_ports(parallel.data, first..first + count);
     let mut ranks: Vec<(u32, String)> = own.chain(others).collect();
     ranks.sort_unstable();
     let ranks: Map<String, Value> = ranks

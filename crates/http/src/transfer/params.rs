@@ -47,10 +47,7 @@ impl KvTransferParams {
             "remote_port": 1234,
             "tp_size": 1,
         });
-        Self {
-            source: ParamsSource::Fixed(answer.to_string()),
-            prefill_handoff,
-        }
+        Self { source: ParamsSource::Fixed(answer.to_string()), prefill_handoff }
     }
 
     /// Returns the KV transfer parameters of a connector for a prompt of `prompt` tokens; `None` if
@@ -80,10 +77,7 @@ impl KvTransferParams {
             KvConnector::LmCacheMp => ParamsSource::Fixed("{}".to_owned()),
             KvConnector::Mooncake | KvConnector::LmCache => return None,
         };
-        Some(Self {
-            source,
-            prefill_handoff,
-        })
+        Some(Self { source, prefill_handoff })
     }
 
     pub(crate) fn write_json(&self, out: &mut String) {

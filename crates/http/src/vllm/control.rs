@@ -63,22 +63,16 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> HandlerRes
     if app.settings.server.has_lenient_sleep {
         if has_llmd_sleep(&app) {
             let cache = assets.is_empty() || assets.contains(&SleepTag::KvCache);
-            app.service
-                .wake_llmd(cache && app.settings.cache.finds_prefixes);
+            app.service.wake_llmd(cache && app.settings.cache.finds_prefixes);
             set_sleep_metrics(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
         return Ok(app.dialect.operator_route_style().success_response(&done));
     }
-    let awake = time_operation(&app, Operation::Wake, async {
-        app.service.wake_up(&assets)
-    })
-    .await;
+    let awake = time_operation(&app, Operation::Wake, async { app.service.wake_up(&assets) }).await;
     set_sleep_metrics(&app, SleepState::Awake);
     let status = if awake { "awake" } else { "sleeping" };
-    Ok(ok_json(
-        &json!({"status": status, "tags": tags_or_null(&tags)}),
-    ))
+    Ok(ok_json(&json!({"status": status, "tags": tags_or_null(&tags)})))
 }
 
 pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
@@ -133,9 +127,7 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
         true => PrefixCacheReset::Preempt,
         false => PrefixCacheReset::WhenIdle,
     };
-    Ok(ok_json(
-        &json!({"success": app.service.reset_prefix_cache(reset)}),
-    ))
+    Ok(ok_json(&json!({"success": app.service.reset_prefix_cache(reset)})))
 }
 
 /// Handles `POST /reset_mm_cache`: clears the cache of processed media items.
@@ -157,15 +149,10 @@ pub(crate) async fn abort_requests(
     received: RawRequest,
 ) -> HandlerResult {
     let bytes = &received.bytes;
-    let value = if bytes.is_empty() {
-        Value::Null
-    } else {
-        parse_raw_json(bytes, "Invalid JSON format")?
-    };
+    let value =
+        if bytes.is_empty() { Value::Null } else { parse_raw_json(bytes, "Invalid JSON format")? };
     let ids = parse_request_ids(value.get("request_ids"))?;
-    let aborted = app
-        .service
-        .abort_requests(Some(ids.as_slice()).filter(|i| !i.is_empty()));
+    let aborted = app.service.abort_requests(Some(ids.as_slice()).filter(|i| !i.is_empty()));
     Ok(ok_json(&json!({"status": "aborted", "aborted": aborted})))
 }
 
@@ -191,11 +178,7 @@ fn parse_request_ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(ids)) => ids
             .iter()
-            .map(|id| {
-                id.as_str()
-                    .map(str::to_owned)
-                    .ok_or_else(|| http_exception(message))
-            })
+            .map(|id| id.as_str().map(str::to_owned).ok_or_else(|| http_exception(message)))
             .collect(),
         Some(_) => Err(http_exception(message)),
     }
@@ -216,11 +199,7 @@ fn has_llmd_sleep(app: &App) -> bool {
 }
 
 fn tags_or_null(tags: &[String]) -> Value {
-    if tags.is_empty() {
-        Value::Null
-    } else {
-        tags.into()
-    }
+    if tags.is_empty() { Value::Null } else { tags.into() }
 }
 
 fn set_sleep_metrics(app: &App, state: SleepState) {
@@ -249,7 +228,6 @@ pub(super) async fn time_operation<T>(
     app.metrics.operation_started(operation);
     let started = unix_now_secs();
     let done = work.await;
-    app.metrics
-        .operation_ended(operation, (unix_now_secs() - started).max(0.0));
+    app.metrics.operation_ended(operation, (unix_now_secs() - started).max(0.0));
     done
 }

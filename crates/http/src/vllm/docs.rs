@@ -79,10 +79,7 @@ const ROUTES_WITHOUT_JSON: [&str; 7] = [
 /// for unreadable bodies, and errors from outside the handler.
 fn add_error_responses(path: &str, operation: &mut Value) {
     let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
-    let Some(responses) = operation
-        .get_mut("responses")
-        .and_then(Value::as_object_mut)
-    else {
+    let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else {
         return;
     };
     if ROUTES_WITHOUT_JSON.contains(&path)
@@ -130,9 +127,7 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
                 }
             }
         }
-        Value::Array(items) => items
-            .iter()
-            .for_each(|item| collect_schema_references(item, out)),
+        Value::Array(items) => items.iter().for_each(|item| collect_schema_references(item, out)),
         _ => {}
     }
 }

@@ -52,13 +52,8 @@ pub(crate) async fn create_generation(
     if let Some((request, value)) =
         text.and_then(|text| GenerateRequest::parse_long_prompt(text, bounds))
     {
-        return answer_generate(
-            &app,
-            head,
-            &value,
-            ParsedBody::without_model_lookup(request),
-        )
-        .await;
+        return answer_generate(&app, head, &value, ParsedBody::without_model_lookup(request))
+            .await;
     }
     let value = received.parse_dialect_json(&app)?;
     let read = ParsedBody::new(&app, head, Cow::Borrowed(&value))?;
@@ -119,9 +114,7 @@ async fn answer_generate(
     drop((generated.facts, request));
     if stream {
         let render = GenerateStream::new(view);
-        return Ok(prepare::stream_reply(
-            app, head, reply, render, interval, guard,
-        ));
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard));
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, &head.headers, body))
@@ -138,10 +131,7 @@ fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> Ge
         tokens_as_ids: None,
     };
     let mut view = prepare::response_shape(app, &shape, facts);
-    view.logprobs = facts
-        .params
-        .logprobs
-        .map(|top| prepare::logprob_count(app, top));
+    view.logprobs = facts.params.logprobs.map(|top| prepare::logprob_count(app, top));
     GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
@@ -149,10 +139,7 @@ fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> Ge
             Value::Null => None,
             places => Some(places.to_string().into()),
         },
-        prompt_logprobs: facts
-            .params
-            .prompt_logprobs
-            .map(|top| prepare::logprob_count(app, top)),
+        prompt_logprobs: facts.params.prompt_logprobs.map(|top| prepare::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
         form: GenerateReplyFormat::of(app.dialect.response_detail()),
         ec_transfer_params: media::encoder_transfer_params_json(app, &prompt.media),

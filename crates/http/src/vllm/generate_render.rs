@@ -117,21 +117,10 @@ impl GenerateView {
                 out.push(',');
             }
             let mut piece = OutputPiece::default();
-            for token in choice
-                .script
-                .tokens()
-                .take(choice.released_tokens() as usize)
-            {
+            for token in choice.script.tokens().take(choice.released_tokens() as usize) {
                 piece.push_token(token.id, token.text, token.channel);
             }
-            (self.form.choice)(
-                self,
-                out,
-                index,
-                choice,
-                &piece,
-                Some(end_of_choice(choice)),
-            );
+            (self.form.choice)(self, out, index, choice, &piece, Some(end_of_choice(choice)));
         }
         out.push(']');
     }
@@ -205,11 +194,8 @@ impl GenerateView {
     }
 
     fn write_logprobs(&self, out: &mut String, choice: &Choice, piece: &OutputPiece, top: u32) {
-        let style = logprobs::LogprobStyle {
-            top,
-            as_ids: true,
-            distribution: self.view.distribution,
-        };
+        let style =
+            logprobs::LogprobStyle { top, as_ids: true, distribution: self.view.distribution };
         out.push_str("{\"content\":[");
         for (at, id) in piece.ids.iter().enumerate() {
             if at > 0 {
@@ -261,11 +247,7 @@ impl GenerateStream {
     pub(super) fn new(generate: GenerateView) -> Self {
         let mut head = String::from("data: {\"request_id\":");
         json::write_string(&mut head, &generate.view.id);
-        Self {
-            generate,
-            head,
-            shown_prompt: false,
-        }
+        Self { generate, head, shown_prompt: false }
     }
 
     /// Appends the JSON members of a stream chunk before its choices.
@@ -298,10 +280,8 @@ impl GenerateStream {
 
 impl StreamRenderer for GenerateStream {
     fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        let mut piece = OutputPiece {
-            from: (choice.sent - step.tokens) as usize,
-            ..OutputPiece::default()
-        };
+        let mut piece =
+            OutputPiece { from: (choice.sent - step.tokens) as usize, ..OutputPiece::default() };
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;

@@ -115,11 +115,7 @@ pub(crate) async fn collective_rpc(
     received: RawRequest,
 ) -> HandlerResult {
     let value = parse_raw_json(&received.bytes, "JSON decode error: {}")?;
-    if value
-        .get("method")
-        .and_then(Value::as_str)
-        .is_none_or(str::is_empty)
-    {
+    if value.get("method").and_then(Value::as_str).is_none_or(str::is_empty) {
         return Err(http_exception("Missing 'method' in request body"));
     }
     let results = vec![Value::Null; usize::try_from(world_size_with_dp(&app)).unwrap_or(1)];
@@ -135,9 +131,7 @@ pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
     };
     let positive = |value: &Value| value.as_u64().is_some_and(|n| n > 0);
     if !positive(size) {
-        return Err(http_exception(
-            "new_data_parallel_size must be a positive integer",
-        ));
+        return Err(http_exception("new_data_parallel_size must be a positive integer"));
     }
     if !value.get("drain_timeout").is_none_or(positive) {
         return Err(http_exception("drain_timeout must be a positive integer"));

@@ -35,9 +35,7 @@ pub(crate) async fn load_adapter(
     }
     let value = received.parse_fastapi_json()?;
     let name = add_adapter(&app, &value)?;
-    Ok(bare_text_response(format!(
-        "Success: LoRA adapter '{name}' added successfully."
-    )))
+    Ok(bare_text_response(format!("Success: LoRA adapter '{name}' added successfully.")))
 }
 
 /// Loads the LoRA adapter that a request body names, and returns the adapter's name.
@@ -79,9 +77,7 @@ pub(crate) async fn unload_adapter(
     }
     let value = received.parse_fastapi_json()?;
     let name = remove_adapter(&app, &value)?;
-    Ok(bare_text_response(format!(
-        "Success: LoRA adapter '{name}' removed successfully."
-    )))
+    Ok(bare_text_response(format!("Success: LoRA adapter '{name}' removed successfully.")))
 }
 
 /// Runs vLLM's checks before loading a LoRA adapter, in vLLM's order.
@@ -89,11 +85,7 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     request.validate()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
-    if models
-        .served_names()
-        .iter()
-        .any(|served| **served == **name)
-    {
+    if models.served_names().iter().any(|served| **served == **name) {
         return Err(lora::adapter_named_like_base(name));
     }
     if !request.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
@@ -121,8 +113,6 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
 /// Parses the body of a LoRA request regardless of its media type, as llm-d does.
 fn parse_lenient_body(received: &RawRequest, what: &str) -> Result<Value, Fault> {
     serde_json::from_slice(&received.bytes).map_err(|error| {
-        Fault::bad_request(format!(
-            "failed to read and parse {what} lora request body, {error}"
-        ))
+        Fault::bad_request(format!("failed to read and parse {what} lora request body, {error}"))
     })
 }

@@ -38,26 +38,19 @@ pub(crate) async fn apply_fault_tolerance(
             return Err(http_exception(format!("Invalid instruction: '{shown}'.")));
         }
     }
-    if value
-        .get("params")
-        .is_some_and(|params| !params.is_object())
-    {
+    if value.get("params").is_some_and(|params| !params.is_object()) {
         return Err(http_exception("'params' must be an object."));
     }
     let accepted = json!({
         "message": "Request accepted; poll /fault_tolerance/status for updates.",
         "request_id": uuid::Uuid::new_v4().to_string(),
     });
-    Ok(error::json_response(
-        StatusCode::ACCEPTED,
-        accepted.to_string(),
-    ))
+    Ok(error::json_response(StatusCode::ACCEPTED, accepted.to_string()))
 }
 
 pub(crate) async fn fault_tolerance_status(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, count) = app.settings.parallel.local_ranks;
-    let engines: Vec<Value> = (first..first + count)
-        .map(|rank| json!({"id": rank, "status": "healthy"}))
-        .collect();
+    let engines: Vec<Value> =
+        (first..first + count).map(|rank| json!({"id": rank, "status": "healthy"})).collect();
     ok_json(&json!({"schema_version": 1, "total_engines": count, "engines": engines}))
 }

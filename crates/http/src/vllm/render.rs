@@ -83,11 +83,7 @@ pub(crate) async fn render_completions(
             let budget = rendered_output_budget(&app, asked, prompt);
             let params =
                 sampling_params(&app, request.sampling_request(&app.rules.defaults)?, budget)?;
-            let id = if prompts.len() > 1 {
-                format!("{id}-{index}")
-            } else {
-                id.to_string()
-            };
+            let id = if prompts.len() > 1 { format!("{id}-{index}") } else { id.to_string() };
             let sampling = sampling_params_json(&params, collect_extra_args(&value), &value);
             generate_request_json(&app, &value, id, &prompt.tokens, sampling)
         })?);
@@ -128,9 +124,7 @@ async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Respo
     let messages = convert_responses::chat_messages(&request, None)?;
     let mut chat = convert_responses::to_chat_request(&request, &messages)?;
     let prompt = tokenize_conversation(app, chat::chat_conversation(app, &mut chat)).await?;
-    app.rules
-        .limits
-        .check_responses_prompt_tokens(prompt.tokens.len())?;
+    app.rules.limits.check_responses_prompt_tokens(prompt.tokens.len())?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
@@ -176,9 +170,7 @@ async fn tokenize_conversation(
 }
 
 fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.dialect
-        .render_format()
-        .check_model_renders(&generation::resolve_target(app, model)?)
+    app.dialect.render_format().check_model_renders(&generation::resolve_target(app, model)?)
 }
 
 fn render_result(
@@ -187,9 +179,7 @@ fn render_result(
     request: impl FnOnce() -> Result<Value, Fault>,
 ) -> Result<Value, Fault> {
     let features = || (!prompt.media.is_empty()).then(|| media::media_features_json(&prompt.media));
-    app.dialect
-        .render_format()
-        .render_response(&prompt.tokens, features, request)
+    app.dialect.render_format().render_response(&prompt.tokens, features, request)
 }
 
 /// Returns the body of a request to `/inference/v1/generate`, as the render routes return it.
@@ -267,11 +257,7 @@ fn parse_context_json(body: &Value) -> Value {
 }
 
 fn collect_extra_args(body: &Value) -> Option<Map<String, Value>> {
-    let mut args = body
-        .get("vllm_xargs")
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
+    let mut args = body.get("vllm_xargs").and_then(Value::as_object).cloned().unwrap_or_default();
     for key in ["kv_transfer_params", "ec_transfer_params"] {
         if let Some(params) = body.get(key).filter(|params| !params.is_null()) {
             args.insert(key.into(), params.clone());
@@ -341,18 +327,12 @@ fn put_stop_params(out: &mut Map<String, Value>, params: &SamplingParams) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     let stops = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     put("stop", stops.to_vec().into());
-    put(
-        "stop_token_ids",
-        clamped_ints_json(params.stop_token_ids.as_deref().unwrap_or_default()),
-    );
+    put("stop_token_ids", clamped_ints_json(params.stop_token_ids.as_deref().unwrap_or_default()));
     if params.ignore_eos {
         put("ignore_eos", true.into());
     }
     if params.max_tokens != Some(OMITTED_MAX_TOKENS) {
-        put(
-            "max_tokens",
-            params.max_tokens.map_or(Value::Null, clamped_int_json),
-        );
+        put("max_tokens", params.max_tokens.map_or(Value::Null, clamped_int_json));
     }
     if params.min_tokens != 0 {
         put("min_tokens", clamped_int_json(params.min_tokens));
@@ -365,26 +345,16 @@ fn put_output_params(
     extra: Option<Map<String, Value>>,
 ) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
-    for (key, count) in [
-        ("logprobs", params.logprobs),
-        ("prompt_logprobs", params.prompt_logprobs),
-    ] {
+    for (key, count) in [("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)]
+    {
         if let Some(count) = count {
             put(key, clamped_int_json(count));
         }
     }
     for (key, flag, default) in [
         ("skip_special_tokens", params.skip_special_tokens, true),
-        (
-            "spaces_between_special_tokens",
-            params.spaces_between_special_tokens,
-            true,
-        ),
-        (
-            "include_stop_str_in_output",
-            params.include_stop_str_in_output,
-            false,
-        ),
+        ("spaces_between_special_tokens", params.spaces_between_special_tokens, true),
+        ("include_stop_str_in_output", params.include_stop_str_in_output, false),
     ] {
         if flag != default {
             put(key, flag.into());
@@ -408,10 +378,7 @@ fn put_output_params(
     }
     let bad_words = params.bad_words.as_deref().unwrap_or_default();
     put("bad_words", bad_words.to_vec().into());
-    put(
-        "skip_reading_prefix_cache",
-        params.prompt_logprobs.is_some().into(),
-    );
+    put("skip_reading_prefix_cache", params.prompt_logprobs.is_some().into());
 }
 
 fn structured_outputs_json(outputs: &StructuredOutputs) -> Value {
@@ -426,9 +393,6 @@ fn structured_outputs_json(outputs: &StructuredOutputs) -> Value {
     put("choice", outputs.choice.clone().map(Value::from));
     put("grammar", outputs.grammar.clone().map(Value::from));
     put("json_object", outputs.json_object.map(Value::from));
-    put(
-        "structural_tag",
-        outputs.structural_tag.clone().map(Value::from),
-    );
+    put("structural_tag", outputs.structural_tag.clone().map(Value::from));
     Value::Object(out)
 }

@@ -28,9 +28,7 @@ pub(crate) async fn create_generative_scoring(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = GenerativeScoringRequest::parse(&value)?;
-    let resolved = app
-        .service
-        .resolve_model(&app.rules, request.model.as_deref());
+    let resolved = app.service.resolve_model(&app.rules, request.model.as_deref());
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
     let shown = app.service.models.name_in_responses(resolved.target());
     check_scoring_request(&app, &request)?;
@@ -45,11 +43,8 @@ pub(crate) async fn create_generative_scoring(
         .collect();
     let items = prompts.len();
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    let id = prepare::request_id(
-        "generative-scoring-",
-        &head.headers,
-        request.request_id.as_deref(),
-    );
+    let id =
+        prepare::request_id("generative-scoring-", &head.headers, request.request_id.as_deref());
     // vLLM generates one token per item, so items queue, count in metrics and use the prefix cache.
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
@@ -101,10 +96,7 @@ fn item_prompts(
             false => [query.clone(), item].concat(),
         };
         tokens.truncate(most);
-        Ok(TokenizedPrompt {
-            tokens,
-            ..TokenizedPrompt::default()
-        })
+        Ok(TokenizedPrompt { tokens, ..TokenizedPrompt::default() })
     };
     items.map(prompt).collect()
 }

@@ -24,14 +24,7 @@ pub(crate) async fn init_weight_transfer(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weight transfer initialized";
-    run_weight_operation(
-        app,
-        received,
-        Operation::WeightsInit,
-        Some("init_info"),
-        message,
-    )
-    .await
+    run_weight_operation(app, received, Operation::WeightsInit, Some("init_info"), message).await
 }
 
 pub(crate) async fn shutdown_weight_transfer(
@@ -63,14 +56,8 @@ pub(crate) async fn update_weights(
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Weights updated";
-    run_weight_operation(
-        app,
-        received,
-        Operation::WeightsUpdate,
-        Some("update_info"),
-        message,
-    )
-    .await
+    run_weight_operation(app, received, Operation::WeightsUpdate, Some("update_info"), message)
+        .await
 }
 
 pub(crate) async fn finish_weight_update(
@@ -93,11 +80,8 @@ pub(crate) async fn set_weight_version(
     if request.abort_all_requests {
         app.service.abort_requests(None);
     }
-    app.weight_version
-        .store(Arc::new(request.new_version.clone()));
-    Ok(ok_json(
-        &json!({"success": true, "new_version": request.new_version}),
-    ))
+    app.weight_version.store(Arc::new(request.new_version.clone()));
+    Ok(ok_json(&json!({"success": true, "new_version": request.new_version})))
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.

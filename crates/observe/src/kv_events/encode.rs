@@ -77,11 +77,7 @@ pub fn encode_kv_event_batch(
     for event in events {
         push_event(event, encoding, &mut shown);
     }
-    let batch = KvEventBatch {
-        ts,
-        events: &shown,
-        data_parallel_rank: rank,
-    };
+    let batch = KvEventBatch { ts, events: &shown, data_parallel_rank: rank };
     batch.encode(encoding.format)
 }
 
@@ -98,10 +94,7 @@ pub fn is_kv_event(event: &SchedulerEvent) -> bool {
 
 pub(super) fn is_host_memory_event(event: &SchedulerEvent) -> bool {
     let changes = |event: &HostCacheEvent| {
-        matches!(
-            event,
-            HostCacheEvent::Stored { .. } | HostCacheEvent::Removed { .. }
-        )
+        matches!(event, HostCacheEvent::Stored { .. } | HostCacheEvent::Removed { .. })
     };
     matches!(event, SchedulerEvent::Host(event) if changes(event))
 }
@@ -129,13 +122,7 @@ fn push_event<'a>(
         // llm-d's formats have no groups.
         SchedulerEvent::Group(_) if encoding.format != KvEventFormat::Vllm => {}
         SchedulerEvent::Group(event) => match &**event {
-            LayerGroupCacheEvent::Stored {
-                group,
-                plan,
-                from,
-                to,
-                kept,
-            } => {
+            LayerGroupCacheEvent::Stored { group, plan, from, to, kept } => {
                 let event = block_stored_event(plan, *from, *to, hashes);
                 let hash = |&i: &u32| {
                     let i = i as usize;
@@ -176,35 +163,33 @@ fn push_host_memory_event<'a>(
         HostDetail::Names | HostDetail::Tokens => StorageMedium::Cpu,
     };
     match event {
-        HostCacheEvent::Stored {
-            plan,
-            chunks,
-            blocks_per_chunk: size,
-        } => shown.extend(chunks.iter().map(|&(group, chunk)| {
-            let (from, to) = (chunk * size, (chunk + 1) * size);
-            let kind = groups.attention_kind_of_group(group);
-            let mut event = block_stored_event(plan, from, to, hashes);
-            (event.medium, event.group, event.kind) = (medium, group, Some(kind));
-            if detail != HostDetail::Local {
-                event.extra_keys = None;
-            }
-            // vLLM never describes chunks of sparse groups.
-            let is_sparse = matches!(kind, AttentionKind::Window(_) | AttentionKind::Mamba);
-            if detail == HostDetail::Names || (detail == HostDetail::Tokens && is_sparse) {
-                let last = event.block_hashes.len().saturating_sub(1);
-                event.block_hashes.drain(..last);
-                event = BlockStored {
-                    parent_block_hash: None,
-                    token_ids: &[],
-                    block_size: 0,
-                    lora_id: None,
-                    lora_name: None,
-                    kind: None,
-                    ..event
-                };
-            }
-            KvEvent::BlockStored(event)
-        })),
+        HostCacheEvent::Stored { plan, chunks, blocks_per_chunk: size } => {
+            shown.extend(chunks.iter().map(|&(group, chunk)| {
+                let (from, to) = (chunk * size, (chunk + 1) * size);
+                let kind = groups.attention_kind_of_group(group);
+                let mut event = block_stored_event(plan, from, to, hashes);
+                (event.medium, event.group, event.kind) = (medium, group, Some(kind));
+                if detail != HostDetail::Local {
+                    event.extra_keys = None;
+                }
+                // vLLM never describes chunks of sparse groups.
+                let is_sparse = matches!(kind, AttentionKind::Window(_) | AttentionKind::Mamba);
+                if detail == HostDetail::Names || (detail == HostDetail::Tokens && is_sparse) {
+                    let last = event.block_hashes.len().saturating_sub(1);
+                    event.block_hashes.drain(..last);
+                    event = BlockStored {
+                        parent_block_hash: None,
+                        token_ids: &[],
+                        block_size: 0,
+                        lora_id: None,
+                        lora_name: None,
+                        kind: None,
+                        ..event
+                    };
+                }
+                KvEvent::BlockStored(event)
+            }))
+        }
         HostCacheEvent::Removed { keys } => {
             let mut numbers: Vec<u32> = keys.iter().map(|(group, ..)| *group).collect();
             numbers.sort_unstable();
@@ -280,10 +265,7 @@ mod tests {
 
     fn events() -> Vec<SchedulerEvent> {
         let text = |text: &str| ExtraKey::Text(text.into());
-        let img = |offset| ExtraKey::Media {
-            identifier: "img".into(),
-            offset,
-        };
+        let img = |offset| ExtraKey::Media { identifier: "img".into(), offset };
         let adapted = BlockPlan {
             keys: vec![BlockKey(7), BlockKey(1 << 40)],
             tokens: vec![1, 200, 300, 70_000],
@@ -301,36 +283,19 @@ mod tests {
             block_size: 2,
             ..BlockPlan::default()
         };
-        let stored = |plan, from, to| SchedulerEvent::Stored {
-            plan: Arc::new(plan),
-            from,
-            to,
-        };
+        let stored = |plan, from, to| SchedulerEvent::Stored { plan: Arc::new(plan), from, to };
         vec![
             SchedulerEvent::Cleared,
-            SchedulerEvent::Step {
-                prompt_tokens: 1,
-                output_tokens: 1,
-            },
-            SchedulerEvent::Removed {
-                keys: vec![(BlockKey(200), None)],
-            },
+            SchedulerEvent::Step { prompt_tokens: 1, output_tokens: 1 },
+            SchedulerEvent::Removed { keys: vec![(BlockKey(200), None)] },
             stored(adapted, 0, 2),
             stored(plain, 1, 2),
         ]
     }
 
     fn encoded(format: KvEventFormat, rank: u32) -> String {
-        let encoding = KvEventEncoding {
-            format,
-            ..KvEventEncoding::default()
-        };
-        hex(&encode_kv_event_batch(
-            &events(),
-            1_700_000_000.5,
-            rank,
-            encoding,
-        ))
+        let encoding = KvEventEncoding { format, ..KvEventEncoding::default() };
+        hex(&encode_kv_event_batch(&events(), 1_700_000_000.5, rank, encoding))
     }
 
     // The expected bytes come from msgspec 0.22 (vLLM) and vmihailenco/msgpack 5.4.1 (llm-d).
@@ -394,14 +359,8 @@ mod tests {
             ..BlockPlan::default()
         };
         let events = [
-            SchedulerEvent::Removed {
-                keys: vec![(BlockKey(3), Some(counting))],
-            },
-            SchedulerEvent::Stored {
-                plan: Arc::new(plan),
-                from: 1,
-                to: 2,
-            },
+            SchedulerEvent::Removed { keys: vec![(BlockKey(3), Some(counting))] },
+            SchedulerEvent::Stored { plan: Arc::new(plan), from: 1, to: 2 },
         ];
         let encoded = |len| {
             let encoding = KvEventEncoding {
@@ -427,22 +386,9 @@ mod tests {
 
     #[test]
     fn a_plan_without_tokens_still_has_its_hashes() {
-        let plan = BlockPlan {
-            keys: vec![BlockKey(5)],
-            block_size: 16,
-            ..BlockPlan::default()
-        };
-        let event = SchedulerEvent::Stored {
-            plan: Arc::new(plan),
-            from: 0,
-            to: 1,
-        };
-        let bytes = hex(&encode_kv_event_batch(
-            &[event],
-            0.0,
-            0,
-            KvEventEncoding::default(),
-        ));
+        let plan = BlockPlan { keys: vec![BlockKey(5)], block_size: 16, ..BlockPlan::default() };
+        let event = SchedulerEvent::Stored { plan: Arc::new(plan), from: 0, to: 1 };
+        let bytes = hex(&encode_kv_event_batch(&[event], 0.0, 0, KvEventEncoding::default()));
         assert!(bytes.contains("ac626c6f636b5f6861736865739105"));
         assert!(bytes.contains("a9746f6b656e5f69647390aa"));
     }
@@ -467,13 +413,8 @@ mod tests {
         ];
         let shown = |host| {
             let mut shown = Vec::new();
-            let encoding = KvEventEncoding {
-                host,
-                ..KvEventEncoding::default()
-            };
-            events
-                .iter()
-                .for_each(|event| push_event(event, encoding, &mut shown));
+            let encoding = KvEventEncoding { host, ..KvEventEncoding::default() };
+            events.iter().for_each(|event| push_event(event, encoding, &mut shown));
             let written = |event: &KvEvent<'_>| match event {
                 KvEvent::BlockStored(e) => format!(
                     "{:?} after {:?}, {:?} of {}, {:?}, {:?}, {}",
@@ -506,10 +447,7 @@ mod tests {
             "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, Some([None, None]), LocalCpu, true"
         );
         let bytes = |host| {
-            let encoding = KvEventEncoding {
-                host,
-                ..KvEventEncoding::default()
-            };
+            let encoding = KvEventEncoding { host, ..KvEventEncoding::default() };
             hex(&encode_kv_event_batch(&events[..1], 0.0, 0, encoding))
         };
         // Maps with 9 and 12 entries; `medium` is `CPU`.
@@ -528,11 +466,7 @@ mod tests {
             ..BlockPlan::default()
         });
         let events = [
-            SchedulerEvent::Stored {
-                plan: Arc::clone(&plan),
-                from: 1,
-                to: 4,
-            },
+            SchedulerEvent::Stored { plan: Arc::clone(&plan), from: 1, to: 4 },
             SchedulerEvent::Group(Box::new(LayerGroupCacheEvent::Stored {
                 group: 0,
                 plan,
@@ -550,23 +484,15 @@ mod tests {
             main_kind: AttentionKind::Full,
             sparse_kind: AttentionKind::Window(128),
         };
-        let encoding = |format| KvEventEncoding {
-            format,
-            groups,
-            ..KvEventEncoding::default()
-        };
+        let encoding = |format| KvEventEncoding { format, groups, ..KvEventEncoding::default() };
         let mut shown = Vec::new();
         events
             .iter()
             .for_each(|event| push_event(event, encoding(KvEventFormat::Vllm), &mut shown));
         let written = |event: &KvEvent<'_>| match event {
-            KvEvent::BlockStored(e) => format!(
-                "{} {:?} {:?} {}",
-                e.group,
-                e.kind,
-                e.block_hashes,
-                e.token_ids.len()
-            ),
+            KvEvent::BlockStored(e) => {
+                format!("{} {:?} {:?} {}", e.group, e.kind, e.block_hashes, e.token_ids.len())
+            }
             KvEvent::BlockRemoved(hashes, _, group) => format!("{group} -{hashes:?}"),
             KvEvent::AllBlocksCleared => String::new(),
         };
@@ -580,20 +506,13 @@ mod tests {
             ]
         );
         // `group_idx` 0, `kv_cache_spec_kind` and `kv_cache_spec_sliding_window` 128.
-        let bytes = hex(&encode_kv_event_batch(
-            &events[1..2],
-            0.0,
-            0,
-            encoding(KvEventFormat::Vllm),
-        ));
+        let bytes =
+            hex(&encode_kv_event_batch(&events[1..2], 0.0, 0, encoding(KvEventFormat::Vllm)));
         let kind = "a967726f75705f69647800b26b765f63616368655f737065635f6b696e64\
                     ae736c6964696e675f77696e646f77bc6b765f63616368655f737065635f736c6964696e67\
                     5f77696e646f77cc80";
         assert!(bytes.contains(kind), "{bytes}");
         let llmd = encode_kv_event_batch(&events[1..], 0.0, 0, encoding(KvEventFormat::LlmdArray));
-        assert_eq!(
-            llmd,
-            encode_kv_event_batch(&[], 0.0, 0, KvEventEncoding::default())
-        );
+        assert_eq!(llmd, encode_kv_event_batch(&[], 0.0, 0, KvEventEncoding::default()));
     }
 }

@@ -40,20 +40,12 @@ pub fn for_rank(endpoint: &str, rank: u32) -> Result<String, EndpointPortError> 
     if !endpoint.starts_with("tcp://") {
         return Ok(format!("{endpoint}_dp{rank}"));
     }
-    let fail = |why| EndpointPortError {
-        endpoint: endpoint.to_owned(),
-        rank,
-        why,
-    };
-    let (host, port) = endpoint
-        .rsplit_once(':')
-        .ok_or_else(|| fail("it has no port"))?;
+    let fail = |why| EndpointPortError { endpoint: endpoint.to_owned(), rank, why };
+    let (host, port) = endpoint.rsplit_once(':').ok_or_else(|| fail("it has no port"))?;
     if port == "*" || port == "0" {
         return Ok(endpoint.to_owned());
     }
-    let port: u16 = port
-        .parse()
-        .map_err(|_| fail("it does not end in a port (0 to 65535)"))?;
+    let port: u16 = port.parse().map_err(|_| fail("it does not end in a port (0 to 65535)"))?;
     let moved = u32::from(port).saturating_add(rank);
     let moved = u16::try_from(moved).map_err(|_| fail("that port would be above 65535"))?;
     Ok(format!("{host}:{moved}"))
@@ -65,17 +57,8 @@ mod tests {
 
     #[test]
     fn only_wildcard_and_ipc_endpoints_bind() {
-        let bound = [
-            "tcp://*:5557",
-            "tcp://[::]:5557",
-            "ipc:///tmp/kv",
-            "inproc://kv",
-        ];
-        let connected = [
-            "tcp://127.0.0.1:5557",
-            "tcp://0.0.0.0:5557",
-            "tcp://router:1",
-        ];
+        let bound = ["tcp://*:5557", "tcp://[::]:5557", "ipc:///tmp/kv", "inproc://kv"];
+        let connected = ["tcp://127.0.0.1:5557", "tcp://0.0.0.0:5557", "tcp://router:1"];
         assert!(bound.iter().all(|e| is_bind_endpoint(e)));
         assert!(!connected.iter().any(|e| is_bind_endpoint(e)));
     }

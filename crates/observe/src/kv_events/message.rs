@@ -234,10 +234,7 @@ impl KvEvent<'_> {
             Self::BlockStored(event) => {
                 w.write_array_header(9);
                 w.write_str("BlockStored");
-                w.write_array(
-                    &event.block_hashes,
-                    MsgpackWriter::write_fixed_width_block_hash,
-                );
+                w.write_array(&event.block_hashes, MsgpackWriter::write_fixed_width_block_hash);
                 w.write_fixed_width_block_hash(
                     event.parent_block_hash.unwrap_or(BlockHash::Int(0)),
                 );
@@ -264,18 +261,12 @@ impl KvEvent<'_> {
         match self {
             Self::BlockStored(event) => {
                 let extra_keys = event.llmd_extra_keys_per_block();
-                let more = [
-                    event.lora_id.is_some(),
-                    event.lora_name.is_some(),
-                    extra_keys.is_some(),
-                ];
+                let more =
+                    [event.lora_id.is_some(), event.lora_name.is_some(), extra_keys.is_some()];
                 w.write_map_header(6 + more.into_iter().filter(|there| *there).count());
                 w.write_map_entry("type", |w| w.write_str("BlockStored"));
                 w.write_map_entry("block_hashes", |w| {
-                    w.write_array(
-                        &event.block_hashes,
-                        MsgpackWriter::write_fixed_width_block_hash,
-                    )
+                    w.write_array(&event.block_hashes, MsgpackWriter::write_fixed_width_block_hash)
                 });
                 let parent = event.parent_block_hash;
                 w.write_map_entry("parent_block_hash", |w| {
@@ -359,9 +350,6 @@ mod tests {
         };
         let digest = Sha256::digest(batch.encode(KvEventFormat::Vllm));
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(
-            hex,
-            "5f4b4995dc784459ea291540cdb05ff4bd3e9971585e7f50b939090c40e946a7"
-        );
+        assert_eq!(hex, "5f4b4995dc784459ea291540cdb05ff4bd3e9971585e7f50b939090c40e946a7");
     }
 }

@@ -143,9 +143,7 @@ impl MsgpackWriter {
         self.write_array_header(blocks.len());
         for keys in blocks {
             let keys = Some(keys).filter(|keys| !keys.is_empty());
-            self.write_option(keys, |w, keys| {
-                w.write_array(keys, MsgpackWriter::write_str)
-            });
+            self.write_option(keys, |w, keys| w.write_array(keys, MsgpackWriter::write_str));
         }
     }
 

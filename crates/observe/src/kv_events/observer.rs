@@ -18,19 +18,13 @@ pub struct KvEventObserver {
 impl KvEventObserver {
     /// Creates an observer that passes KV cache events to `publisher`.
     pub fn new(publisher: KvEventPublisher, steps: bool) -> Self {
-        Self {
-            publisher,
-            batch: Vec::new(),
-            steps,
-        }
+        Self { publisher, batch: Vec::new(), steps }
     }
 
     fn publish_step_events(&mut self) {
         if !self.batch.is_empty() {
-            self.publisher.publish(
-                std::mem::take(&mut self.batch),
-                vllm_sim_engine::driver::unix_now_secs(),
-            );
+            self.publisher
+                .publish(std::mem::take(&mut self.batch), vllm_sim_engine::driver::unix_now_secs());
         }
     }
 }

@@ -120,12 +120,9 @@ impl KvEventPublisher {
         let (socket, endpoint) = open_pub(&context, &config)?;
         let buffer = Arc::new(ReplayBuffer::new(config.buffer_steps));
         let replay = match &config.replay_endpoint {
-            Some(at) => Some(ReplaySocket::start(
-                &context,
-                at,
-                &config.topic,
-                Arc::clone(&buffer),
-            )?),
+            Some(at) => {
+                Some(ReplaySocket::start(&context, at, &config.topic, Arc::clone(&buffer))?)
+            }
             None => None,
         };
         let queue = Arc::new(BatchQueue::new(config.max_queue_size));
@@ -145,14 +142,7 @@ impl KvEventPublisher {
             let queue = Arc::clone(&queue);
             move || sender.run(&queue)
         })?;
-        Ok(Self {
-            queue,
-            loss,
-            dropped: AtomicU64::new(0),
-            thread: Some(thread),
-            replay,
-            endpoint,
-        })
+        Ok(Self { queue, loss, dropped: AtomicU64::new(0), thread: Some(thread), replay, endpoint })
     }
 
     /// Queues a batch of events without waiting; events that do not concern the KV cache are
@@ -167,10 +157,7 @@ impl KvEventPublisher {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(
-                endpoint = self.endpoint,
-                "KV events are dropped: the queue is full"
-            );
+            tracing::warn!(endpoint = self.endpoint, "KV events are dropped: the queue is full");
         }
     }
 
@@ -299,10 +286,7 @@ impl PublisherThread {
 
     /// Sends pending events when `deadline` has passed or the queue is closed; returns the next
     /// deadline.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an edge: real time bounds how long events wait"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "an edge: real time bounds how long events wait")]
     fn send_collected_if_due(
         &mut self,
         deadline: Option<Instant>,

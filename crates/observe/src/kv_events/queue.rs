@@ -40,11 +40,7 @@ pub(super) struct TakenBatches {
 
 impl BatchQueue {
     pub(super) fn new(bound: usize) -> Self {
-        Self {
-            state: Mutex::default(),
-            filled: Condvar::new(),
-            bound: bound.max(1),
-        }
+        Self { state: Mutex::default(), filled: Condvar::new(), bound: bound.max(1) }
     }
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
@@ -55,12 +51,7 @@ impl BatchQueue {
             return false;
         }
         let lost = std::mem::take(&mut state.lost);
-        state.batches.push_back(QueuedBatch {
-            events,
-            ts,
-            lost,
-            withheld,
-        });
+        state.batches.push_back(QueuedBatch { events, ts, lost, withheld });
         drop(state);
         self.filled.notify_one();
         true
@@ -80,10 +71,7 @@ impl BatchQueue {
                 }
             }
         }
-        TakenBatches {
-            batches: std::mem::take(&mut state.batches),
-            closed: state.closed,
-        }
+        TakenBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
     }
 
     pub(super) fn close(&self) {
@@ -99,9 +87,7 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_the_next_batch_counts_the_drops() {
         let queue = BatchQueue::new(2);
-        let pushed: Vec<bool> = (0..5)
-            .map(|i| queue.push(vec![], f64::from(i), false))
-            .collect();
+        let pushed: Vec<bool> = (0..5).map(|i| queue.push(vec![], f64::from(i), false)).collect();
         assert_eq!(pushed, [true, true, false, false, false]);
         let first = queue.wait_for_batches(None);
         queue.push(vec![], 5.0, false);

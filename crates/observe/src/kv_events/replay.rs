@@ -31,10 +31,7 @@ pub(super) struct ReplayBuffer {
 
 impl ReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            batches: Mutex::default(),
-            capacity,
-        }
+        Self { batches: Mutex::default(), capacity }
     }
 
     pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
@@ -56,10 +53,7 @@ impl ReplayBuffer {
         let batches = self.batches.lock();
         let start = batches.partition_point(|(sequence, _)| *sequence < from);
         let found = batches.range(start..).take(n);
-        found
-            .take_while(|(sequence, _)| *sequence < end)
-            .cloned()
-            .collect()
+        found.take_while(|(sequence, _)| *sequence < end).cloned().collect()
     }
 }
 
@@ -96,11 +90,7 @@ impl ReplaySocket {
             let stop = Arc::clone(&stop);
             move || server.run(&stop)
         })?;
-        Ok(Self {
-            endpoint,
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Self { endpoint, stop, thread: Some(thread) })
     }
 
     pub(super) fn endpoint(&self) -> &str {
@@ -190,10 +180,7 @@ impl ReplayServer {
         let client = self
             .clients
             .entry(identity)
-            .or_insert_with(|| ReplayClient {
-                answers: VecDeque::new(),
-                stuck: None,
-            });
+            .or_insert_with(|| ReplayClient { answers: VecDeque::new(), stuck: None });
         if client.answers.len() < MAX_REPLAY_REQUESTS_PER_CLIENT {
             let next = parse_sequence_number(&start);
             let end = self.buffer.end_sequence();
@@ -270,13 +257,12 @@ impl ReplayClient {
 
 /// Parses a big-endian sequence number of any length; saturates on overflow.
 fn parse_sequence_number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0u64, |n, &byte| {
-        if n >> 56 == 0 {
-            n << 8 | u64::from(byte)
-        } else {
-            u64::MAX
-        }
-    })
+    bytes.iter().fold(
+        0u64,
+        |n, &byte| {
+            if n >> 56 == 0 { n << 8 | u64::from(byte) } else { u64::MAX }
+        },
+    )
 }
 
 #[cfg(test)]
@@ -290,11 +276,7 @@ mod tests {
             buffer.push(sequence, [sequence as u8].as_slice().into());
         }
         let sequences = |from, end, n| -> Vec<u64> {
-            buffer
-                .messages_in_range(from, end, n)
-                .into_iter()
-                .map(|(s, _)| s)
-                .collect()
+            buffer.messages_in_range(from, end, n).into_iter().map(|(s, _)| s).collect()
         };
         assert_eq!(buffer.end_sequence(), 6);
         assert_eq!(sequences(0, 6, 9), [1, 4, 5]);
@@ -309,9 +291,6 @@ mod tests {
         assert_eq!(parse_sequence_number(&[0, 0, 1, 2]), 258);
         assert_eq!(parse_sequence_number(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 7]), 7);
         assert_eq!(parse_sequence_number(&[0xff; 8]), u64::MAX);
-        assert_eq!(
-            parse_sequence_number(&[1, 0, 0, 0, 0, 0, 0, 0, 0]),
-            u64::MAX
-        );
+        assert_eq!(parse_sequence_number(&[1, 0, 0, 0, 0, 0, 0, 0, 0]), u64::MAX);
     }
 }

@@ -35,22 +35,14 @@ fn config(endpoint: &str) -> PublisherConfig {
 }
 
 fn with_replay(buffer_steps: usize) -> PublisherConfig {
-    PublisherConfig {
-        replay_endpoint: Some(ANY_PORT.to_owned()),
-        buffer_steps,
-        ..config(ANY_PORT)
-    }
+    PublisherConfig { replay_endpoint: Some(ANY_PORT.to_owned()), buffer_steps, ..config(ANY_PORT) }
 }
 
 type Message = (Vec<u8>, u64, Vec<u8>);
 
 fn message(frames: Vec<Vec<u8>>) -> Message {
     let [topic, sequence, payload] = <[Vec<u8>; 3]>::try_from(frames).expect("three frames");
-    (
-        topic,
-        u64::from_be_bytes(sequence.try_into().expect("eight bytes")),
-        payload,
-    )
+    (topic, u64::from_be_bytes(sequence.try_into().expect("eight bytes")), payload)
 }
 
 struct Subscriber(zmq::Socket);
@@ -100,9 +92,7 @@ impl Dealer {
         socket.set_linger(0).unwrap();
         socket.set_rcvhwm(1).unwrap();
         socket.set_rcvbuf(4096).unwrap();
-        socket
-            .connect(publisher.replay_endpoint().unwrap())
-            .unwrap();
+        socket.connect(publisher.replay_endpoint().unwrap()).unwrap();
         Self(socket)
     }
 
@@ -149,10 +139,7 @@ fn a_bound_publisher_sends_topic_sequence_and_payload() {
     let batches: Vec<Vec<SchedulerEvent>> = (0..5).map(|key| vec![stored(key)]).collect();
     // Events that do not concern the cache are ignored, and an empty batch sends nothing.
     publisher.publish(vec![], 1.0);
-    let step = SchedulerEvent::Step {
-        prompt_tokens: 1,
-        output_tokens: 0,
-    };
+    let step = SchedulerEvent::Step { prompt_tokens: 1, output_tokens: 0 };
     publisher.publish(vec![step], 1.0);
     for batch in &batches {
         publisher.publish(batch.clone(), 1.5);
@@ -218,15 +205,10 @@ fn sized_batches_are_sent_when_full_or_old() {
             events,
             3.0,
             2,
-            KvEventEncoding {
-                format: KvEventFormat::LlmdArray,
-                ..KvEventEncoding::default()
-            },
+            KvEventEncoding { format: KvEventFormat::LlmdArray, ..KvEventEncoding::default() },
         )
     };
-    let removed = |key| SchedulerEvent::Removed {
-        keys: vec![(BlockKey(key), None)],
-    };
+    let removed = |key| SchedulerEvent::Removed { keys: vec![(BlockKey(key), None)] };
     let start = |events, every| {
         let publisher = KvEventPublisher::start(sized(events, every)).unwrap();
         let subscriber = Subscriber::new();
@@ -237,9 +219,7 @@ fn sized_batches_are_sent_when_full_or_old() {
     // Full, counted in blocks: three of four events are sent, the fourth after its maximum wait.
     let (publisher, subscriber) = start(3, Duration::from_millis(50));
     subscriber.attach_sized(&publisher, 1, 3);
-    let pair = SchedulerEvent::Removed {
-        keys: vec![(BlockKey(2), None), (BlockKey(3), None)],
-    };
+    let pair = SchedulerEvent::Removed { keys: vec![(BlockKey(2), None), (BlockKey(3), None)] };
     publisher.publish(vec![stored(1), pair, stored(4)], 3.0);
     let (full, old) = (subscriber.next(), subscriber.next());
     assert_eq!(full.2, encoded(&[stored(1), removed(2), removed(3)]));
@@ -263,9 +243,8 @@ fn replay_sends_the_batches_that_are_still_kept() {
     let dealer = Dealer::new(&publisher);
     wait_for(&dealer, 10);
     let payload = |key| encode_kv_event_batch(&[stored(key)], 1.0, 0, KvEventEncoding::default());
-    let expected: Vec<Message> = (6..10)
-        .map(|key| (b"kv@pod@model".to_vec(), key, payload(key)))
-        .collect();
+    let expected: Vec<Message> =
+        (6..10).map(|key| (b"kv@pod@model".to_vec(), key, payload(key))).collect();
     assert_eq!(dealer.replay(0), expected);
     assert_eq!(dealer.replay(8), expected[2..]);
     assert_eq!(dealer.replay(10), []);
@@ -297,9 +276,8 @@ fn slow_replay_client_delays_no_other() {
     // More than the socket buffers can hold.
     const BATCHES: u64 = 3000;
     let publisher = KvEventPublisher::start(with_replay(BATCHES as usize)).unwrap();
-    let big = || SchedulerEvent::Removed {
-        keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
-    };
+    let big =
+        || SchedulerEvent::Removed { keys: (0..250).map(|key| (BlockKey(key), None)).collect() };
     for _ in 0..BATCHES {
         publisher.publish(vec![big()], 1.0);
     }
@@ -328,10 +306,7 @@ fn slow_replay_client_delays_no_other() {
 #[test]
 fn absent_subscriber_does_not_block_publisher() {
     // A port that was free a moment ago has no listener.
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let publisher = KvEventPublisher::start(config(&format!("tcp://{free}"))).unwrap();
     for key in 0..20_000 {
         publisher.publish(vec![stored(key)], 0.0);
@@ -342,19 +317,15 @@ fn absent_subscriber_does_not_block_publisher() {
 
 #[test]
 fn slow_subscriber_does_not_block_publisher() {
-    let publisher = KvEventPublisher::start(PublisherConfig {
-        hwm: 10,
-        ..with_replay(10)
-    })
-    .unwrap();
+    let publisher =
+        KvEventPublisher::start(PublisherConfig { hwm: 10, ..with_replay(10) }).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.set_rcvhwm(1).unwrap();
     subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     // The buffer may get its last batches after the subscriber.
     let made = subscriber.attach(&publisher, 0);
-    let big = || SchedulerEvent::Removed {
-        keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
-    };
+    let big =
+        || SchedulerEvent::Removed { keys: (0..250).map(|key| (BlockKey(key), None)).collect() };
     let dealer = Dealer::new(&publisher);
     for _ in 0..5000 {
         publisher.publish(vec![big()], 0.0);
@@ -376,13 +347,8 @@ fn endpoint_in_use_error_names_endpoint() {
         error.to_string(),
         format!("KV events, replay_endpoint {at:?}: cannot bind: Address already in use")
     );
-    let error = KvEventPublisher::start(config("tcp://*:nothing"))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.starts_with("KV events, endpoint \"tcp://*:nothing\": cannot bind: "),
-        "{error}"
-    );
+    let error = KvEventPublisher::start(config("tcp://*:nothing")).unwrap_err().to_string();
+    assert!(error.starts_with("KV events, endpoint \"tcp://*:nothing\": cannot bind: "), "{error}");
 }
 
 #[test]

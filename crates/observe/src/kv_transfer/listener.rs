@@ -52,10 +52,7 @@ impl BlockReadListener {
                 }
             }
         })?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 

@@ -31,12 +31,7 @@ struct BlockLife {
 impl BlockLifetime {
     /// Creates an observer that samples the fraction `share` of prefix-cache blocks, above 0.
     pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
-        Self {
-            metrics,
-            share,
-            stored: 0,
-            lives: HashMap::new(),
-        }
+        Self { metrics, share, stored: 0, lives: HashMap::new() }
     }
 
     fn is_followed(&mut self) -> bool {
@@ -52,8 +47,7 @@ impl BlockLifetime {
         let seconds = |since: SimTime| (at - since).as_secs_f64();
         let gaps = life.accesses.iter().zip(life.accesses.iter().skip(1));
         let gaps: Vec<f64> = gaps.map(|(a, b)| (*b - *a).as_secs_f64()).collect();
-        self.metrics
-            .on_block_evicted(seconds(life.born), seconds(life.used), &gaps);
+        self.metrics.on_block_evicted(seconds(life.born), seconds(life.used), &gaps);
     }
 }
 
@@ -89,11 +83,7 @@ impl EngineObserver for BlockLifetime {
                 let range = *from as usize..(*to as usize).min(plan.keys.len());
                 for key in plan.keys.get(range).unwrap_or_default() {
                     if self.is_followed() {
-                        let life = BlockLife {
-                            born: at,
-                            used: at,
-                            accesses: VecDeque::new(),
-                        };
+                        let life = BlockLife { born: at, used: at, accesses: VecDeque::new() };
                         self.lives.insert(*key, life);
                     }
                 }

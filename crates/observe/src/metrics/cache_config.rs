@@ -87,47 +87,25 @@ impl CacheConfig {
         let blocks = u64::from(self.num_gpu_blocks) * u64::from(self.data_parallel_size);
         let (tokens, concurrency) = self.capacity();
         let changing = [
-            (
-                "block_size",
-                (self.block_size / self.context_ranks.max(1)).to_string(),
-            ),
+            ("block_size", (self.block_size / self.context_ranks.max(1)).to_string()),
             ("cache_dtype", self.cache_dtype.clone()),
-            (
-                "effective_attention_block_size",
-                self.block_size.to_string(),
-            ),
+            ("effective_attention_block_size", self.block_size.to_string()),
             ("enable_prefix_caching", truth(self.enable_prefix_caching)),
             ("gpu_memory_utilization", float(self.gpu_memory_utilization)),
             ("kv_cache_max_concurrency", float(concurrency)),
             ("kv_cache_memory_bytes", option(self.kv_cache_memory_bytes)),
             ("kv_cache_size_tokens", tokens.to_string()),
-            (
-                "kv_offloading_backend",
-                self.kv_offloading_backend.to_owned(),
-            ),
+            ("kv_offloading_backend", self.kv_offloading_backend.to_owned()),
             (
                 "kv_offloading_size",
-                self.kv_offloading_size
-                    .map_or_else(|| "None".to_owned(), float),
+                self.kv_offloading_size.map_or_else(|| "None".to_owned(), float),
             ),
             ("num_gpu_blocks", blocks.to_string()),
-            (
-                "num_gpu_blocks_override",
-                option(self.num_gpu_blocks_override),
-            ),
-            (
-                "prefix_cache_retention_interval",
-                option(self.retention_interval),
-            ),
-            (
-                "prefix_caching_hash_algo",
-                self.prefix_caching_hash_algo.clone(),
-            ),
+            ("num_gpu_blocks_override", option(self.num_gpu_blocks_override)),
+            ("prefix_cache_retention_interval", option(self.retention_interval)),
+            ("prefix_caching_hash_algo", self.prefix_caching_hash_algo.clone()),
             ("sliding_window", option(self.sliding_window)),
-            (
-                "user_specified_block_size",
-                truth(self.user_specified_block_size),
-            ),
+            ("user_specified_block_size", truth(self.user_specified_block_size)),
         ];
         let newer = self
             .names_simple_cpu_offload

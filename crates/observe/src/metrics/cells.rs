@@ -179,11 +179,7 @@ impl RequestTimeCells {
 impl BlockResidencyCells {
     fn new() -> Self {
         let lifetimes = || histogram(buckets::KV_CACHE_RESIDENCY);
-        Self {
-            lifetime: lifetimes(),
-            idle: lifetimes(),
-            reuse_gap: lifetimes(),
-        }
+        Self { lifetime: lifetimes(), idle: lifetimes(), reuse_gap: lifetimes() }
     }
 }
 
@@ -279,8 +275,7 @@ impl EngineFamilies<'_> {
         for<'v> Value: From<&'v Arc<T>>,
     {
         let each = self.each.iter();
-        each.map(|(labels, cells)| Series::new(labels.clone(), pick(cells)))
-            .collect()
+        each.map(|(labels, cells)| Series::new(labels.clone(), pick(cells))).collect()
     }
 
     /// Returns one series per value of `label` and engine; engines vary fastest, as in vLLM.
@@ -309,18 +304,14 @@ impl EngineFamilies<'_> {
         pick: impl Fn(&EngineCells) -> &Arc<Histogram>,
     ) {
         let each = self.each.iter();
-        let series: Vec<_> = each
-            .map(|(labels, cells)| (labels.clone(), pick(cells).clone()))
-            .collect();
+        let series: Vec<_> =
+            each.map(|(labels, cells)| (labels.clone(), pick(cells).clone())).collect();
         page.histogram(desc, &series);
     }
 
     pub(super) fn register(&self, page: &mut PageBuilder, rejections: &[Series]) {
         self.register_spec_decode(page);
-        for (i, desc) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES]
-            .into_iter()
-            .enumerate()
-        {
+        for (i, desc) in [f::FLOPS, f::READ_BYTES, f::WRITE_BYTES].into_iter().enumerate() {
             page.counter(desc, self.one(|c| &c.work[i]));
         }
         if self.settings.nixl {
@@ -403,10 +394,7 @@ impl EngineFamilies<'_> {
     fn register_counters(&self, page: &mut PageBuilder) {
         page.counter(f::PREFIX_QUERIES, self.one(|c| &c.lookups.prefix_queries));
         page.counter(f::PREFIX_HITS, self.one(|c| &c.lookups.prefix_hits));
-        page.counter(
-            f::EXTERNAL_QUERIES,
-            self.one(|c| &c.lookups.external_queries),
-        );
+        page.counter(f::EXTERNAL_QUERIES, self.one(|c| &c.lookups.external_queries));
         page.counter(f::EXTERNAL_HITS, self.one(|c| &c.lookups.external_hits));
         page.counter(f::MM_QUERIES, self.one(|c| &c.lookups.mm_queries));
         page.counter(f::MM_HITS, self.one(|c| &c.lookups.mm_hits));
@@ -427,10 +415,7 @@ impl EngineFamilies<'_> {
                     labels = labels.with("finish_reason", reason);
                 }
                 let shown = (i >= VLLM_REASONS).then(|| cells.success_shown[i].clone());
-                success.push(Series {
-                    shown,
-                    ..Series::new(labels, &cells.success[i])
-                });
+                success.push(Series { shown, ..Series::new(labels, &cells.success[i]) });
             }
         }
         page.counter(f::SUCCESS, success);
@@ -438,13 +423,9 @@ impl EngineFamilies<'_> {
 
     fn register_histograms(&self, page: &mut PageBuilder) {
         self.histogram(page, f::REQUEST_PROMPT_TOKENS, |c| &c.sizes.prompt_tokens);
-        self.histogram(page, f::REQUEST_GENERATION_TOKENS, |c| {
-            &c.sizes.generation_tokens
-        });
+        self.histogram(page, f::REQUEST_GENERATION_TOKENS, |c| &c.sizes.generation_tokens);
         self.histogram(page, f::ITERATION_TOKENS, |c| &c.iteration_tokens);
-        self.histogram(page, f::MAX_GENERATION_TOKENS, |c| {
-            &c.sizes.max_generation_tokens
-        });
+        self.histogram(page, f::MAX_GENERATION_TOKENS, |c| &c.sizes.max_generation_tokens);
         self.histogram(page, f::PARAMS_N, |c| &c.sizes.params_n);
         self.histogram(page, f::PARAMS_MAX_TOKENS, |c| &c.sizes.params_max_tokens);
         self.histogram(page, f::TTFT, |c| &c.times.ttft);
@@ -466,31 +447,21 @@ impl EngineFamilies<'_> {
 
     pub(super) fn register_old_names(&self, page: &mut PageBuilder) {
         page.gauge(f::OLD_GPU_CACHE_USAGE, &self.one(|c| &c.kv_usage));
-        page.counter(
-            f::OLD_GPU_PREFIX_QUERIES,
-            self.one(|c| &c.lookups.prefix_queries),
-        );
+        page.counter(f::OLD_GPU_PREFIX_QUERIES, self.one(|c| &c.lookups.prefix_queries));
         page.counter(f::OLD_GPU_PREFIX_HITS, self.one(|c| &c.lookups.prefix_hits));
         let rate: Vec<_> = self
             .each
             .iter()
             .map(|(labels, c)| {
-                let rate = Value::Ratio(
-                    c.lookups.prefix_hits.clone(),
-                    c.lookups.prefix_queries.clone(),
-                );
+                let rate =
+                    Value::Ratio(c.lookups.prefix_hits.clone(), c.lookups.prefix_queries.clone());
                 Series::new(labels.clone(), rate)
             })
             .collect();
         page.gauge(f::OLD_GPU_PREFIX_HIT_RATE, &rate);
-        page.counter(
-            f::OLD_PREFIX_QUERIES,
-            self.one(|c| &c.lookups.prefix_queries),
-        );
+        page.counter(f::OLD_PREFIX_QUERIES, self.one(|c| &c.lookups.prefix_queries));
         page.counter(f::OLD_PREFIX_HITS, self.one(|c| &c.lookups.prefix_hits));
         self.histogram(page, f::OLD_TPOT, |c| &c.times.itl);
-        self.histogram(page, f::OLD_MAX_GENERATION_TOKENS, |c| {
-            &c.sizes.max_generation_tokens
-        });
+        self.histogram(page, f::OLD_MAX_GENERATION_TOKENS, |c| &c.sizes.max_generation_tokens);
     }
 }

@@ -162,11 +162,7 @@ impl EngineMetrics {
             rejections,
             lora: LoraWriter::new(lora),
             compat: settings.compat,
-            external_tier: if settings.nixl {
-                TIER_P2P
-            } else {
-                TIER_EXTERNAL
-            },
+            external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
             has_host: settings.offload.is_some(),
             clock: settings.clock,
             recent: Recent::new(),
@@ -207,10 +203,7 @@ impl EngineMetrics {
     }
 
     pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
-        self.cells
-            .times
-            .itl
-            .observe_times_exclusive(itl_s, times.into());
+        self.cells.times.itl.observe_times_exclusive(itl_s, times.into());
         self.recent.itl.add(itl_s, times);
     }
 
@@ -231,9 +224,7 @@ impl EngineMetrics {
         c.cached_by_source[TIER_DEVICE].add_exclusive(u64::from(hits));
         if ext_queries > 0 {
             self.recent.external.add(ext_queries, ext_hits);
-            c.lookups
-                .external_queries
-                .add_exclusive(u64::from(ext_queries));
+            c.lookups.external_queries.add_exclusive(u64::from(ext_queries));
             c.lookups.external_hits.add_exclusive(u64::from(ext_hits));
             let tier = match self.has_host && !remote {
                 true => TIER_HOST,
@@ -270,22 +261,14 @@ impl EngineMetrics {
         if reason >= VLLM_REASONS {
             c.success_shown[reason].show((self.clock)());
         }
-        c.sizes
-            .prompt_tokens
-            .observe_exclusive(f64::from(f.prompt_tokens));
-        c.sizes
-            .generation_tokens
-            .observe_exclusive(f64::from(f.output_tokens));
+        c.sizes.prompt_tokens.observe_exclusive(f64::from(f.prompt_tokens));
+        c.sizes.generation_tokens.observe_exclusive(f64::from(f.output_tokens));
         let llmd = self.compat == Compat::Llmd;
         if f.limited || !llmd {
-            c.sizes
-                .params_max_tokens
-                .observe_exclusive(f64::from(f.max_tokens));
+            c.sizes.params_max_tokens.observe_exclusive(f64::from(f.max_tokens));
         }
         if llmd {
-            c.sizes
-                .max_generation_tokens
-                .observe_exclusive(f64::from(f.output_tokens));
+            c.sizes.max_generation_tokens.observe_exclusive(f64::from(f.output_tokens));
         }
         let gaps = f.output_tokens.saturating_sub(1);
         c.times.tpot.observe_exclusive(match gaps {
@@ -297,13 +280,9 @@ impl EngineMetrics {
         c.times.inference.observe_exclusive(f.inference_s);
         c.times.prefill.observe_exclusive(f.prefill_s);
         c.times.decode.observe_exclusive(f.decode_s);
-        c.sizes
-            .preemptions
-            .observe_exclusive(f64::from(f.preemptions));
+        c.sizes.preemptions.observe_exclusive(f64::from(f.preemptions));
         let computed = f.prompt_tokens.saturating_sub(f.cached);
-        c.sizes
-            .prefill_computed
-            .observe_exclusive(f64::from(computed));
+        c.sizes.prefill_computed.observe_exclusive(f64::from(computed));
     }
 
     /// Records the end of a request with `n` choices, of which the longest has `longest_output`
@@ -314,10 +293,7 @@ impl EngineMetrics {
         self.cells.sizes.params_n.observe_exclusive(f64::from(n));
         if self.compat == Compat::Vllm {
             let longest = f64::from(longest_output);
-            self.cells
-                .sizes
-                .max_generation_tokens
-                .observe_exclusive(longest);
+            self.cells.sizes.max_generation_tokens.observe_exclusive(longest);
         }
     }
 

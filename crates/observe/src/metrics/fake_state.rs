@@ -11,13 +11,8 @@ use super::fake::{FakeGauge, FakeMetrics};
 use super::lora::LoraInfo;
 use super::settings::Clock;
 
-const FAKE_REASONS: [&str; 5] = [
-    "stop",
-    "length",
-    "tool_calls",
-    "remote_decode",
-    "cache_threshold",
-];
+const FAKE_REASONS: [&str; 5] =
+    ["stop", "length", "tool_calls", "remote_decode", "cache_threshold"];
 
 pub(super) struct FakeState {
     /// Metric cells on `/metrics`, one set per engine; only fake metrics write them.
@@ -38,13 +33,7 @@ impl FakeState {
         lora: Arc<LoraInfo>,
         clock: Clock,
     ) -> Self {
-        let state = Self {
-            engines,
-            lora,
-            refresh,
-            clock,
-            gauges: Mutex::default(),
-        };
+        let state = Self { engines, lora, refresh, clock, gauges: Mutex::default() };
         let mut initial = fake.clone();
         initial.loras.get_or_insert_default();
         state.update(&initial);
@@ -54,11 +43,7 @@ impl FakeState {
     pub(super) fn update(&self, update: &FakeMetrics) {
         let at = (self.clock)();
         let mut gauges = self.gauges.lock();
-        let updated = [
-            update.running_requests,
-            update.waiting_requests,
-            update.kv_cache_usage,
-        ];
+        let updated = [update.running_requests, update.waiting_requests, update.kv_cache_usage];
         for (kept, new) in gauges.iter_mut().zip(updated) {
             if let Some(gauge) = new {
                 *kept = Some((gauge, at));
@@ -70,10 +55,8 @@ impl FakeState {
         }
         self.move_gauges(&gauges, at);
         if let Some(loras) = &update.loras {
-            let mut series: Vec<_> = loras
-                .iter()
-                .map(|l| (l.running.clone(), l.waiting.clone(), l.timestamp))
-                .collect();
+            let mut series: Vec<_> =
+                loras.iter().map(|l| (l.running.clone(), l.waiting.clone(), l.timestamp)).collect();
             if series.is_empty() {
                 series.push((String::new(), String::new(), at.trunc()));
             }
@@ -113,10 +96,7 @@ fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
         (&u.ttft_buckets_values, &cells.times.ttft),
         (&u.tpot_buckets_values, &cells.times.itl),
         (&u.request_params_max_tokens, &cells.sizes.params_max_tokens),
-        (
-            &u.request_max_generation_tokens,
-            &cells.sizes.max_generation_tokens,
-        ),
+        (&u.request_max_generation_tokens, &cells.sizes.max_generation_tokens),
         (&u.e2erl_buckets_values, &cells.times.e2e),
         (&u.queue_time_buckets_values, &cells.times.queue),
         (&u.inf_time_buckets_values, &cells.times.inference),
@@ -127,17 +107,11 @@ fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
         replace(cell, counts.as_deref());
     }
     apply_tokens(
-        (
-            &cells.sizes.prompt_tokens,
-            u.request_prompt_tokens.as_deref(),
-        ),
+        (&cells.sizes.prompt_tokens, u.request_prompt_tokens.as_deref()),
         (&cells.prompt_tokens, u.total_prompt_tokens),
     );
     apply_tokens(
-        (
-            &cells.sizes.generation_tokens,
-            u.request_generation_tokens.as_deref(),
-        ),
+        (&cells.sizes.generation_tokens, u.request_generation_tokens.as_deref()),
         (&cells.generation_tokens, u.total_generation_tokens),
     );
     if let Some(n) = u.prefix_cache_queries {

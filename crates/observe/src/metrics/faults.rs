@@ -21,19 +21,13 @@ impl FaultMetrics {
             "Number of injected faults that took effect on a client.",
         );
         let faults = IntCounterVec::new(faults, &["kind", "scenario", "phase"]).expect(CONSTANT);
-        let phase = Opts::new(
-            "vllm_sim_scenario_phase",
-            "1 for the active phase of the running scenario.",
-        );
+        let phase =
+            Opts::new("vllm_sim_scenario_phase", "1 for the active phase of the running scenario.");
         let phase = IntGaugeVec::new(phase, &["scenario", "phase"]).expect(CONSTANT);
         let registry = Registry::new();
         registry.register(Box::new(faults.clone())).expect(CONSTANT);
         registry.register(Box::new(phase.clone())).expect(CONSTANT);
-        Self {
-            registry,
-            faults,
-            phase,
-        }
+        Self { registry, faults, phase }
     }
 
     pub(super) fn count(&self, kind: &str, scenario: &str, phase: &str) {

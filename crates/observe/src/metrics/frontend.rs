@@ -95,14 +95,7 @@ pub enum Operation {
 }
 
 const SLEEP: [&str; 3] = ["sleep", "release_kv_cache_memory", "wake"];
-const WEIGHTS: [&str; 6] = [
-    "init",
-    "shutdown",
-    "start",
-    "start_draft",
-    "update",
-    "finish",
-];
+const WEIGHTS: [&str; 6] = ["init", "shutdown", "start", "start_draft", "update", "finish"];
 
 pub(super) struct OperationFamily {
     duration: FamilyDesc,
@@ -137,22 +130,14 @@ impl OperationFamily {
                 in_flight: Gauge::default(),
             }
         });
-        Self {
-            duration,
-            in_flight,
-            each: each.collect(),
-            api_servers,
-        }
+        Self { duration, in_flight, each: each.collect(), api_servers }
     }
 
     /// Returns the operations requested so far with the Unix times of their first requests, in that
     /// order.
     fn shown(&self) -> Vec<(f64, &OperationCells)> {
-        let mut shown: Vec<_> = self
-            .each
-            .iter()
-            .filter_map(|op| Some((op.created.at()?, op)))
-            .collect();
+        let mut shown: Vec<_> =
+            self.each.iter().filter_map(|op| Some((op.created.at()?, op))).collect();
         shown.sort_by(|a, b| a.0.total_cmp(&b.0));
         shown
     }
@@ -229,23 +214,13 @@ impl OperationMetrics {
         let sleep = OperationFamily::new(f::SLEEP_DURATION, f::SLEEP_IN_FLIGHT, &SLEEP, page);
         let weights =
             OperationFamily::new(f::WEIGHTS_DURATION, f::WEIGHTS_IN_FLIGHT, &WEIGHTS, page);
-        Self {
-            sleep: Arc::new(sleep),
-            weights: Arc::new(weights),
-            clock,
-        }
+        Self { sleep: Arc::new(sleep), weights: Arc::new(weights), clock }
     }
 
     pub(super) fn register(&self, page: &mut PageBuilder) {
         for ops in [&self.sleep, &self.weights] {
-            page.live(
-                FamilyGroup::Histogram,
-                Arc::new(DurationFamily(ops.clone())),
-            );
-            page.live(
-                FamilyGroup::SummedGauge,
-                Arc::new(InFlightFamily(ops.clone())),
-            );
+            page.live(FamilyGroup::Histogram, Arc::new(DurationFamily(ops.clone())));
+            page.live(FamilyGroup::SummedGauge, Arc::new(InFlightFamily(ops.clone())));
         }
     }
 

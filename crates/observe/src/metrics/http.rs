@@ -22,18 +22,9 @@ use super::page::{
 };
 use super::settings::Clock;
 
-const EXCLUDED: [&str; 6] = [
-    "/metrics",
-    "/health",
-    "/load",
-    "/ping",
-    "/version",
-    "/server_info",
-];
+const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
 /// HTTP methods with a label of their own; `OTHER` counts all other methods.
-const METHODS: [&str; 8] = [
-    "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "OTHER",
-];
+const METHODS: [&str; 8] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "OTHER"];
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Index of a route template in the `handler` label of HTTP metrics.
@@ -68,9 +59,7 @@ pub struct HttpMetrics {
 
 impl HttpMetrics {
     pub(super) fn new(routes: &[String], api_servers: ApiServers, clock: Clock) -> Self {
-        let names = ["none"]
-            .into_iter()
-            .chain(routes.iter().map(String::as_str));
+        let names = ["none"].into_iter().chain(routes.iter().map(String::as_str));
         let handlers = names.take(usize::from(u16::MAX)).map(|name| HandlerCells {
             name: name.to_owned(),
             requests: Default::default(),
@@ -144,10 +133,8 @@ impl HttpMetrics {
             ("method", METHODS[method]),
             ("status", CLASSES[class]),
         ]);
-        let series = CounterSeries {
-            head: SeriesHead::new(&labels, (self.clock)()),
-            cell: cell.clone(),
-        };
+        let series =
+            CounterSeries { head: SeriesHead::new(&labels, (self.clock)()), cell: cell.clone() };
         self.series.lock().requests.push(series);
         cell
     }
@@ -155,10 +142,8 @@ impl HttpMetrics {
     fn add_sizes(&self, handler: &str) -> Arc<SizeCells> {
         let cells = Arc::<SizeCells>::default();
         let labels = Labels::new([("handler", handler)]);
-        let series = SizeSeries {
-            head: SeriesHead::new(&labels, (self.clock)()),
-            cells: cells.clone(),
-        };
+        let series =
+            SizeSeries { head: SeriesHead::new(&labels, (self.clock)()), cells: cells.clone() };
         self.series.lock().sizes.push(series);
         cells
     }
@@ -286,9 +271,7 @@ impl LiveFamily for HttpFamilyWriter {
                 self.write_created(out, f::HTTP_REQUESTS, created);
             }
             HttpFamily::RequestSizes => {
-                self.write_sizes(out, f::HTTP_REQUEST_SIZE, &series.sizes, |cells| {
-                    &cells.request
-                });
+                self.write_sizes(out, f::HTTP_REQUEST_SIZE, &series.sizes, |cells| &cells.request);
             }
             HttpFamily::ResponseSizes => {
                 self.write_sizes(out, f::HTTP_RESPONSE_SIZE, &series.sizes, |cells| {
@@ -425,13 +408,7 @@ mod tests {
     #[test]
     fn excluded_paths_are_not_counted() {
         let http = metrics();
-        for route in [
-            "/health",
-            "/metrics",
-            "/load",
-            "/v1/load_lora_adapter",
-            "/server_info",
-        ] {
+        for route in ["/health", "/metrics", "/load", "/v1/load_lora_adapter", "/server_info"] {
             assert_eq!(http.handler(route), None, "{route}");
         }
         assert!(http.handler("/v1/unload_lora_adapter").is_some());

@@ -170,10 +170,7 @@ struct LastWritten {
 
 impl LoraWriter {
     pub(super) fn new(info: Arc<LoraInfo>) -> Self {
-        Self {
-            info,
-            last: Mutex::default(),
-        }
+        Self { info, last: Mutex::default() }
     }
 
     pub(super) fn set(&self, adapters: &[LoraLoad<'_>], compat: Compat, now_unix: f64) {
@@ -224,11 +221,7 @@ mod tests {
     }
 
     fn load(name: &str, running: u32, waiting: u32) -> LoraLoad<'_> {
-        LoraLoad {
-            name,
-            running,
-            waiting,
-        }
+        LoraLoad { name, running, waiting }
     }
 
     #[test]
@@ -273,10 +266,6 @@ mod tests {
         }
         let all = text(&info);
         assert_eq!(all.len(), MAX_SERIES);
-        assert!(
-            all[0].contains(r#"running_lora_adapters="0""#),
-            "{}",
-            all[0]
-        );
+        assert!(all[0].contains(r#"running_lora_adapters="0""#), "{}", all[0]);
     }
 }

@@ -58,10 +58,7 @@ impl WorkModel {
             heads: share(shape.heads),
             kv_heads,
             head,
-            dense: (
-                stage(shape.layers.saturating_sub(sparse)),
-                share(shape.intermediate),
-            ),
+            dense: (stage(shape.layers.saturating_sub(sparse)), share(shape.intermediate)),
             sparse: stage(sparse),
             expert: shape.moe.map_or((0.0, 0.0, 0.0, 0.0), |moe| {
                 (
@@ -79,14 +76,7 @@ impl WorkModel {
 
     /// Returns the floating-point operations, bytes read and bytes written of one step, per GPU.
     fn cost(&self, load: &StepLoad) -> [f64; 3] {
-        let Self {
-            hidden,
-            layers,
-            heads,
-            kv_heads,
-            head,
-            ..
-        } = *self;
+        let Self { hidden, layers, heads, kv_heads, head, .. } = *self;
         let (tokens, logits) = (load.tokens(), load.logits);
         let qkv = (heads + 2.0 * kv_heads) * head;
         let (dense, width) = self.dense;
@@ -116,11 +106,7 @@ impl WorkModel {
             + 3.0 * mlps
             + tokens * hidden * (dense + self.sparse * per_token)
             + logits * self.vocabulary;
-        [
-            flops,
-            read,
-            written * WIDE + cache * tokens * self.cache_bytes,
-        ]
+        [flops, read, written * WIDE + cache * tokens * self.cache_bytes]
     }
 }
 
@@ -153,12 +139,7 @@ pub struct MfuObserver {
 impl MfuObserver {
     /// Creates an observer of an engine that runs `model`.
     pub fn new(metrics: Arc<EngineMetrics>, model: WorkModel, steps: bool) -> Self {
-        Self {
-            metrics,
-            model,
-            steps,
-            load: StepLoad::default(),
-        }
+        Self { metrics, model, steps, load: StepLoad::default() }
     }
 
     fn flush(&mut self) {
@@ -186,9 +167,7 @@ impl EngineObserver for MfuObserver {
         let load = &mut self.load;
         let mut tokens = f64::from(*n);
         if record.output == *n {
-            let computed = record
-                .prompt
-                .saturating_sub(record.cached + record.external);
+            let computed = record.prompt.saturating_sub(record.cached + record.external);
             let (computed, context) = (f64::from(computed), f64::from(record.prompt));
             load.prefill += computed;
             load.prefill_context += context;

@@ -139,10 +139,7 @@ impl Metrics {
         let shown = shown_cells(&settings, &real);
         let rejections: [Arc<Counter>; 2] = Default::default();
         let rejected = rejected_series(&settings, &rejections);
-        let all = EngineFamilies {
-            each: &shown,
-            settings: &settings,
-        };
+        let all = EngineFamilies { each: &shown, settings: &settings };
         if settings.engine_stats {
             all.register(&mut page, &rejected);
         }
@@ -318,20 +315,14 @@ impl Metrics {
 fn rejected_series(settings: &Settings, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
     let each = Rejection::LABELS.iter().zip(cells);
     each.map(|(reason, cell)| {
-        let labels = [
-            ("model_name", settings.model_name.as_str()),
-            ("reason", reason),
-        ];
+        let labels = [("model_name", settings.model_name.as_str()), ("reason", reason)];
         Series::new(Labels::new(labels), cell)
     })
     .collect()
 }
 
 fn engine_labels(settings: &Settings, engine: &str) -> Labels {
-    Labels::new([
-        ("model_name", settings.model_name.as_str()),
-        ("engine", engine),
-    ])
+    Labels::new([("model_name", settings.model_name.as_str()), ("engine", engine)])
 }
 
 fn register_cache_config(settings: &Settings, page: &mut PageBuilder) {

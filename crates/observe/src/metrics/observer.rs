@@ -58,12 +58,7 @@ impl AdapterUse {
 impl MetricsObserver {
     /// Creates an observer that updates the metrics of one engine.
     pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
-        Self {
-            metrics,
-            loras: Vec::new(),
-            queued: false,
-            features,
-        }
+        Self { metrics, loras: Vec::new(), queued: false, features }
     }
 
     fn lora(&mut self, name: Option<&Arc<str>>, change: impl FnOnce(&mut AdapterUse)) {
@@ -84,11 +79,7 @@ impl MetricsObserver {
         };
         let known = self.loras.iter().position(|used| used.name == *name);
         let index = known.unwrap_or_else(|| {
-            self.loras.push(AdapterUse {
-                name: name.clone(),
-                waiting: 0,
-                running: 0,
-            });
+            self.loras.push(AdapterUse { name: name.clone(), waiting: 0, running: 0 });
             self.loras.len() - 1
         });
         let used = &mut self.loras[index];
@@ -112,16 +103,8 @@ impl MetricsObserver {
     fn finish(&self, record: &SequenceRecord, reason: FinishReason) {
         let seconds = |d: std::time::Duration| d.as_secs_f64();
         let has_token = record.output > 0;
-        let last = if has_token {
-            record.last
-        } else {
-            record.scheduled
-        };
-        let first = if has_token {
-            record.first
-        } else {
-            record.scheduled
-        };
+        let last = if has_token { record.last } else { record.scheduled };
+        let first = if has_token { record.first } else { record.scheduled };
         self.metrics.on_finished(&FinishedRequest {
             reason,
             prompt_tokens: record.prompt,
@@ -144,8 +127,7 @@ impl MetricsObserver {
         let first = record.output == n;
         if first {
             let ttft = (at - record.arrived).as_secs_f64();
-            self.metrics
-                .on_first_token(ttft, record.prompt, record.cached, record.external);
+            self.metrics.on_first_token(ttft, record.prompt, record.cached, record.external);
         } else {
             // Tokens due at the same instant are separate events with a gap of zero.
             self.metrics.on_gap((at - since).as_secs_f64());
@@ -155,11 +137,7 @@ impl MetricsObserver {
             if n > 1 {
                 self.metrics.on_gaps(0.0, n - 1);
             }
-            let computed = if first {
-                record.prompt - record.cached
-            } else {
-                0
-            };
+            let computed = if first { record.prompt - record.cached } else { 0 };
             self.metrics.on_step(computed, n);
         }
     }
@@ -170,8 +148,7 @@ impl MetricsObserver {
         };
         parent.longest.fetch_max(record.output, Ordering::Relaxed);
         if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.metrics
-                .on_request_done(parent.n, parent.longest.load(Ordering::Relaxed));
+            self.metrics.on_request_done(parent.n, parent.longest.load(Ordering::Relaxed));
         }
     }
 }
@@ -205,9 +182,7 @@ impl EngineObserver for MetricsObserver {
         since: SimTime,
     ) {
         match event {
-            SchedulerEvent::Scheduled {
-                cached, external, ..
-            } => {
+            SchedulerEvent::Scheduled { cached, external, .. } => {
                 // A connector is queried for tokens that are not in this engine's cache.
                 let asked = match self.features.connector || *external > 0 {
                     true => record.prompt - cached,
@@ -215,8 +190,7 @@ impl EngineObserver for MetricsObserver {
                 };
                 let remote = record.request.kv_source.is_some();
                 if record.looked_up && self.features.cache {
-                    self.metrics
-                        .on_scheduled((record.prompt, *cached), (asked, *external), remote);
+                    self.metrics.on_scheduled((record.prompt, *cached), (asked, *external), remote);
                 }
                 self.lora(record.request.lora.as_ref(), AdapterUse::starts);
             }
@@ -226,20 +200,15 @@ impl EngineObserver for MetricsObserver {
                     self.metrics.on_transfer(transfer, *tokens, *took);
                 }
             }
-            SchedulerEvent::LoadFailed {
-                tokens,
-                policy,
-                remote,
-                ..
-            } => {
+            SchedulerEvent::LoadFailed { tokens, policy, remote, .. } => {
                 if let Some(transfer) = self.features.transfer.as_ref().filter(|_| *remote) {
                     self.metrics.on_transfer_failed(transfer);
                 }
                 log_load_failure(&record.request.id, *tokens, *policy);
             }
-            SchedulerEvent::Drafts {
-                proposed, accepted, ..
-            } => self.metrics.on_drafts(*proposed, *accepted),
+            SchedulerEvent::Drafts { proposed, accepted, .. } => {
+                self.metrics.on_drafts(*proposed, *accepted)
+            }
             SchedulerEvent::Preempted { .. } => {
                 self.metrics.on_preempted();
                 self.lora(record.request.lora.as_ref(), AdapterUse::stops);
@@ -269,11 +238,7 @@ impl EngineObserver for MetricsObserver {
     }
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
-        if let SchedulerEvent::Step {
-            prompt_tokens,
-            output_tokens,
-        } = event
-        {
+        if let SchedulerEvent::Step { prompt_tokens, output_tokens } = event {
             self.metrics.on_step(*prompt_tokens, *output_tokens);
         }
         if matches!(event, SchedulerEvent::Cleared) {
@@ -293,8 +258,7 @@ impl EngineObserver for MetricsObserver {
         } else {
             f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
         };
-        self.metrics
-            .set_gauges(stats.running, stats.waiting, stats.deferred, usage);
+        self.metrics.set_gauges(stats.running, stats.waiting, stats.deferred, usage);
         self.metrics.set_fetches(stats.fetches);
         self.metrics.set_host(&stats.host);
     }

@@ -98,11 +98,7 @@ impl OffloadCells {
 
     pub(super) fn on_event(&self, event: &HostCacheEvent, now: f64) {
         match event {
-            HostCacheEvent::Copied {
-                direction,
-                bytes,
-                took,
-            } => {
+            HostCacheEvent::Copied { direction, bytes, took } => {
                 let copies = &self.copies[*direction as usize];
                 copies.ended(*bytes, *took, self.workers, now);
                 if *direction == HostCopyDirection::ToDevice {
@@ -124,12 +120,7 @@ impl OffloadCells {
         if counts.total == 0 {
             return;
         }
-        let HostChunkCounts {
-            total,
-            used,
-            storing,
-            loading,
-        } = *counts;
+        let HostChunkCounts { total, used, storing, loading } = *counts;
         let held = [storing + loading, storing, loading];
         for (cell, held) in self.usage.iter().zip(held) {
             cell.set(f64::from(held) / f64::from(total));
@@ -170,8 +161,7 @@ type Tier<'a> = (&'a Labels, &'a OffloadCells);
 
 fn series(each: &[Tier<'_>], pick: impl Fn(&OffloadCells) -> Value) -> Vec<Series> {
     let each = each.iter();
-    each.map(|(labels, cells)| Series::new((*labels).clone(), pick(cells)))
-        .collect()
+    each.map(|(labels, cells)| Series::new((*labels).clone(), pick(cells))).collect()
 }
 
 /// Returns one offloading series per engine, each exposed from its first observation.
@@ -181,10 +171,7 @@ fn observed(
 ) -> Vec<Series> {
     let series = each.iter().map(|(labels, cells)| {
         let (value, shown) = pick(cells);
-        Series {
-            shown: Some(shown.clone()),
-            ..Series::new((*labels).clone(), value)
-        }
+        Series { shown: Some(shown.clone()), ..Series::new((*labels).clone(), value) }
     });
     series.collect()
 }
@@ -202,25 +189,13 @@ fn histogram(
 
 fn register_native(page: &mut PageBuilder, info: &OffloadInfo, each: &[Tier<'_>]) {
     let families = [
-        (
-            f::OFFLOAD_STORE_BYTES,
-            f::OFFLOAD_STORE_TIME,
-            f::OFFLOAD_STORE_SIZE,
-        ),
-        (
-            f::OFFLOAD_LOAD_BYTES,
-            f::OFFLOAD_LOAD_TIME,
-            f::OFFLOAD_LOAD_SIZE,
-        ),
+        (f::OFFLOAD_STORE_BYTES, f::OFFLOAD_STORE_TIME, f::OFFLOAD_STORE_SIZE),
+        (f::OFFLOAD_LOAD_BYTES, f::OFFLOAD_LOAD_TIME, f::OFFLOAD_LOAD_SIZE),
     ];
     for (way, (bytes, time, size)) in families.into_iter().enumerate() {
-        let copied = observed(each, |c| {
-            ((&c.copies[way].bytes).into(), &c.copies[way].shown)
-        });
+        let copied = observed(each, |c| ((&c.copies[way].bytes).into(), &c.copies[way].shown));
         page.counter(bytes, copied);
-        let spent = observed(each, |c| {
-            ((&c.copies[way].seconds).into(), &c.copies[way].shown)
-        });
+        let spent = observed(each, |c| ((&c.copies[way].seconds).into(), &c.copies[way].shown));
         page.counter(time, spent);
         histogram(page, size, each, |c| &c.copies[way].sizes);
     }
@@ -228,11 +203,7 @@ fn register_native(page: &mut PageBuilder, info: &OffloadInfo, each: &[Tier<'_>]
     page.counter(f::OFFLOAD_REFUSED, refused);
     histogram(page, f::OFFLOAD_DELAY, each, |c| &c.delays);
     histogram(page, f::OFFLOAD_ALLOCATED, each, |c| &c.allocated);
-    let usage = [
-        f::OFFLOAD_USAGE,
-        f::OFFLOAD_WRITE_USAGE,
-        f::OFFLOAD_READ_USAGE,
-    ];
+    let usage = [f::OFFLOAD_USAGE, f::OFFLOAD_WRITE_USAGE, f::OFFLOAD_READ_USAGE];
     for (i, desc) in usage.into_iter().enumerate() {
         page.gauge(desc, &series(each, |c| (&c.usage[i]).into()));
     }
@@ -257,24 +228,17 @@ fn register_deprecated(page: &mut PageBuilder, each: &[Tier<'_>]) {
         .collect();
     let all = |value: fn(&CopyCells) -> Value| -> Vec<Series> {
         let each = by_way.iter();
-        each.map(|(labels, copies)| Series::new(labels.clone(), value(copies)))
-            .collect()
+        each.map(|(labels, copies)| Series::new(labels.clone(), value(copies))).collect()
     };
     page.counter(f::OFFLOAD_TOTAL_BYTES, all(|copies| (&copies.bytes).into()));
-    page.counter(
-        f::OFFLOAD_TOTAL_TIME,
-        all(|copies| (&copies.seconds).into()),
-    );
+    page.counter(f::OFFLOAD_TOTAL_TIME, all(|copies| (&copies.seconds).into()));
     let sizes = by_way.iter();
     let sizes = sizes.map(|(labels, copies)| (labels.clone(), copies.sizes.clone()));
     page.histogram(f::OFFLOAD_SIZE, &sizes.collect::<Vec<_>>());
 }
 
 fn register_simple(page: &mut PageBuilder, info: &OffloadInfo, each: &[Tier<'_>]) {
-    page.counter(
-        f::SIMPLE_LOAD_BLOCKS,
-        series(each, |c| (&c.loaded_blocks).into()),
-    );
+    page.counter(f::SIMPLE_LOAD_BLOCKS, series(each, |c| (&c.loaded_blocks).into()));
     page.gauge(f::SIMPLE_USED, &series(each, |c| (&c.used).into()));
     page.gauge(f::SIMPLE_PENDING, &series(each, |c| (&c.storing).into()));
     let labels = [

@@ -39,10 +39,7 @@ impl Labels {
     pub(super) fn new<N: Into<String>, V: Into<String>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let mut pairs: Vec<_> = pairs
-            .into_iter()
-            .map(|(n, v)| (n.into(), v.into()))
-            .collect();
+        let mut pairs: Vec<_> = pairs.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
         pairs.sort();
         Self(pairs)
     }
@@ -125,11 +122,7 @@ pub(super) struct Series {
 
 impl Series {
     pub(super) fn new(labels: Labels, value: impl Into<Value>) -> Self {
-        Self {
-            labels,
-            value: value.into(),
-            shown: None,
-        }
+        Self { labels, value: value.into(), shown: None }
     }
 }
 
@@ -206,8 +199,7 @@ impl PageBuilder {
     }
 
     pub(super) fn counter(&mut self, desc: FamilyDesc, series: Vec<Series>) {
-        self.resettable
-            .extend(series.iter().flat_map(Resettable::of));
+        self.resettable.extend(series.iter().flat_map(Resettable::of));
         let mut segments = vec![PageSegment::Text(header(desc.name, desc.help, "counter"))];
         for s in &series {
             let text = format!("{}{} ", desc.name, s.labels.render());
@@ -219,12 +211,9 @@ impl PageBuilder {
             for s in &series {
                 let text = format!("{name}{} ", s.labels.render());
                 match &s.shown {
-                    None => push_line(
-                        &mut segments,
-                        text,
-                        &Value::Gauge(self.created_at.clone()),
-                        None,
-                    ),
+                    None => {
+                        push_line(&mut segments, text, &Value::Gauge(self.created_at.clone()), None)
+                    }
                     Some(shown) => segments.push(PageSegment::Hidden {
                         shown: shown.clone(),
                         text,
@@ -263,20 +252,14 @@ impl PageBuilder {
             segments.push(PageSegment::Text(header(&name, desc.help, "gauge")));
             for (labels, _) in series {
                 let text = format!("{name}{} ", labels.render());
-                push_line(
-                    &mut segments,
-                    text,
-                    &Value::Gauge(self.created_at.clone()),
-                    None,
-                );
+                push_line(&mut segments, text, &Value::Gauge(self.created_at.clone()), None);
             }
         }
         self.families.push((FamilyGroup::Histogram, segments));
     }
 
     pub(super) fn live(&mut self, group: FamilyGroup, live: Arc<dyn LiveFamily>) {
-        self.families
-            .push((group, vec![PageSegment::LiveFamily(live)]));
+        self.families.push((group, vec![PageSegment::LiveFamily(live)]));
     }
 
     pub(super) fn build(mut self) -> Page {
@@ -292,11 +275,7 @@ impl PageBuilder {
                 (_, segment) => segments.push(segment),
             }
         }
-        Page {
-            segments,
-            created_at: self.created_at,
-            resettable: self.resettable,
-        }
+        Page { segments, created_at: self.created_at, resettable: self.resettable }
     }
 }
 
@@ -327,10 +306,7 @@ pub(super) fn header(name: &str, help: &str, kind: &str) -> String {
 
 /// Returns the name of the `_created` series: a counter loses its `_total`.
 pub(super) fn created_name(counter: &str) -> String {
-    format!(
-        "{}_created",
-        counter.strip_suffix("_total").unwrap_or(counter)
-    )
+    format!("{}_created", counter.strip_suffix("_total").unwrap_or(counter))
 }
 
 /// Returns the text before each number of a histogram. The numbers are buckets, count, sum; with
@@ -412,11 +388,9 @@ impl Page {
             match segment {
                 PageSegment::Text(text) => out.push_str(text),
                 PageSegment::Number(value) => value.push(out),
-                PageSegment::Histogram {
-                    cell,
-                    before,
-                    api_servers,
-                } => write_histogram(out, cell, before, *api_servers),
+                PageSegment::Histogram { cell, before, api_servers } => {
+                    write_histogram(out, cell, before, *api_servers)
+                }
                 PageSegment::Hidden { shown, text, value } => {
                     let Some(at) = shown.at() else { continue };
                     out.push_str(text);
@@ -439,20 +413,11 @@ mod tests {
     #[test]
     fn control_characters_are_spelled_out() {
         let labels = Labels::new([("a", "x\r\u{1b}[0m\0\ny\u{85}é")]);
-        assert_eq!(
-            labels.render(),
-            r#"{a="x\\u{d}\\u{1b}[0m\\u{0}\ny\\u{85}é"}"#
-        );
+        assert_eq!(labels.render(), r#"{a="x\\u{d}\\u{1b}[0m\\u{0}\ny\\u{85}é"}"#);
     }
 
-    const EVENTS: FamilyDesc = FamilyDesc {
-        name: "events_total",
-        help: "Some \\ events\nhere.",
-    };
-    const DELAY: FamilyDesc = FamilyDesc {
-        name: "delay_seconds",
-        help: "A delay.",
-    };
+    const EVENTS: FamilyDesc = FamilyDesc { name: "events_total", help: "Some \\ events\nhere." };
+    const DELAY: FamilyDesc = FamilyDesc { name: "delay_seconds", help: "A delay." };
 
     fn text(api_servers: ApiServers) -> String {
         let mut b = PageBuilder::new(api_servers, 1.5e9);
@@ -462,10 +427,7 @@ mod tests {
         b.histogram(DELAY, &[(Labels::new([("model", "m"), ("a", "x")]), h)]);
         let c = Arc::new(Counter::default());
         c.add(3);
-        b.counter(
-            EVENTS,
-            vec![Series::new(Labels::new([("k", "a\"\\\n")]), &c)],
-        );
+        b.counter(EVENTS, vec![Series::new(Labels::new([("k", "a\"\\\n")]), &c)]);
         let mut out = String::new();
         b.build().write(&mut out, 0.0);
         out

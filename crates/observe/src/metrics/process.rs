@@ -145,11 +145,9 @@ impl LiveFamily for ProcessInfo {
             out.push('\n');
         };
         let stat = self.stat().map(|stat| match *self.restarted_at.lock() {
-            Some((start_s, before)) => ProcStat {
-                start_s,
-                cpu_s: (stat.cpu_s - before).max(0.0),
-                ..stat
-            },
+            Some((start_s, before)) => {
+                ProcStat { start_s, cpu_s: (stat.cpu_s - before).max(0.0), ..stat }
+            }
             None => stat,
         });
         if let Some(stat) = stat {

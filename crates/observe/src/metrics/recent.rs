@@ -74,9 +74,8 @@ pub(super) struct HitRing {
 
 impl HitRing {
     pub(super) fn add(&self, queries: u32, hits: u32) {
-        let entries = self
-            .entries
-            .get_or_init(|| (0..LOOKUPS).map(|_| AtomicU64::new(0)).collect());
+        let entries =
+            self.entries.get_or_init(|| (0..LOOKUPS).map(|_| AtomicU64::new(0)).collect());
         let at = self.next.fetch_add(1, Ordering::Relaxed) % LOOKUPS;
         let word = u64::from(queries) << 32 | u64::from(hits);
         entries[at].store(word, Ordering::Relaxed);
@@ -110,16 +109,11 @@ pub(super) struct Ring<const N: usize> {
 
 impl<const N: usize> Ring<N> {
     fn new() -> Self {
-        Self {
-            next: AtomicUsize::new(0),
-            entries: OnceLock::new(),
-        }
+        Self { next: AtomicUsize::new(0), entries: OnceLock::new() }
     }
 
     pub(super) fn add(&self, seconds: f64, times: u32) {
-        let entries = self
-            .entries
-            .get_or_init(|| (0..N).map(|_| AtomicU64::new(0)).collect());
+        let entries = self.entries.get_or_init(|| (0..N).map(|_| AtomicU64::new(0)).collect());
         let at = self.next.load(Ordering::Relaxed) % N;
         self.next.store(at + 1, Ordering::Relaxed);
         let word = u64::from((seconds as f32).to_bits()) << 32 | u64::from(times);
@@ -184,10 +178,7 @@ mod tests {
         let Some(found) = of(&[&first, &second]) else {
             panic!("no percentiles of 100 values");
         };
-        assert_eq!(
-            (found.count, found.p50, found.p95, found.p99),
-            (100, 50.0, 95.0, 99.0)
-        );
+        assert_eq!((found.count, found.p50, found.p95, found.p99), (100, 50.0, 95.0, 99.0));
     }
 
     #[test]

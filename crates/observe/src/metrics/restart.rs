@@ -20,9 +20,7 @@ impl Resettable {
             // Derived from counters with series of their own.
             Value::Ratio(..) => None,
         };
-        value
-            .into_iter()
-            .chain(series.shown.clone().map(Self::Shown))
+        value.into_iter().chain(series.shown.clone().map(Self::Shown))
     }
 
     pub(super) fn reset(&self) {

@@ -10,10 +10,7 @@ use super::page::ApiServers;
 pub type Clock = fn() -> f64;
 
 /// Returns the system time, in Unix seconds.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an edge: wall-clock times are part of the text"
-)]
+#[expect(clippy::disallowed_methods, reason = "an edge: wall-clock times are part of the text")]
 pub fn wall_clock() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -26,14 +26,8 @@ impl WebSocketMetrics {
 
     pub(super) fn register(&self, page: &mut PageBuilder) {
         let labels = Labels::default();
-        page.gauge(
-            f::SOCKETS_ACTIVE,
-            &[Series::new(labels.clone(), &self.active)],
-        );
-        page.counter(
-            f::SOCKETS_TOTAL,
-            vec![Series::new(labels.clone(), &self.total)],
-        );
+        page.gauge(f::SOCKETS_ACTIVE, &[Series::new(labels.clone(), &self.active)]);
+        page.counter(f::SOCKETS_TOTAL, vec![Series::new(labels.clone(), &self.total)]);
         page.histogram(f::SOCKET_DURATION, &[(labels, self.duration.clone())]);
     }
 

@@ -29,10 +29,8 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes read from a collector's response.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Environment variables for a file of certificate authorities, which replaces the public ones.
-const CA_FILE_VARIABLES: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_CERTIFICATE",
-];
+const CA_FILE_VARIABLES: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
 
 /// Error of creating the OTLP exporter.
 #[derive(Debug, thiserror::Error)]
@@ -130,9 +128,7 @@ impl HttpExportClient {
             let why = format!("endpoint: invalid endpoint '{url}': {why}");
             ExporterBuildError::InvalidConfiguration(why)
         };
-        let uri: http::Uri = url
-            .parse()
-            .map_err(|why: InvalidUri| wrong(why.to_string()))?;
+        let uri: http::Uri = url.parse().map_err(|why: InvalidUri| wrong(why.to_string()))?;
         let secure = uri.scheme() == Some(&Scheme::HTTPS);
         let no_host = || wrong("it has no host".to_owned());
         let authority = uri.authority().ok_or_else(no_host)?;
@@ -172,11 +168,7 @@ impl HttpClient for HttpExportClient {
         }
         let client = self.client.clone();
         let sent = async move {
-            timeout(
-                EXPORT_TIMEOUT,
-                client.fetch_body(request, MAX_RESPONSE_BYTES),
-            )
-            .await
+            timeout(EXPORT_TIMEOUT, client.fetch_body(request, MAX_RESPONSE_BYTES)).await
         };
         Ok(self.runtime.spawn(sent).await???)
     }
@@ -197,10 +189,7 @@ mod tests {
             assert_eq!(grpc_url(written), meant);
         }
         for (written, meant) in [
-            (
-                "collector:4318/v1/traces",
-                "http://collector:4318/v1/traces",
-            ),
+            ("collector:4318/v1/traces", "http://collector:4318/v1/traces"),
             ("https://collector/v1/traces", "https://collector/v1/traces"),
         ] {
             assert_eq!(http_url(written), meant);

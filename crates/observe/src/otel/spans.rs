@@ -35,14 +35,8 @@ impl TraceExporter {
     pub fn open(endpoint: &str, protocol: OtlpProtocol) -> Result<Self, OtlpError> {
         let exporter = create_span_exporter(endpoint, protocol)?;
         let resource = Resource::builder()
-            .with_attribute(KeyValue::new(
-                "vllm.instrumenting_module_name",
-                VLLM_TRACER_NAME,
-            ))
-            .with_attribute(KeyValue::new(
-                "vllm.process_id",
-                std::process::id().to_string(),
-            ))
+            .with_attribute(KeyValue::new("vllm.instrumenting_module_name", VLLM_TRACER_NAME))
+            .with_attribute(KeyValue::new("vllm.process_id", std::process::id().to_string()))
             .build();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
@@ -56,10 +50,7 @@ impl TraceExporter {
     /// zero of the engine's clock, in seconds.
     pub fn observe_engine(&self, started: f64) -> SpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
-        SpanObserver {
-            tracer: self.tracer.clone(),
-            started: UNIX_EPOCH + started,
-        }
+        SpanObserver { tracer: self.tracer.clone(), started: UNIX_EPOCH + started }
     }
 
     /// Sends queued spans and closes the connection. Blocks up to the timeout of one export.
@@ -122,18 +113,14 @@ impl SpanObserver {
         };
         number("gen_ai.request.top_p", span.top_p);
         number("gen_ai.request.temperature", span.temperature);
-        attributes.push(KeyValue::new(
-            "gen_ai.request.max_tokens",
-            i64::from(request.max_tokens),
-        ));
+        attributes.push(KeyValue::new("gen_ai.request.max_tokens", i64::from(request.max_tokens)));
         attributes.push(KeyValue::new("gen_ai.request.n", i64::from(span.n)));
         let parent = span
             .headers
             .as_ref()
             .and_then(|(parent, state)| parse_parent_span(parent, state.as_deref()));
-        let context = parent.map_or_else(Context::new, |parent| {
-            Context::new().with_remote_span_context(parent)
-        });
+        let context = parent
+            .map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent));
         let mut span = self
             .tracer
             .span_builder("llm_request")

@@ -27,11 +27,7 @@ impl FromStr for LatencyPercentileBound {
             };
             let (percent, most_ms): (f64, f64) = (percent.parse().ok()?, most.parse().ok()?);
             let is_right = (0.0..=100.0).contains(&percent) && most_ms.is_finite() && most_ms > 0.0;
-            is_right.then_some(Self {
-                curve,
-                percent,
-                most_ms,
-            })
+            is_right.then_some(Self { curve, percent, most_ms })
         };
         let wrong = || {
             format!(
@@ -96,14 +92,8 @@ mod tests {
     #[test]
     fn bound_text_is_metric_percentile_and_ms() {
         let bound: LatencyPercentileBound = "ttft-p99.5=500".parse().expect("is a bound");
-        assert_eq!(
-            (bound.curve, bound.percent, bound.most_ms),
-            ("TTFT", 99.5, 500.0)
-        );
-        for (text, title) in [
-            ("itl-p99=5", "single gap p99 ms"),
-            ("tpot-p99=5", "ITL p99 ms"),
-        ] {
+        assert_eq!((bound.curve, bound.percent, bound.most_ms), ("TTFT", 99.5, 500.0));
+        for (text, title) in [("itl-p99=5", "single gap p99 ms"), ("tpot-p99=5", "ITL p99 ms")] {
             let bound: LatencyPercentileBound = text.parse().expect("is a bound");
             assert_eq!(bound.column_title(), title);
         }

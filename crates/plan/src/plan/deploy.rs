@@ -35,10 +35,7 @@ impl<'a> DeploymentCommands<'a> {
         Some(Self {
             flags: &pools.about,
             model: &model?.1,
-            servers: (
-                of(prefills, prefill_ranks),
-                of(pools.serving.engines.len(), ranks),
-            ),
+            servers: (of(prefills, prefill_ranks), of(pools.serving.engines.len(), ranks)),
             ranks,
             router: &pools.router,
         })
@@ -52,18 +49,12 @@ impl<'a> DeploymentCommands<'a> {
 
     fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
         let flags = self.deployment_flags().filter(|(name, _)| wanted(name));
-        let mut words: String = flags
-            .map(|(name, value)| format!(" --{name}={}", shell_quote(value)))
-            .collect();
+        let mut words: String =
+            flags.map(|(name, value)| format!(" --{name}={}", shell_quote(value))).collect();
         if self.servers.0 > 0
-            && !self
-                .deployment_flags()
-                .any(|(name, _)| name == "kv-transfer-config")
+            && !self.deployment_flags().any(|(name, _)| name == "kv-transfer-config")
         {
-            words.push_str(&format!(
-                " --kv-transfer-config={}",
-                shell_quote(NIXL_CONNECTOR_JSON)
-            ));
+            words.push_str(&format!(" --kv-transfer-config={}", shell_quote(NIXL_CONNECTOR_JSON)));
         }
         words
     }
@@ -81,21 +72,16 @@ impl<'a> DeploymentCommands<'a> {
         };
         match self.servers {
             (0, servers) => format!("{} {command}", times(servers)),
-            (prefill, decode) => format!(
-                "{} for prefill and {} for decode {command}",
-                times(prefill),
-                times(decode)
-            ),
+            (prefill, decode) => {
+                format!("{} for prefill and {} for decode {command}", times(prefill), times(decode))
+            }
         }
     }
 
     /// Returns the `vllm-sim serve` commands that simulate the deployment.
     pub(super) fn simulation_commands(&self) -> String {
-        let command = format!(
-            "vllm-sim serve {}{}",
-            shell_quote(self.model),
-            self.serve_flags(|_| true)
-        );
+        let command =
+            format!("vllm-sim serve {}{}", shell_quote(self.model), self.serve_flags(|_| true));
         match self.servers {
             (0, servers) => format!("{command} --replicas={servers}"),
             (prefill, decode) => format!(
@@ -169,16 +155,10 @@ impl<'a> DeploymentCommands<'a> {
             values["dataParallel"] = json!({ "size": self.ranks, "mode": "onePort" });
         }
         let mut about = vec!["written by `vllm-sim plan`; JSON is valid YAML".to_owned()];
-        about.extend(
-            self.router_description()
-                .map(|router| format!("router: {router}")),
-        );
+        about.extend(self.router_description().map(|router| format!("router: {router}")));
         let files = self.local_file_flags();
         if !files.is_empty() {
-            about.push(format!(
-                "mount the files of these flags: {}",
-                files.join(", ")
-            ));
+            about.push(format!("mount the files of these flags: {}", files.join(", ")));
         }
         let text = serde_json::to_string_pretty(&values).ok()?;
         Some(format!("# {}\n{text}\n", about.join("; ")))

@@ -36,14 +36,8 @@ pub(super) fn infeasible_reason(
         return Ok(None);
     }
     let mut shared = SharedPrefixes::default();
-    for_each_turn(open()?.as_mut(), |turn, prefix| {
-        shared.count_prefixes(turn, prefix)
-    })?;
-    let bounds = [
-        ("TTFT", slo.ttft_ms),
-        ("ITL", slo.itl_ms),
-        ("E2E", slo.e2e_ms),
-    ];
+    for_each_turn(open()?.as_mut(), |turn, prefix| shared.count_prefixes(turn, prefix))?;
+    let bounds = [("TTFT", slo.ttft_ms), ("ITL", slo.itl_ms), ("E2E", slo.e2e_ms)];
     let (mut all, mut bad, mut missed) = (0u64, 0u64, [0u64; 3]);
     for_each_turn(open()?.as_mut(), |turn, prefix| {
         let times = min_latencies_ms(
@@ -117,9 +111,7 @@ fn for_each_turn(
                 before = PromptPrefix::default();
             }
             then(turn, before);
-            before = prompt_runs(turn)
-                .iter()
-                .fold(before, PromptPrefix::extended_by);
+            before = prompt_runs(turn).iter().fold(before, PromptPrefix::extended_by);
             before.tokens += u64::from(turn.output);
             if turn.output > 0 {
                 // The output of a turn is unique.

@@ -11,31 +11,17 @@ pub(super) fn html_page(plan: &PlanReport) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
     let unit = plan.cost_unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");
-    write_scatter_chart(
-        &mut body,
-        plan,
-        (&cost_title, BetterEnd::Left),
-        |row, trial| (row.cost_per_hour(trial), 100.0 * trial.attainment),
-    );
+    write_scatter_chart(&mut body, plan, (&cost_title, BetterEnd::Left), |row, trial| {
+        (row.cost_per_hour(trial), 100.0 * trial.attainment)
+    });
     let speed_title = "Output tokens/s and GPU against tokens/s of a user";
-    write_scatter_chart(
-        &mut body,
-        plan,
-        (speed_title, BetterEnd::Right),
-        |_, trial| {
-            (
-                tokens_per_second_per_user(trial),
-                tokens_per_second_per_gpu(trial),
-            )
-        },
-    );
+    write_scatter_chart(&mut body, plan, (speed_title, BetterEnd::Right), |_, trial| {
+        (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
+    });
     let (head, mut rows) = plan.table_cells();
     body.push_str("<section><h2>Deployments</h2>");
     for (at, row) in rows.iter_mut().enumerate() {
-        if let Some(first) = row
-            .first_mut()
-            .filter(|_| at == 0 && !plan.order.is_empty())
-        {
+        if let Some(first) = row.first_mut().filter(|_| at == 0 && !plan.order.is_empty()) {
             first.push_str(" ★");
         }
     }
@@ -93,9 +79,8 @@ fn write_scatter_chart(
     );
     write_axes(body, (right, top), &at_x, &at_y);
     let points = pareto_front(&dots, good).into_iter();
-    let points: Vec<String> = points
-        .map(|(x, y)| format!("{:.1},{:.1}", at_x(x), at_y(y)))
-        .collect();
+    let points: Vec<String> =
+        points.map(|(x, y)| format!("{:.1},{:.1}", at_x(x), at_y(y))).collect();
     let _ = write!(
         body,
         "<polyline points=\"{}\" fill=\"none\" stroke=\"var(--c1)\"/>",
@@ -115,9 +100,8 @@ fn write_scatter_chart(
             escape_html(&dot.what),
         );
         // In the other chart, results have equal heights, so their labels would overlap.
-        if let Some(label) = dot
-            .label
-            .filter(|_| good == BetterEnd::Right && answers <= MAX_DOT_LABELS)
+        if let Some(label) =
+            dot.label.filter(|_| good == BetterEnd::Right && answers <= MAX_DOT_LABELS)
         {
             let (shift, anchor) = match x > CHART_WIDTH / 2.0 {
                 true => (-9.0, "end"),
@@ -229,20 +213,9 @@ mod tests {
 
     #[test]
     fn chart_front_is_pareto_optimal() {
-        let dots =
-            [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| ChartDot {
-                x,
-                y,
-                what: String::new(),
-                label: None,
-            });
-        assert_eq!(
-            pareto_front(&dots, BetterEnd::Left),
-            [(1.0, 5.0), (2.0, 9.0)]
-        );
-        assert_eq!(
-            pareto_front(&dots, BetterEnd::Right),
-            [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]
-        );
+        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)]
+            .map(|(x, y)| ChartDot { x, y, what: String::new(), label: None });
+        assert_eq!(pareto_front(&dots, BetterEnd::Left), [(1.0, 5.0), (2.0, 9.0)]);
+        assert_eq!(pareto_front(&dots, BetterEnd::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
     }
 }

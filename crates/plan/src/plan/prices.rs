@@ -46,10 +46,7 @@ impl GpuPrices {
             Some((_, price)) => Ok(*price),
             None => {
                 let names: Vec<&str> = self.gpu_hour.keys().map(String::as_str).collect();
-                refuse!(
-                    "--prices: no gpu_hour for {gpu:?}, only for {}",
-                    names.join(", ")
-                )
+                refuse!("--prices: no gpu_hour for {gpu:?}, only for {}", names.join(", "))
             }
         }
     }

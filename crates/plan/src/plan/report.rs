@@ -69,23 +69,18 @@ impl PlanReport {
         answers: Vec<SearchResult>,
         command: String,
     ) -> Result<Self> {
-        let rows = candidates
-            .iter()
-            .zip(answers)
-            .map(|(candidate, answer)| CandidateRow {
-                label: combination_label(&names, &candidate.values),
-                values: candidate.values.clone(),
-                price: candidate.price,
-                pools: candidate.pools.as_ref().ok().cloned(),
-                answer,
-            });
+        let rows = candidates.iter().zip(answers).map(|(candidate, answer)| CandidateRow {
+            label: combination_label(&names, &candidate.values),
+            values: candidate.values.clone(),
+            price: candidate.price,
+            pools: candidate.pools.as_ref().ok().cloned(),
+            answer,
+        });
         let rows: Vec<CandidateRow> = rows.collect();
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
-            found.map_or(f64::INFINITY, |trial| {
-                row.cost_per_hour(trial) / trial.traffic
-            })
+            found.map_or(f64::INFINITY, |trial| row.cost_per_hour(trial) / trial.traffic)
         };
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.retain(|at| rows[*at].answer.found.is_some());
@@ -110,15 +105,7 @@ impl PlanReport {
             }
             _ => None,
         };
-        Ok(Self {
-            names,
-            question,
-            prices,
-            rows,
-            order,
-            outlook,
-            command,
-        })
+        Ok(Self { names, question, prices, rows, order, outlook, command })
     }
 
     pub(super) fn has_answer(&self) -> bool {
@@ -160,9 +147,7 @@ impl PlanReport {
             ("ITL p99 ms", "p99_tpot_ms"),
             ("E2E p99 ms", "p99_e2e_latency_ms"),
         ];
-        let mut all: Vec<_> = usual
-            .map(|(title, key)| (title.to_owned(), key.to_owned()))
-            .into();
+        let mut all: Vec<_> = usual.map(|(title, key)| (title.to_owned(), key.to_owned())).into();
         for bound in &self.question.bounds {
             if all.iter().all(|(title, _)| *title != bound.column_title()) {
                 all.push((bound.column_title(), bound.summary_key()));
@@ -176,10 +161,7 @@ impl PlanReport {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
         match trials.any(|trial| !trial.has_latency_bounds()) {
             true => "every --bound kept".to_owned(),
-            false => format!(
-                "{} % of the requests good",
-                100.0 * self.question.attainment
-            ),
+            false => format!("{} % of the requests good", 100.0 * self.question.attainment),
         }
     }
 
@@ -215,10 +197,7 @@ impl PlanReport {
             if self.question.fixed_workers.is_some() {
                 cells.push(format!("{:.3} x", trial.traffic));
             }
-            cells.push(format!(
-                "{:.2}",
-                trial.summary_number("request_throughput_rps")
-            ));
+            cells.push(format!("{:.2}", trial.summary_number("request_throughput_rps")));
             cells.push(match trial.has_latency_bounds() {
                 true => format!("{:.1}", 100.0 * trial.attainment),
                 false => "–".to_owned(),
@@ -257,10 +236,7 @@ impl PlanReport {
                 self.question.max_gpus,
                 self.question
                     .max_cost
-                    .map_or_else(String::new, |cost| format!(
-                        " and {cost} {}",
-                        self.cost_unit()
-                    )),
+                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.cost_unit())),
                 match goal.strip_suffix(" good") {
                     Some(share) => format!("makes {share} good"),
                     None => "keeps every --bound".to_owned(),
@@ -290,11 +266,7 @@ impl PlanReport {
         }
         if let Some(deployed) = self.best_deployment_commands() {
             notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
-            notes.extend(
-                deployed
-                    .router_description()
-                    .map(|router| format!("router: {router}")),
-            );
+            notes.extend(deployed.router_description().map(|router| format!("router: {router}")));
             notes.push(format!("to rehearse: {}", deployed.simulation_commands()));
             let files = deployed.local_file_flags();
             if !files.is_empty() {

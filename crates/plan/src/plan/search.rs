@@ -112,10 +112,7 @@ pub(super) fn search_candidate(
         return Ok(empty_result(why));
     }
     let found = player.bisect_fewest_workers(1.0)?;
-    let why = player
-        .trials
-        .last()
-        .map(|last| missed_bounds_description(last, candidate));
+    let why = player.trials.last().map(|last| missed_bounds_description(last, candidate));
     Ok(finish_search(found, player.trials, why.unwrap_or_default()))
 }
 
@@ -158,11 +155,7 @@ pub(super) fn search_most_traffic(
 }
 
 pub(super) fn empty_result(why: String) -> SearchResult {
-    SearchResult {
-        found: None,
-        trials: Vec::new(),
-        why: Some(why),
-    }
+    SearchResult { found: None, trials: Vec::new(), why: Some(why) }
 }
 
 fn finish_search(
@@ -199,10 +192,9 @@ fn missed_bounds_description(trial: &SimulatedTrial, candidate: &DeploymentCandi
     let (gpus, good) = (trial.gpus, 100.0 * trial.attainment);
     match missed.is_empty() {
         true => format!("with {gpus} GPUs {good:.1} % of the requests are good"),
-        false => format!(
-            "with {gpus} GPUs {good:.1} % of the requests are good ({})",
-            missed.join("; ")
-        ),
+        false => {
+            format!("with {gpus} GPUs {good:.1} % of the requests are good ({})", missed.join("; "))
+        }
     }
 }
 
@@ -224,9 +216,7 @@ impl<'c> TrialRunner<'c> {
         let pools = candidate.pools.as_ref()?;
         let each = gpus_of_workers(pools, 1).max(1);
         let each_price = candidate.price * f64::from(each);
-        let by_cost = question
-            .max_cost
-            .map_or(u32::MAX, |cost| affordable_units(cost, each_price));
+        let by_cost = question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, each_price));
         Ok(Self {
             candidate,
             pools,
@@ -245,10 +235,7 @@ impl<'c> TrialRunner<'c> {
         }
         let block_size = self.pools.serving.engines[0].block_size();
         let open = || Ok(open_workload(workload, block_size)?.0);
-        let asked = (
-            self.candidate.report.latency_slo()?,
-            self.question.attainment,
-        );
+        let asked = (self.candidate.report.latency_slo()?, self.question.attainment);
         idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
@@ -356,9 +343,7 @@ impl<'c> TrialRunner<'c> {
         let mut tracker = AttainmentTracker {
             slo: args.latency_slo()?,
             attainment: self.question.attainment,
-            requests: source
-                .max_requests()
-                .filter(|_| extent == RunExtent::UntilMissed),
+            requests: source.max_requests().filter(|_| extent == RunExtent::UntilMissed),
             bad: 0,
         };
         let mut watch = |outcome: &RequestOutcome<'_>| {
@@ -370,9 +355,8 @@ impl<'c> TrialRunner<'c> {
             replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
         let stopped = tracker.is_attainment_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
-        let mut missed: Vec<String> = bounds
-            .filter_map(|bound| bound.missed_message(&report))
-            .collect();
+        let mut missed: Vec<String> =
+            bounds.filter_map(|bound| bound.missed_message(&report)).collect();
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
@@ -387,9 +371,7 @@ impl<'c> TrialRunner<'c> {
         let mut summary = report.summary.clone();
         for bound in &self.question.bounds {
             if let Some(value) = bound.percentile_ms(&report) {
-                summary
-                    .entry(bound.summary_key())
-                    .or_insert_with(|| value.into());
+                summary.entry(bound.summary_key()).or_insert_with(|| value.into());
             }
         }
         let completed = report.summary_number("completed_requests");

@@ -26,12 +26,8 @@ pub(super) fn html_page(names: &[&str], played: &[PointResult], typed: &str) -> 
 
 /// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
 fn write_bar_chart(body: &mut String, names: &[&str], played: &[PointResult]) {
-    let done = |point: &PointResult| {
-        point
-            .played
-            .as_ref()
-            .map_or(0.0, PlayedSummary::goodput_per_gpu_rps)
-    };
+    let done =
+        |point: &PointResult| point.played.as_ref().map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
     let most = played.iter().map(done).fold(0.0, f64::max);
     body.push_str(
         "<section><figure><figcaption>Good requests per second and GPU</figcaption>\
@@ -39,9 +35,7 @@ fn write_bar_chart(body: &mut String, names: &[&str], played: &[PointResult]) {
     );
     for (at, point) in played.iter().enumerate() {
         let flags = names.iter().zip(&point.values);
-        let label: Vec<String> = flags
-            .map(|(name, value)| format!("{name} {value}"))
-            .collect();
+        let label: Vec<String> = flags.map(|(name, value)| format!("{name} {value}")).collect();
         let per_gpu = done(point);
         let share = if most > 0.0 { per_gpu / most } else { 0.0 };
         let _ = write!(

@@ -111,13 +111,7 @@ pub fn build_dataset(build: &DatasetBuildOptions, tokenizer: &Tokenizer) -> Resu
     progress.finish_and_clear();
     let records = writer.row_count();
     writer.finish_and_rename()?;
-    let built = DatasetSummary {
-        files,
-        recorded,
-        read,
-        used,
-        records,
-    };
+    let built = DatasetSummary { files, recorded, read, used, records };
     if let Err(error) = std::fs::write(&built.files[2], card::dataset_card_markdown(build, &built))
     {
         for file in &built.files {
@@ -144,9 +138,7 @@ fn write_retokenized_recording(
         return Ok(());
     };
     let messages = recording.prompt_messages();
-    let said = messages
-        .iter()
-        .map(|(role, text)| (role.as_str(), text.as_str()));
+    let said = messages.iter().map(|(role, text)| (role.as_str(), text.as_str()));
     let hash = match generation {
         DatasetFormat::Tokens => hash_tokens(&recording.prompt),
         DatasetFormat::Texts => hash_conversation(said.clone()),
@@ -180,9 +172,8 @@ fn write_conversation_replies(
         if reply.ids.is_empty() {
             continue;
         }
-        let texts: Vec<_> = (0..reply.ids.len())
-            .map(|index| reply.fragment_text(index).to_owned())
-            .collect();
+        let texts: Vec<_> =
+            (0..reply.ids.len()).map(|index| reply.fragment_text(index).to_owned()).collect();
         let (completion, chat) = match generation {
             DatasetFormat::Tokens => {
                 let asked = ChatInput {
@@ -202,9 +193,7 @@ fn write_conversation_replies(
                 let said = messages[..=place].iter();
                 let hash =
                     hash_conversation(said.clone().map(|m| (m.role.as_str(), m.text.as_str())));
-                let text = said
-                    .map(|m| format!("### {}:\n{}\n", m.role, m.text))
-                    .collect();
+                let text = said.map(|m| format!("### {}:\n{}\n", m.role, m.text)).collect();
                 let completion = (hash_text(&question.text), question.text.clone());
                 (completion, Some((hash, text)))
             }

@@ -4,20 +4,8 @@ use super::build::{DatasetBuildOptions, DatasetSummary};
 use vllm_sim_dataset::{DatasetFormat, schema::recording_table_name};
 
 pub(super) fn dataset_card_markdown(build: &DatasetBuildOptions, built: &DatasetSummary) -> String {
-    let DatasetBuildOptions {
-        origin,
-        model,
-        table,
-        name,
-        ..
-    } = build;
-    let DatasetSummary {
-        read,
-        used,
-        records,
-        recorded,
-        ..
-    } = built;
+    let DatasetBuildOptions { origin, model, table, name, .. } = build;
+    let DatasetSummary { read, used, records, recorded, .. } = built;
     let (what, how, timing) = if *recorded {
         (
             "Recordings",

@@ -43,10 +43,7 @@ impl RecordedRequest {
     /// cannot be rendered.
     pub(super) fn retokenize(mut self, tokenizer: &Tokenizer) -> Option<Self> {
         let api = RecordedApi::from_name(&self.api)?;
-        let prompt = prompt_token_ids(api, &self.request, tokenizer)
-            .ok()?
-            .into_iter()
-            .next()?;
+        let prompt = prompt_token_ids(api, &self.request, tokenizer).ok()?.into_iter().next()?;
         if prompt == self.prompt {
             return Some(self);
         }
@@ -59,10 +56,7 @@ impl RecordedRequest {
             ends.push(end);
         }
         let thought = (self.reasoning as usize).checked_sub(1);
-        let thought = thought
-            .and_then(|last| ends.get(last))
-            .copied()
-            .unwrap_or(0);
+        let thought = thought.and_then(|last| ends.get(last)).copied().unwrap_or(0);
         let at = |end: u32| ends.partition_point(|known| *known < end as usize);
         let last = self.micros.last().copied().unwrap_or_default();
         let micros = fragments
@@ -70,9 +64,7 @@ impl RecordedRequest {
             .iter()
             .map(|end| self.micros.get(at(*end)).copied().unwrap_or(last))
             .collect();
-        self.reasoning = fragments
-            .ends
-            .partition_point(|end| *end as usize <= thought) as u32;
+        self.reasoning = fragments.ends.partition_point(|end| *end as usize <= thought) as u32;
         self.texts = (0..fragments.ids.len())
             .map(|index| fragments.fragment_text(index).to_owned())
             .collect();
@@ -110,10 +102,7 @@ impl RecordedRequest {
 /// Returns an error if the file is unreadable or has no recordings.
 pub(super) fn count_recordings(path: &Path, table: &str) -> Result<u64> {
     let file = open_read_only(path)?;
-    let sql = format!(
-        "SELECT count(*) FROM ({})",
-        schema::select_recordings_sql(table)
-    );
+    let sql = format!("SELECT count(*) FROM ({})", schema::select_recordings_sql(table));
     let count: i64 = file
         .query_row(&sql, [], |row| row.get(0))
         .context("it is a database, but not one of `vllm-sim record`")?;
@@ -182,9 +171,7 @@ mod tests {
             reasoning: 2,
             ..RecordedRequest::default()
         };
-        let cut = recording
-            .retokenize(&Tokenizer::simulated())
-            .expect("a prompt");
+        let cut = recording.retokenize(&Tokenizer::simulated()).expect("a prompt");
         assert_eq!(cut.texts, ["One ", "two ", "three"]);
         assert_eq!(cut.micros, [5, 7, 9]);
         assert_eq!((cut.reasoning, cut.ids.len()), (2, 3));

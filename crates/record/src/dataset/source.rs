@@ -71,10 +71,7 @@ pub(super) fn for_each_conversation(
         if seen.is_empty() {
             return Ok(());
         }
-        let blanks = seen
-            .iter()
-            .take_while(|byte| byte.is_ascii_whitespace())
-            .count();
+        let blanks = seen.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         let found = seen.get(blanks).copied();
         input.consume(blanks);
         if let Some(found) = found {
@@ -91,10 +88,7 @@ pub(super) fn for_each_conversation(
         return Ok(());
     }
     let mut outcome = Ok(ControlFlow::Continue(()));
-    let list = ConversationVisitor {
-        each: &mut each,
-        outcome: &mut outcome,
-    };
+    let list = ConversationVisitor { each: &mut each, outcome: &mut outcome };
     let read = serde_json::Deserializer::from_reader(input).deserialize_seq(list);
     match outcome? {
         // The rest of the input is not needed.
@@ -137,11 +131,7 @@ mod tests {
         for_each_conversation(text.as_bytes(), |messages| {
             let shown = messages.iter().map(|m| format!("{}:{}", m.role, m.text));
             found.push(shown.collect::<Vec<_>>().join("|"));
-            Ok(if found.len() == most {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            })
+            Ok(if found.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         Ok(found)
     }
@@ -151,15 +141,9 @@ mod tests {
         let share = r#"{"id":"x","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}"#;
         let openai = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]},{"role":"assistant","content":"a"}]}"#;
         let expected = ["user:q|assistant:a", "user:q|assistant:a"];
-        for text in [
-            format!(" \n[{share}, {openai}]\n"),
-            format!("\n{share}\n{openai}\n\n"),
-        ] {
+        for text in [format!(" \n[{share}, {openai}]\n"), format!("\n{share}\n{openai}\n\n")] {
             assert_eq!(roles(&text, 9).expect("both are conversations"), expected);
-            assert_eq!(
-                roles(&text, 1).expect("the rest is not read"),
-                expected[..1]
-            );
+            assert_eq!(roles(&text, 1).expect("the rest is not read"), expected[..1]);
         }
         assert!(roles("", 9).expect("nothing is no error").is_empty());
     }

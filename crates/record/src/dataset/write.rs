@@ -76,30 +76,19 @@ pub(super) struct DatasetWriter {
 
 impl DatasetWriter {
     pub(super) fn new(database: &Path, text: &Path, table: &str) -> Result<Self> {
-        if let Some(folder) = database
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-        {
+        if let Some(folder) = database.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         }
-        let files = [
-            TemporaryOutputFile::new(database)?,
-            TemporaryOutputFile::new(text)?,
-        ];
+        let files = [TemporaryOutputFile::new(database)?, TemporaryOutputFile::new(text)?];
         let cannot = |part: &TemporaryOutputFile| format!("cannot write {}", part.path.display());
         let database = Connection::open(&files[0].part).with_context(|| cannot(&files[0]))?;
         let tables = schema::create_tables_sql(table);
         let start = format!("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {tables}; BEGIN");
-        database
-            .execute_batch(&start)
-            .with_context(|| cannot(&files[0]))?;
+        database.execute_batch(&start).with_context(|| cannot(&files[0]))?;
         let file = File::create(&files[1].part).with_context(|| cannot(&files[1]))?;
         Ok(Self {
-            insert: [
-                schema::insert_reply_sql(table),
-                schema::insert_recording_sql(table),
-            ],
+            insert: [schema::insert_reply_sql(table), schema::insert_recording_sql(table)],
             finish: format!("{}; COMMIT", schema::create_index_sql(table)),
             drop_recording: schema::drop_recording_table_sql(table),
             recordings: 0,
@@ -145,8 +134,7 @@ impl DatasetWriter {
         if let Some(recording) = record.recording {
             shown["token_us"] = json!(recording.micros);
         }
-        self.text
-            .write_all(if self.records == 0 { b"[\n" } else { b",\n" })?;
+        self.text.write_all(if self.records == 0 { b"[\n" } else { b",\n" })?;
         serde_json::to_writer(&mut self.text, &shown)?;
         self.records += 1;
         Ok(())
@@ -154,27 +142,15 @@ impl DatasetWriter {
 
     /// Completes the output files and renames them from their temporary names.
     pub(super) fn finish_and_rename(self) -> Result<()> {
-        let Self {
-            database,
-            finish,
-            drop_recording,
-            recordings,
-            mut text,
-            records,
-            files,
-            ..
-        } = self;
+        let Self { database, finish, drop_recording, recordings, mut text, records, files, .. } =
+            self;
         if recordings == 0 {
             database.execute_batch(&drop_recording)?;
         }
-        database
-            .execute_batch(&finish)
-            .context("cannot finish the database")?;
+        database.execute_batch(&finish).context("cannot finish the database")?;
         database.close().map_err(|(_, error)| error)?;
         text.write_all(if records == 0 { b"[]\n" } else { b"\n]\n" })?;
-        text.into_inner()
-            .map_err(|error| error.into_error())?
-            .sync_all()?;
+        text.into_inner().map_err(|error| error.into_error())?.sync_all()?;
         files[0].rename_to_target()?;
         if let Err(error) = files[1].rename_to_target() {
             let _ = std::fs::remove_file(&files[0].path);

@@ -34,8 +34,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         (request.input, request.output, request.plan) = (input, output, Some(plan));
         (request.priority, request.strict_priority) = (priority, strict);
         request.adapter = adapter;
-        self.sink
-            .set_position(EventLoopPosition::of_request(self.now, self.round, number));
+        self.sink.set_position(EventLoopPosition::of_request(self.now, self.round, number));
         self.totals.requests += 1;
         self.totals.events += 1;
         self.in_flight += 1;
@@ -46,14 +45,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             self.start_handoff(slot);
             return Ok(());
         }
-        self.place_request(
-            if self.split {
-                PREFILL_POOL
-            } else {
-                SERVING_POOL
-            },
-            slot,
-        );
+        self.place_request(if self.split { PREFILL_POOL } else { SERVING_POOL }, slot);
         self.submit_routed_requests()
     }
 
@@ -69,9 +61,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             priority: request.priority,
             strict_priority: request.strict_priority,
         };
-        let WorkerPool {
-            workers, router, ..
-        } = &mut self.pools[pool];
+        let WorkerPool { workers, router, .. } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
         if let Some(choice) = router.place_or_queue(ask, self.now, &gauges) {
             self.outgoing.push_back((pool, slot, choice));

@@ -112,10 +112,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         if self.handoffs.order.is_none() || pool != SERVING_POOL {
             return;
         }
-        for (id, missing) in self.pools[pool].workers[at as usize]
-            .engine
-            .take_reserved_prompts()
-        {
+        for (id, missing) in self.pools[pool].workers[at as usize].engine.take_reserved_prompts() {
             let slot = id.0 as u32;
             let request = self.requests.get_mut(slot);
             request.missing = Some(missing);
@@ -140,8 +137,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             self.handoffs.push_action(HandoffAction::Activate(slot));
         } else {
             self.handoffs.transfers += 1;
-            self.timers
-                .schedule(self.now + time, TimerEvent::Transferred(slot));
+            self.timers.schedule(self.now + time, TimerEvent::Transferred(slot));
         }
     }
 
@@ -171,9 +167,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         }
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[SERVING_POOL].workers[at as usize];
-        worker
-            .engine
-            .resume_transferred(self.now, SeqId(slot.into()), &mut out);
+        worker.engine.resume_transferred(self.now, SeqId(slot.into()), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
         self.update_next_wakeup(address);
@@ -195,11 +189,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         }
         let mut out = std::mem::take(&mut self.out);
         let worker = &mut self.pools[PREFILL_POOL].workers[at as usize];
-        worker.engine.apply_command(
-            self.now,
-            EngineCommand::Release(SeqId(slot.into())),
-            &mut out,
-        );
+        worker.engine.apply_command(self.now, EngineCommand::Release(SeqId(slot.into())), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
         self.update_next_wakeup(address);
@@ -230,9 +220,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         let open = self.sessions.get(request.place);
         let spec = open.turn(request.turn);
         let names = (open.session.id.clone(), spec.request_id.clone());
-        let fresh = request
-            .handoff
-            .is_some_and(|handoff| handoff.activated.is_none());
+        let fresh = request.handoff.is_some_and(|handoff| handoff.activated.is_none());
         let request = self.requests.get_mut(slot);
         request.over = Some((when, status));
         request.names = names;

@@ -60,9 +60,8 @@ pub(super) fn run_workers_in_parallel(
     sink: &mut dyn ReplaySink,
 ) -> Result<ReplayTotals, ReplayError> {
     let workers = settings.pool.engines.iter();
-    let own: Vec<ReplaySettings> = workers
-        .map(|engine| settings_of_one_worker(settings, engine))
-        .collect();
+    let own: Vec<ReplaySettings> =
+        workers.map(|engine| settings_of_one_worker(settings, engine)).collect();
     let cores = own.iter().zip(0u32..).map(|(own, at)| {
         let sessions = SessionQueue::new(AssignedSessions::default(), ArrivalPacing::default())?;
         EventLoop::new(own, sessions, SinkCallRecorder::new(sink), at)
@@ -125,14 +124,8 @@ impl<'a> SessionAssigner<'a> {
     ) -> Result<Self, WorkloadError> {
         let mut router = Router::new(settings.pool.router.clone(), settings.seed, 1);
         (0..workers).for_each(|worker| router.add_worker(worker, 0));
-        let mut arrivals = Self {
-            source,
-            pace: settings.pace,
-            router,
-            next: None,
-            given: 0,
-            sent: Vec::new(),
-        };
+        let mut arrivals =
+            Self { source, pace: settings.pace, router, next: None, given: 0, sent: Vec::new() };
         arrivals.read_next_session()?;
         Ok(arrivals)
     }
@@ -170,18 +163,14 @@ impl<'a> SessionAssigner<'a> {
             }
             at = start;
             // All requests of one instant are sent in its first round.
-            self.sent
-                .push(EventLoopPosition::of_request(start, 0, self.given));
+            self.sent.push(EventLoopPosition::of_request(start, 0, self.given));
             let session = self.next.take();
             let (worker, session) = match session {
                 Some(session) => (self.choose_worker(&session), session),
                 None => break,
             };
             let core = &mut worker_cores[worker as usize];
-            core.sessions
-                .source_mut()
-                .0
-                .push_back((self.given, session));
+            core.sessions.source_mut().0.push_back((self.given, session));
             self.given += 1;
             self.read_next_session()?;
         }
@@ -194,9 +183,7 @@ impl<'a> SessionAssigner<'a> {
             slot: 0,
             number: self.given,
             session: self.given,
-            adapter: turn
-                .and_then(|turn| turn.lora.as_deref())
-                .map(lora_root_block_key),
+            adapter: turn.and_then(|turn| turn.lora.as_deref()).map(lora_root_block_key),
             plan: None,
             prompt: 0,
             priority: 0,
@@ -229,24 +216,17 @@ impl ParallelRun<'_> {
             && !sink.should_stop()
         {
             if let Some(at) = self.sample_clock.pop_due_sample_time(begin) {
-                let samples = self
-                    .worker_cores
-                    .iter()
-                    .flat_map(|core| core.worker_samples(at));
+                let samples = self.worker_cores.iter().flat_map(|core| core.worker_samples(at));
                 samples.for_each(|sample| sink.on_worker_sample(&sample));
             }
-            let mut last = self
-                .sample_clock
-                .next_sample_time()
-                .map_or(limit, |next| next.min(limit));
+            let mut last =
+                self.sample_clock.next_sample_time().map_or(limit, |next| next.min(limit));
             if self.arrivals.next.is_none() {
                 let rest = begin.nanos().saturating_add(stretch);
                 last = last.min(SimTime::from_nanos(rest));
             }
             let last = last.max(begin);
-            let last = self
-                .arrivals
-                .assign_sessions_until(&mut self.worker_cores, most, last)?;
+            let last = self.arrivals.assign_sessions_until(&mut self.worker_cores, most, last)?;
             stretch = stretch.max(last.nanos().saturating_sub(begin.nanos()));
             self.run_workers_until(last)?;
             let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
@@ -257,10 +237,7 @@ impl ParallelRun<'_> {
 
     fn next_instant(&mut self) -> Option<SimTime> {
         let start = self.arrivals.next_start();
-        let worker_cores = self
-            .worker_cores
-            .iter_mut()
-            .filter_map(EventLoop::next_instant);
+        let worker_cores = self.worker_cores.iter_mut().filter_map(EventLoop::next_instant);
         worker_cores.chain(start).min()
     }
 
@@ -275,9 +252,8 @@ impl ParallelRun<'_> {
         let (mine, others) = self.worker_cores.split_at_mut(share);
         thread::scope(|scope| {
             let others = others.chunks_mut(share);
-            let others: Vec<_> = others
-                .map(|worker_cores| scope.spawn(move || play(worker_cores)))
-                .collect();
+            let others: Vec<_> =
+                others.map(|worker_cores| scope.spawn(move || play(worker_cores))).collect();
             let mine = play(mine);
             let ended = others.into_iter().map(|thread| match thread.join() {
                 Ok(ended) => ended,

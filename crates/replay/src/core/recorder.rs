@@ -66,10 +66,7 @@ struct RecordedOutcome {
 
 impl SinkCallRecorder {
     pub(super) fn new(sink: &dyn ReplaySink) -> Self {
-        Self {
-            wants_tokens: sink.wants_token_times(),
-            ..Self::default()
-        }
+        Self { wants_tokens: sink.wants_token_times(), ..Self::default() }
     }
 
     fn push_call(&mut self, call: RecordedCall) {
@@ -165,8 +162,7 @@ fn slice_of_range<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
 
 impl ReplaySink for SinkCallRecorder {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        self.common_fields
-            .get_or_insert_with(|| outcome.without_lists());
+        self.common_fields.get_or_insert_with(|| outcome.without_lists());
         let recorded = RecordedOutcome {
             session: outcome.session,
             number: outcome.number,
@@ -271,9 +267,7 @@ pub(super) fn forward_recorded_calls<'a>(
     let mut parts: Vec<&mut SinkCallRecorder> = parts.collect();
     let mut sent = sent.iter().peekable();
     for some in calls_in_event_order(&parts).chunks(PREFETCHED_CALLS) {
-        let read = some
-            .iter()
-            .map(|&(_, part, call)| parts[part as usize].prefetch_call(call));
+        let read = some.iter().map(|&(_, part, call)| parts[part as usize].prefetch_call(call));
         std::hint::black_box(read.fold(0, |all, one| all ^ one));
         for &(_, part, call) in some {
             let part = &mut parts[part as usize];

@@ -16,21 +16,11 @@ pub(super) struct EventLoopPosition {
 
 impl EventLoopPosition {
     pub(super) fn of_worker_step(at: SimTime, round: u32, worker: u32) -> Self {
-        Self {
-            at,
-            round,
-            sent: false,
-            number: worker.into(),
-        }
+        Self { at, round, sent: false, number: worker.into() }
     }
 
     pub(super) fn of_request(at: SimTime, round: u32, number: u64) -> Self {
-        Self {
-            at,
-            round,
-            sent: true,
-            number,
-        }
+        Self { at, round, sent: true, number }
     }
 
     /// Returns the position of a request that is unfinished at the end of the replay.

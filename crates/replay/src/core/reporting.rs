@@ -70,18 +70,14 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
 
     /// Reports all unfinished requests as ended at `end`, and removes all workers.
     pub(super) fn report_unfinished_requests(&mut self, end: SimTime) {
-        let mut left: Vec<(u64, u32)> = self
-            .requests
-            .requests_in_flight()
-            .map(|(s, r)| (r.number, s))
-            .collect();
+        let mut left: Vec<(u64, u32)> =
+            self.requests.requests_in_flight().map(|(s, r)| (r.number, s)).collect();
         left.sort_unstable();
         for (_, slot) in left {
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, RequestStatus::Incomplete));
             let number = self.requests.get(slot).number;
-            self.sink
-                .set_position(EventLoopPosition::of_unfinished_request(number));
+            self.sink.set_position(EventLoopPosition::of_unfinished_request(number));
             self.report_request(slot, at, status);
         }
         for pool in [PREFILL_POOL, SERVING_POOL] {

@@ -10,10 +10,7 @@ pub(super) struct SampleClock {
 
 impl SampleClock {
     pub(super) fn new(every: Option<Duration>) -> Self {
-        Self {
-            every: every.unwrap_or_default().as_nanos() as u64,
-            next: 0,
-        }
+        Self { every: every.unwrap_or_default().as_nanos() as u64, next: 0 }
     }
 
     pub(super) fn next_sample_time(&self) -> Option<SimTime> {

@@ -17,10 +17,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
     pub(super) fn flush_log(&mut self, (pool, at): WorkerAddress) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &ReplayRequest| request.worker == Some(at);
-        let oldest = self
-            .requests
-            .requests_in_flight()
-            .filter(|(_, request)| here(request));
+        let oldest = self.requests.requests_in_flight().filter(|(_, request)| here(request));
         let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_open_step());
         let next = worker.log.next_step_number();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
@@ -38,8 +35,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         if startup.is_zero() {
             return self.handle_worker_ready((pool, at));
         }
-        self.timers
-            .schedule(self.now + startup, TimerEvent::Ready((pool, at)));
+        self.timers.schedule(self.now + startup, TimerEvent::Ready((pool, at)));
         Ok(())
     }
 

@@ -24,11 +24,7 @@ pub struct ChartLine {
 impl ChartLine {
     /// Creates a line of a chart; `colour` is an index into the palette of eight colours.
     pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
-        Self {
-            name: name.to_owned(),
-            points,
-            colour: colour % 8,
-        }
+        Self { name: name.to_owned(), points, colour: colour % 8 }
     }
 
     fn draw(&self, out: &mut String, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
@@ -88,9 +84,7 @@ impl Chart<'_> {
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
         let x_ticks = axis_ticks(most(|p| p.0));
         let y_ticks = match self.y_range {
-            Some((low, high)) => (0..=4)
-                .map(|i| low + (high - low) * f64::from(i) / 4.0)
-                .collect(),
+            Some((low, high)) => (0..=4).map(|i| low + (high - low) * f64::from(i) / 4.0).collect(),
             None => axis_ticks(most(|p| p.1)),
         };
         let (x_max, y_max) = (axis_end(&x_ticks), axis_end(&y_ticks));
@@ -136,19 +130,11 @@ impl Chart<'_> {
     fn draw_x_ticks(&self, out: &mut String, ticks: &[f64], x: impl Fn(f64) -> f64) {
         for (i, tick) in ticks.iter().enumerate() {
             let unit = if i + 1 == ticks.len() { self.x } else { "" };
-            let anchor = if i + 1 == ticks.len() {
-                "end"
-            } else {
-                "middle"
-            };
+            let anchor = if i + 1 == ticks.len() { "end" } else { "middle" };
             let _ = write!(
                 out,
                 "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{} {unit}</text>",
-                if anchor == "end" {
-                    x(*tick) + RIGHT_MARGIN - 2.0
-                } else {
-                    x(*tick)
-                },
+                if anchor == "end" { x(*tick) + RIGHT_MARGIN - 2.0 } else { x(*tick) },
                 CHART_HEIGHT - BOTTOM_MARGIN + 24.0,
                 format_short_number(*tick)
             );
@@ -195,11 +181,7 @@ fn axis_ticks(most: f64) -> Vec<f64> {
     let rough = most / 5.0;
     let power = 10f64.powf(rough.log10().floor());
     let nice = [1.0, 2.0, 2.5, 5.0, 10.0];
-    let step = nice
-        .iter()
-        .find(|n| *n * power >= rough * 0.999)
-        .unwrap_or(&10.0)
-        * power;
+    let step = nice.iter().find(|n| *n * power >= rough * 0.999).unwrap_or(&10.0) * power;
     let count = (most / step - 1e-9).ceil().max(1.0) as usize;
     (0..=count).map(|i| i as f64 * step).collect()
 }
@@ -219,18 +201,11 @@ pub(super) fn combine_worker_gauges(
         let at = last * i as f64 / (points - 1).max(1) as f64;
         let (mut total, mut seen) = (0.0, 0.0);
         for (track, place) in tracks.iter().zip(&mut places) {
-            while track
-                .points
-                .get(*place + 1)
-                .is_some_and(|next| next.at <= at)
-            {
+            while track.points.get(*place + 1).is_some_and(|next| next.at <= at) {
                 *place += 1;
             }
             // A worker does not exist before its first and after its last point.
-            let first = track
-                .points
-                .first()
-                .is_some_and(|p| p.at <= at || *place == 0);
+            let first = track.points.first().is_some_and(|p| p.at <= at || *place == 0);
             let over = *place + 1 == track.points.len()
                 && track.points[*place].at < at - last / points as f64 * 2.0;
             if let Some(point) = track.points.get(*place).filter(|_| first && !over) {
@@ -238,14 +213,7 @@ pub(super) fn combine_worker_gauges(
                 seen += 1.0;
             }
         }
-        (
-            at,
-            if mean && seen > 0.0 {
-                total / seen
-            } else {
-                total
-            },
-        )
+        (at, if mean && seen > 0.0 { total / seen } else { total })
     });
     line.collect()
 }

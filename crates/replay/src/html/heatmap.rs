@@ -36,11 +36,7 @@ fn draw_heat_map(out: &mut String, tracks: &[WorkerTrack], (title, of, share): H
         .map(|track| average_into_cells(track, of, last))
         .collect();
     let all = rows.iter().flatten().flatten();
-    let most = if share {
-        1.0
-    } else {
-        all.fold(0.0, |a: f64, b| a.max(*b))
-    };
+    let most = if share { 1.0 } else { all.fold(0.0, |a: f64, b| a.max(*b)) };
     let left = 104.0;
     let height = (260.0 / rows.len() as f64).clamp(6.0, 24.0);
     let width = (640.0 - left) / CELLS_PER_ROW as f64;
@@ -67,12 +63,7 @@ fn draw_heat_map(out: &mut String, tracks: &[WorkerTrack], (title, of, share): H
                 worker_track_name(track)
             );
         }
-        let place = RowRectangle {
-            left,
-            y,
-            width,
-            height,
-        };
+        let place = RowRectangle { left, y, width, height };
         draw_worker_row(out, row, &place, |value, from| {
             (
                 shade_index(value, most),
@@ -165,10 +156,7 @@ fn average_into_cells(
         *sum += of(point);
         *n += 1;
     }
-    let first = sums
-        .iter()
-        .position(|(_, n)| *n > 0)
-        .unwrap_or(CELLS_PER_ROW);
+    let first = sums.iter().position(|(_, n)| *n > 0).unwrap_or(CELLS_PER_ROW);
     let end = sums.iter().rposition(|(_, n)| *n > 0).map_or(0, |i| i + 1);
     let mut before = None;
     let cells = sums.iter().enumerate().map(|(i, (sum, n))| {

@@ -52,10 +52,8 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     if !compared.curves.is_empty() {
         body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
         for (title, curves) in &compared.curves {
-            let lines: Vec<(&str, Vec<f64>)> = curves
-                .iter()
-                .map(|(name, curve)| (name.as_str(), curve.clone()))
-                .collect();
+            let lines: Vec<(&str, Vec<f64>)> =
+                curves.iter().map(|(name, curve)| (name.as_str(), curve.clone())).collect();
             body.push_str(&render_distribution_chart(title, &lines));
         }
         body.push_str("</div></section>");
@@ -203,48 +201,27 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     tile(
         "Duration",
         format!("{} s", format_short_number(n("duration_ms") / 1e3)),
-        format!(
-            "{} requests/s",
-            format_short_number(n("request_throughput_rps"))
-        ),
+        format!("{} requests/s", format_short_number(n("request_throughput_rps"))),
     );
     tile(
         "TTFT p99",
         ms("p99_ttft_ms"),
-        format!(
-            "mean {}, median {}",
-            ms("mean_ttft_ms"),
-            ms("median_ttft_ms")
-        ),
+        format!("mean {}, median {}", ms("mean_ttft_ms"), ms("median_ttft_ms")),
     );
     tile(
         "ITL of a request p99",
         ms("p99_tpot_ms"),
-        format!(
-            "mean {}, median {}",
-            ms("mean_tpot_ms"),
-            ms("median_tpot_ms")
-        ),
+        format!("mean {}, median {}", ms("mean_tpot_ms"), ms("median_tpot_ms")),
     );
-    tile(
-        "Latency p99",
-        ms("p99_e2e_latency_ms"),
-        format!("mean {}", ms("mean_e2e_latency_ms")),
-    );
+    tile("Latency p99", ms("p99_e2e_latency_ms"), format!("mean {}", ms("mean_e2e_latency_ms")));
     tile(
         "Output",
-        format!(
-            "{} tok/s",
-            format_short_number(n("output_throughput_tok_s"))
-        ),
+        format!("{} tok/s", format_short_number(n("output_throughput_tok_s"))),
         format!("{} tokens", format_short_number(n("total_output_tokens"))),
     );
     tile(
         "Prefix reuse",
-        format!(
-            "{} %",
-            format_short_number(n("prefix_cache_reused_ratio") * 100.0)
-        ),
+        format!("{} %", format_short_number(n("prefix_cache_reused_ratio") * 100.0)),
         format!("{} preemptions", format_short_number(n("preemptions"))),
     );
     if report.summary.contains_key("router_regret_tokens") {
@@ -252,10 +229,7 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
         tile(
             "Router regret",
             format!("{} %", format_short_number(missed / all * 100.0)),
-            format!(
-                "{} tokens were cached on another worker",
-                format_short_number(missed)
-            ),
+            format!("{} tokens were cached on another worker", format_short_number(missed)),
         );
     }
     if report.summary.contains_key("cost") {
@@ -265,14 +239,8 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     if report.summary.contains_key("slo_attainment") {
         tile(
             "Goodput",
-            format!(
-                "{} /s",
-                format_short_number(n("goodput_request_throughput_rps"))
-            ),
-            format!(
-                "{} % within the SLO",
-                format_short_number(n("slo_attainment") * 100.0)
-            ),
+            format!("{} /s", format_short_number(n("goodput_request_throughput_rps"))),
+            format!("{} % within the SLO", format_short_number(n("slo_attainment") * 100.0)),
         );
     }
     body.push_str("</section>");
@@ -311,11 +279,7 @@ fn push_distributions(body: &mut String, report: &ReplayReport) {
                 _ => "Request latency",
             },
             x: "ms",
-            y: if cut {
-                "% of all, without the highest 0.5 %"
-            } else {
-                "% of all"
-            },
+            y: if cut { "% of all, without the highest 0.5 %" } else { "% of all" },
             y_range: Some((0.0, 100.0)),
             lines,
             follows_y: true,
@@ -407,11 +371,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
         follows_y: false,
     };
     queue.draw(body);
-    let mut lines = vec![ChartLine::new(
-        "mean",
-        over(|p| p.kv_usage * 100.0, true),
-        0,
-    )];
+    let mut lines = vec![ChartLine::new("mean", over(|p| p.kv_usage * 100.0, true), 0)];
     if tracks.len() > 1 && tracks.len() <= MAX_WORKER_LINES {
         lines.extend(tracks.iter().enumerate().map(|(i, track)| {
             let points = track.points.iter();
@@ -428,11 +388,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
         follows_y: false,
     };
     usage.draw(body);
-    if tracks
-        .iter()
-        .flat_map(|t| &t.points)
-        .any(|p| p.kv_blocks > 0.0)
-    {
+    if tracks.iter().flat_map(|t| &t.points).any(|p| p.kv_blocks > 0.0) {
         let blocks = Chart {
             title: "KV blocks in use",
             x: "s",
@@ -448,11 +404,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
         x: "s",
         y: "since the start",
         y_range: None,
-        lines: vec![ChartLine::new(
-            "preemptions",
-            over(|p| p.preemptions, false),
-            1,
-        )],
+        lines: vec![ChartLine::new("preemptions", over(|p| p.preemptions, false), 1)],
         follows_y: false,
     };
     preempted.draw(body);
@@ -464,9 +416,7 @@ fn worker_track_name(track: &WorkerTrack) -> String {
 
 fn push_metrics_table(body: &mut String, report: &ReplayReport) {
     body.push_str("<section><h2>Numbers</h2><div class=\"wide\"><table><thead><tr><th>Metric</th>");
-    let kinds = [
-        "mean", "min", "median", "p75", "p90", "p95", "p99", "max", "std",
-    ];
+    let kinds = ["mean", "min", "median", "p75", "p90", "p95", "p99", "max", "std"];
     for kind in kinds {
         let _ = write!(body, "<th>{kind}</th>");
     }
@@ -490,19 +440,13 @@ fn push_metrics_table(body: &mut String, report: &ReplayReport) {
         "</tbody></table></div><details><summary>All totals</summary><table class=\"plain\">",
     );
     for (key, value) in &report.summary {
-        let single = kinds
-            .iter()
-            .all(|kind| !key.starts_with(&format!("{kind}_")));
+        let single = kinds.iter().all(|kind| !key.starts_with(&format!("{kind}_")));
         if single && !value.is_null() {
             let shown = match value {
                 Value::String(text) => escape_html(text),
                 other => other.to_string(),
             };
-            let _ = write!(
-                body,
-                "<tr><th>{}</th><td>{shown}</td></tr>",
-                escape_html(key)
-            );
+            let _ = write!(body, "<tr><th>{}</th><td>{shown}</td></tr>", escape_html(key));
         }
     }
     body.push_str("</table></details></section>");
@@ -516,17 +460,11 @@ mod tests {
     fn short_number_format() {
         let shown =
             [0.0, 0.00012, 1.5, 23.456, 999.9, 12_345.0, 2e6, -0.5].map(format_short_number);
-        assert_eq!(
-            shown,
-            ["0", "0.00012", "1.5", "23.5", "1000", "12.3k", "2M", "-0.5"]
-        );
+        assert_eq!(shown, ["0", "0.00012", "1.5", "23.5", "1000", "12.3k", "2M", "-0.5"]);
     }
 
     #[test]
     fn html_escape_prevents_injection() {
-        assert_eq!(
-            escape_html("<a b=\"c\">&'"),
-            "&lt;a b=&quot;c&quot;&gt;&amp;&#39;"
-        );
+        assert_eq!(escape_html("<a b=\"c\">&'"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
     }
 }

@@ -42,10 +42,7 @@ pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpan
         ("right", "Later"),
         ("all", "All"),
     ] {
-        let _ = write!(
-            out,
-            "<button type=\"button\" data-do=\"{what}\">{label}</button>"
-        );
+        let _ = write!(out, "<button type=\"button\" data-do=\"{what}\">{label}</button>");
     }
     out.push_str("</div><div class=\"rows\"><canvas role=\"img\" aria-label=\"Requests of the worker over time\"></canvas></div><ul class=\"legend\">");
     for (name, phase) in RequestPhase::NAMES {

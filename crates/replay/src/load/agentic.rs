@@ -98,9 +98,7 @@ fn parse_agent_request(
 ) -> Result<AgentNode, WorkloadError> {
     let request = row.text("request_id")?.filter(|id| !id.is_empty());
     let request = request.ok_or_else(|| row.missing_field_error("request_id"))?;
-    let ids = row
-        .integer_array("hash_ids")?
-        .ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
     let input = row.token_count(&["input_length", "input_tokens"], 1)?;
     let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(row, &ids, input, block, scope)?);
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
@@ -166,10 +164,7 @@ impl JsonRow<'_> {
 
 impl AgentNode {
     fn error_at_request(&self, problem: String) -> WorkloadError {
-        WorkloadError::Bad {
-            place: self.place.clone(),
-            problem,
-        }
+        WorkloadError::Bad { place: self.place.clone(), problem }
     }
 }
 
@@ -340,16 +335,12 @@ fn parse_applied_compute_turns(
     let first = row.required_token_count(&["input_prompt_length"], 1)?;
     let last = row.required_token_count(&["final_assistant_response_length"], 0)?;
     let list = |name: &str| {
-        let list = row
-            .number_array(name)?
-            .ok_or_else(|| row.missing_field_error(name))?;
+        let list = row.number_array(name)?.ok_or_else(|| row.missing_field_error(name))?;
         if list.len() == count {
             return Ok(list);
         }
         let found = list.len();
-        Err(row.row_error(format!(
-            "{name} has {found} entries, must have num_turns = {count}"
-        )))
+        Err(row.row_error(format!("{name} has {found} entries, must have num_turns = {count}")))
     };
     let said = list("assistant_response_length")?;
     let answered = list("tool_call_output_length")?;

@@ -153,16 +153,10 @@ impl MeasuredRequest {
             None => 0,
         };
         let name = self.prefix.as_deref().unwrap_or_default();
-        let id = name
-            .bytes()
-            .fold(8, |id, byte| mix_u64_pair(id, byte.into()));
+        let id = name.bytes().fold(8, |id, byte| mix_u64_pair(id, byte.into()));
         let mut runs = Vec::with_capacity(2);
         if shared > 0 {
-            runs.push(PromptTokenRun {
-                id,
-                len: shared,
-                same: false,
-            });
+            runs.push(PromptTokenRun { id, len: shared, same: false });
         }
         runs.push(PromptTokenRun {
             id: mix_u64_pair(7, number),

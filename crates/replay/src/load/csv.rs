@@ -58,10 +58,7 @@ impl CsvHeader {
         }
         let line = lines.current_line().trim_start_matches('\u{feff}');
         Ok(Self {
-            names: split_csv_line(line)
-                .iter()
-                .map(|name| normalize_column_name(name))
-                .collect(),
+            names: split_csv_line(line).iter().map(|name| normalize_column_name(name)).collect(),
         })
     }
 
@@ -146,12 +143,7 @@ pub(super) fn open_csv_trace(
     }
     let mut rows = TraceRows::new(paths, table);
     if sorted || order == SessionOrder::AsListed {
-        return Ok(Box::new(CsvStream {
-            rows,
-            first_ms,
-            sorted,
-            requests: count,
-        }));
+        return Ok(Box::new(CsvStream { rows, first_ms, sorted, requests: count }));
     }
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
@@ -173,12 +165,7 @@ struct TraceRows {
 
 impl TraceRows {
     fn new(paths: &[PathBuf], table: CsvTraceKind) -> Self {
-        Self {
-            table,
-            paths: Vec::from(paths).into_iter(),
-            open: None,
-            given: 0,
-        }
+        Self { table, paths: Vec::from(paths).into_iter(), open: None, given: 0 }
     }
 
     fn column_names(&self) -> [&'static str; 3] {
@@ -223,10 +210,7 @@ impl TraceRows {
             let output = parse_token_count(lines, &cells, *output, output_name)?;
             if input > 0 && output > 0 {
                 self.given += 1;
-                return Ok(Some((
-                    at_ms,
-                    single_request_session(self.given - 1, input, output),
-                )));
+                return Ok(Some((at_ms, single_request_session(self.given - 1, input, output))));
             }
         }
     }
@@ -259,11 +243,7 @@ impl WorkloadSource for CsvStream {
 
 /// Creates a session of one request whose prompt shares no tokens with others.
 pub(super) fn single_request_session(number: u64, input: u32, output: u32) -> ClientSession {
-    let run = PromptTokenRun {
-        id: mix_u64_pair(7, number),
-        len: input,
-        same: false,
-    };
+    let run = PromptTokenRun { id: mix_u64_pair(7, number), len: input, same: false };
     ClientSession {
         id: None,
         start: sim_time_from_ms(0.0),
@@ -284,15 +264,9 @@ fn date_ms(text: &str) -> Option<f64> {
     let time = time.trim_end_matches('Z');
     let (clock, offset) = match time.rfind(['+', '-']) {
         Some(at) => {
-            let (hours, minutes) = time[at + 1..]
-                .split_once(':')
-                .unwrap_or((&time[at + 1..], "0"));
+            let (hours, minutes) = time[at + 1..].split_once(':').unwrap_or((&time[at + 1..], "0"));
             let minutes = hours.parse::<f64>().ok()? * 60.0 + minutes.parse::<f64>().ok()?;
-            let sign = if time[at..].starts_with('-') {
-                -1.0
-            } else {
-                1.0
-            };
+            let sign = if time[at..].starts_with('-') { -1.0 } else { 1.0 };
             (&time[..at], sign * minutes)
         }
         None => (time, 0.0),
@@ -306,11 +280,7 @@ fn date_ms(text: &str) -> Option<f64> {
         return None;
     }
     // Days since 1970; years start in March, so that leap days come last.
-    let (y, m) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
-    };
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
     let minutes = days as f64 * 1440.0 + hours * 60.0 + minutes - offset;
     Some(minutes * 60e3 + seconds * 1e3)
@@ -328,10 +298,7 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
     };
     let arrival = ms(&ARRIVAL_MS_COLUMNS, &ARRIVAL_SECONDS_COLUMNS);
     let ttft = ms(&["ttft_ms"], &["ttft_s", "ttft"]);
-    let e2e = ms(
-        &["e2e_ms", "e2e_latency_ms"],
-        &["e2e_s", "e2e", "latency_s"],
-    );
+    let e2e = ms(&["e2e_ms", "e2e_latency_ms"], &["e2e_s", "e2e", "latency_s"]);
     let cached = header.find_column(&["cached_tokens", "reused_input_tokens"]);
     let prefix = header.find_column(&["prefix_id", "prefix"]);
     let status = header.find_column(&["status", "terminal_status"]);
@@ -372,36 +339,14 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
     Ok(run)
 }
 
-const INPUT_TOKENS_COLUMNS: [&str; 5] = [
-    "input_length",
-    "input_tokens",
-    "prompt_tokens",
-    "prompt_len",
-    "input_len",
-];
-const OUTPUT_TOKENS_COLUMNS: [&str; 5] = [
-    "output_length",
-    "output_tokens",
-    "completion_tokens",
-    "output_len",
-    "generated_tokens",
-];
-const ARRIVAL_MS_COLUMNS: [&str; 5] = [
-    "arrival_time_ms",
-    "arrival_ms",
-    "sent_ms",
-    "send_ms",
-    "timestamp_ms",
-];
-const ARRIVAL_SECONDS_COLUMNS: [&str; 7] = [
-    "arrival_s",
-    "arrival",
-    "arrival_time",
-    "sent_s",
-    "send_time",
-    "start_time",
-    "timestamp",
-];
+const INPUT_TOKENS_COLUMNS: [&str; 5] =
+    ["input_length", "input_tokens", "prompt_tokens", "prompt_len", "input_len"];
+const OUTPUT_TOKENS_COLUMNS: [&str; 5] =
+    ["output_length", "output_tokens", "completion_tokens", "output_len", "generated_tokens"];
+const ARRIVAL_MS_COLUMNS: [&str; 5] =
+    ["arrival_time_ms", "arrival_ms", "sent_ms", "send_ms", "timestamp_ms"];
+const ARRIVAL_SECONDS_COLUMNS: [&str; 7] =
+    ["arrival_s", "arrival", "arrival_time", "sent_s", "send_time", "start_time", "timestamp"];
 
 /// Detects a CSV table by its header: a public trace, `Some(None)` for measured requests, or
 /// `None`.
@@ -433,13 +378,7 @@ mod tests {
         assert!((azure - 1_700_158_546_680.59).abs() < 1e-3);
         let zone = date_ms("2024-05-10 02:00:00.009930+02:00").expect("is a time");
         assert!((zone - 1_715_299_200_009.93).abs() < 1e-3);
-        for bad in [
-            "",
-            "2023-11-16",
-            "2023-13-16 00:00:00",
-            "x-y-z 1:2:3",
-            "2023-01-01 25:00:00",
-        ] {
+        for bad in ["", "2023-11-16", "2023-13-16 00:00:00", "x-y-z 1:2:3", "2023-01-01 25:00:00"] {
             assert_eq!(date_ms(bad), None, "{bad}");
         }
     }

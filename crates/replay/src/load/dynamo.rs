@@ -23,11 +23,7 @@ pub(super) fn is_dynamo_request_trace(row: &Map<String, Value>) -> bool {
         let schema = row.get("schema").and_then(Value::as_str);
         schema == Some(DYNAMO_TRACE_SCHEMA)
     };
-    schema(row)
-        || row
-            .get("event")
-            .and_then(Value::as_object)
-            .is_some_and(schema)
+    schema(row) || row.get("event").and_then(Value::as_object).is_some_and(schema)
 }
 
 struct TracedRequest {
@@ -51,15 +47,13 @@ pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, Wo
             // Some sinks wrap the record in `event`.
             let row = match row.has_field("schema") {
                 true => row,
-                false => row
-                    .object("event")?
-                    .ok_or_else(|| row.missing_field_error("schema"))?,
+                false => row.object("event")?.ok_or_else(|| row.missing_field_error("schema"))?,
             };
             let schema = row.text("schema")?.unwrap_or_default();
             if schema != DYNAMO_TRACE_SCHEMA {
-                return Err(row.row_error(format!(
-                    "schema is {schema:?}, must be {DYNAMO_TRACE_SCHEMA:?}"
-                )));
+                return Err(
+                    row.row_error(format!("schema is {schema:?}, must be {DYNAMO_TRACE_SCHEMA:?}"))
+                );
             }
             if row.text("event_type")? != Some("request_end") {
                 continue;
@@ -75,19 +69,14 @@ pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, Wo
             records.push(record);
         }
     }
-    Ok(LoadedSessions::new(
-        build_sessions(records),
-        SessionOrder::ByStart,
-    ))
+    Ok(LoadedSessions::new(build_sessions(records), SessionOrder::ByStart))
 }
 
 fn parse_traced_request(
     row: &JsonRow<'_>,
     block: &mut Option<u32>,
 ) -> Result<TracedRequest, WorkloadError> {
-    let request = row
-        .object("request")?
-        .ok_or_else(|| row.missing_field_error("request"))?;
+    let request = row.object("request")?.ok_or_else(|| row.missing_field_error("request"))?;
     let replay = request.object("replay")?;
     let replay = replay.ok_or_else(|| row.missing_field_error("request.replay"))?;
     let size = replay.required_token_count(&["trace_block_size"], 1)?;
@@ -107,39 +96,24 @@ fn parse_traced_request(
             ids.len()
         )));
     }
-    let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(
-        &replay,
-        &ids,
-        Some(input),
-        size,
-        u64::MAX,
-    )?);
+    let prompt =
+        TurnPrompt::Whole(hash_ids_to_token_runs(&replay, &ids, Some(input), size, u64::MAX)?);
     let mut turn = SessionTurn::new(prompt, request.required_token_count(&["output_tokens"], 0)?);
     turn.request_id = request.text("request_id")?.map(Arc::from);
     let received_ms = request.positive_millis(&["request_received_ms"])?;
     let received_ms = received_ms.ok_or_else(|| row.missing_field_error("request_received_ms"))?;
     let ended_ms = match request.positive_millis(&["total_time_ms"])? {
         Some(took) => received_ms + took,
-        None => row
-            .positive_millis(&["event_time_unix_ms"])?
-            .unwrap_or(received_ms),
+        None => row.positive_millis(&["event_time_unix_ms"])?.unwrap_or(received_ms),
     };
     let session = match row.object("agent_context")? {
         None => None,
         Some(context) => {
             let id = context.text("session_id")?;
-            Some(
-                id.ok_or_else(|| row.missing_field_error("agent_context.session_id"))?
-                    .into(),
-            )
+            Some(id.ok_or_else(|| row.missing_field_error("agent_context.session_id"))?.into())
         }
     };
-    Ok(TracedRequest {
-        session,
-        received_ms,
-        ended_ms,
-        turn,
-    })
+    Ok(TracedRequest { session, received_ms, ended_ms, turn })
 }
 
 fn build_sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, ClientSession)> {

@@ -22,8 +22,7 @@ pub(super) fn read_inference_perf_report(path: &Path) -> Result<BenchRun, Worklo
         let mut run = BenchRun::new(path.display().to_string());
         for (i, request) in requests.iter().enumerate() {
             let place = || format!("{}: [{i}]", path.display());
-            run.requests
-                .extend(parse_lifecycle_request(&JsonRow::new(request, &place)?)?);
+            run.requests.extend(parse_lifecycle_request(&JsonRow::new(request, &place)?)?);
         }
         run.compute_latency_stats();
         return Ok(run);
@@ -38,12 +37,8 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
     }
     let start = row.number(&["start_time"])?;
     let start = start.ok_or_else(|| row.missing_field_error("start_time"))?;
-    let end = row
-        .number(&["end_time"])?
-        .ok_or_else(|| row.missing_field_error("end_time"))?;
-    let info = row
-        .object("info")?
-        .ok_or_else(|| row.missing_field_error("info"))?;
+    let end = row.number(&["end_time"])?.ok_or_else(|| row.missing_field_error("end_time"))?;
+    let info = row.object("info")?.ok_or_else(|| row.missing_field_error("info"))?;
     let response = info.object("response_metrics")?;
     let asked = match info.object("request_metrics")? {
         Some(metrics) => metrics.object("text")?,
@@ -89,14 +84,11 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
 /// Returns a request's `max_tokens` if it sets `ignore_eos`, so that its output length is exact.
 fn exact_output(row: &JsonRow<'_>) -> Option<u32> {
     let (_, request) = row.find_field(&["request"])?;
-    let parsed: Option<Value> = request
-        .as_str()
-        .and_then(|text| serde_json::from_str(text).ok());
+    let parsed: Option<Value> = request.as_str().and_then(|text| serde_json::from_str(text).ok());
     let request = parsed.as_ref().unwrap_or(request);
     let exact = request["ignore_eos"].as_bool() == Some(true);
-    let most = ["max_tokens", "max_completion_tokens"]
-        .iter()
-        .find_map(|key| request[*key].as_u64());
+    let most =
+        ["max_tokens", "max_completion_tokens"].iter().find_map(|key| request[*key].as_u64());
     most.filter(|_| exact).and_then(|n| u32::try_from(n).ok())
 }
 
@@ -104,13 +96,9 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
     let mut run = BenchRun::new(name);
     let load = row.object("load_summary")?;
     let load = load.ok_or_else(|| row.missing_field_error("load_summary"))?;
-    let done = row
-        .object("successes")?
-        .ok_or_else(|| row.missing_field_error("successes"))?;
+    let done = row.object("successes")?.ok_or_else(|| row.missing_field_error("successes"))?;
     let count = done.required_token_count(&["count"], 1)?;
-    let asked = load
-        .positive_number(&["requested_rate", "rate"])?
-        .filter(|rate| *rate > 0.0);
+    let asked = load.positive_number(&["requested_rate", "rate"])?.filter(|rate| *rate > 0.0);
     if asked.is_none() && !load.has_field("send_duration") {
         return Err(load.row_error(
             "load_summary has neither requested_rate nor send_duration: this is the summary of \
@@ -173,13 +161,8 @@ fn lengths_from_percentiles(
     count: u32,
     order: u64,
 ) -> Result<Vec<u32>, WorkloadError> {
-    let known = names
-        .iter()
-        .find(|name| done.has_field(name))
-        .unwrap_or(&names[0]);
-    let row = done
-        .object(known)?
-        .ok_or_else(|| done.missing_field_error(names[0]))?;
+    let known = names.iter().find(|name| done.has_field(name)).unwrap_or(&names[0]);
+    let row = done.object(known)?.ok_or_else(|| done.missing_field_error(names[0]))?;
     let mean = row.positive_number(&["mean"])?.ok_or_else(|| {
         let name = format!("{known}.mean");
         done.missing_field_error(&name)
@@ -192,19 +175,14 @@ fn lengths_from_percentiles(
     }
     let spread = |share: f64| {
         let after = points.partition_point(|(at, _)| *at < share);
-        match (
-            after.checked_sub(1).and_then(|i| points.get(i)),
-            points.get(after),
-        ) {
+        match (after.checked_sub(1).and_then(|i| points.get(i)), points.get(after)) {
             (Some((a, low)), Some((b, high))) => low + (high - low) * (share - a) / (b - a),
             (Some((_, end)), None) | (None, Some((_, end))) => *end,
             (None, None) => mean,
         }
     };
     let n = f64::from(count);
-    let mut values: Vec<f64> = (0..count)
-        .map(|i| spread((f64::from(i) + 0.5) / n))
-        .collect();
+    let mut values: Vec<f64> = (0..count).map(|i| spread((f64::from(i) + 0.5) / n)).collect();
     let off = mean - values.iter().sum::<f64>() / n;
     for value in &mut values {
         *value += off;

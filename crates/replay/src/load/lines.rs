@@ -16,10 +16,7 @@ const MAX_LINE: u64 = 256 << 20;
 pub(super) fn open_maybe_gzip(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError> {
     let mut file =
         BufReader::with_capacity(1 << 16, File::open(path).map_err(io_error_of_file(path))?);
-    let packed = file
-        .fill_buf()
-        .map_err(io_error_of_file(path))?
-        .starts_with(&[0x1f, 0x8b]);
+    let packed = file.fill_buf().map_err(io_error_of_file(path))?.starts_with(&[0x1f, 0x8b]);
     Ok(if packed {
         Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file)))
     } else {
@@ -34,9 +31,7 @@ pub(super) fn open_maybe_gzip(path: &Path) -> Result<Box<dyn BufRead + Send>, Wo
 pub(super) fn read_text_up_to(path: &Path, most: u64) -> Result<String, WorkloadError> {
     let mut text = String::new();
     let mut reader = open_maybe_gzip(path)?.take(most + 1);
-    reader
-        .read_to_string(&mut text)
-        .map_err(io_error_of_file(path))?;
+    reader.read_to_string(&mut text).map_err(io_error_of_file(path))?;
     if text.len() as u64 > most {
         return Err(WorkloadError::Bad {
             place: path.display().to_string(),
@@ -72,12 +67,12 @@ impl WorkloadLines {
         loop {
             self.line.clear();
             self.number += 1;
-            let read = (&mut self.reader)
-                .take(MAX_LINE)
-                .read_line(&mut self.line)
-                .map_err(|error| match error.kind() {
-                    std::io::ErrorKind::InvalidData => self.error_at_line("is not UTF-8 text"),
-                    _ => io_error_of_file(&self.path)(error),
+            let read =
+                (&mut self.reader).take(MAX_LINE).read_line(&mut self.line).map_err(|error| {
+                    match error.kind() {
+                        std::io::ErrorKind::InvalidData => self.error_at_line("is not UTF-8 text"),
+                        _ => io_error_of_file(&self.path)(error),
+                    }
                 })?;
             if read == 0 {
                 return Ok(false);
@@ -104,9 +99,6 @@ impl WorkloadLines {
     }
 
     pub(super) fn error_at_line(&self, problem: impl Into<String>) -> WorkloadError {
-        WorkloadError::Bad {
-            place: self.file_and_line(),
-            problem: problem.into(),
-        }
+        WorkloadError::Bad { place: self.file_and_line(), problem: problem.into() }
     }
 }

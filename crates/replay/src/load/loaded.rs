@@ -41,9 +41,7 @@ impl LoadedSessions {
     pub(super) fn in_order(sessions: VecDeque<ClientSession>) -> Self {
         Self {
             dependencies: sessions.iter().any(|s| !s.after.is_empty()),
-            single_turn: sessions
-                .iter()
-                .all(|s| s.turns.len() == 1 && s.after.is_empty())
+            single_turn: sessions.iter().all(|s| s.turns.len() == 1 && s.after.is_empty())
                 && sessions.iter().is_sorted_by_key(|s| s.start),
             requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
             sessions,

@@ -238,11 +238,9 @@ pub fn open_workload_files(
         WorkloadFormat::Recording => {
             return Err(file_error(&first.display().to_string(), NO_SQLITE));
         }
-        WorkloadFormat::ShareGpt => Box::new(sharegpt::open_conversations(
-            paths,
-            &options.count,
-            options.limit,
-        )?),
+        WorkloadFormat::ShareGpt => {
+            Box::new(sharegpt::open_conversations(paths, &options.count, options.limit)?)
+        }
         WorkloadFormat::BurstGpt => csv::open_csv_trace(paths, CsvTraceKind::BurstGpt, order)?,
         WorkloadFormat::Azure => csv::open_csv_trace(paths, CsvTraceKind::Azure, order)?,
         WorkloadFormat::VllmBench
@@ -291,10 +289,7 @@ pub fn bench_runs(path: &Path, format: WorkloadFormat) -> Result<Vec<BenchRun>, 
 }
 
 fn file_error(place: &str, problem: &str) -> WorkloadError {
-    WorkloadError::Bad {
-        place: place.to_owned(),
-        problem: problem.to_owned(),
-    }
+    WorkloadError::Bad { place: place.to_owned(), problem: problem.to_owned() }
 }
 
 /// Detects the format of a workload file from its first bytes.
@@ -305,21 +300,13 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
     const DETECTION_BYTES: u64 = 1 << 20;
     let mut head = Vec::new();
     let mut reader = lines::open_maybe_gzip(path)?.take(DETECTION_BYTES);
-    if reader
-        .fill_buf()
-        .map_err(lines::io_error_of_file(path))?
-        .starts_with(SQLITE_MAGIC)
-    {
+    if reader.fill_buf().map_err(lines::io_error_of_file(path))?.starts_with(SQLITE_MAGIC) {
         return Ok(WorkloadFormat::Recording);
     }
     // Reads one line, or the part of it that fits in the limit.
     while head.iter().all(u8::is_ascii_whitespace) {
         head.clear();
-        if reader
-            .read_until(b'\n', &mut head)
-            .map_err(lines::io_error_of_file(path))?
-            == 0
-        {
+        if reader.read_until(b'\n', &mut head).map_err(lines::io_error_of_file(path))? == 0 {
             return Err(file_error(&path.display().to_string(), "is empty"));
         }
     }
@@ -330,9 +317,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         return Ok(format);
     }
     if line.starts_with(['{', '[']) {
-        reader
-            .read_to_end(&mut head)
-            .map_err(lines::io_error_of_file(path))?;
+        reader.read_to_end(&mut head).map_err(lines::io_error_of_file(path))?;
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
         let found = if has("benchmarks") {
@@ -341,10 +326,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
             Some(WorkloadFormat::ShareGpt)
         } else if has("summary") && has("per_request") {
             Some(WorkloadFormat::Report)
-        } else if ["request_throughput", "input_lens", "mean_ttft_ms"]
-            .map(has)
-            .contains(&true)
-        {
+        } else if ["request_throughput", "input_lens", "mean_ttft_ms"].map(has).contains(&true) {
             Some(WorkloadFormat::VllmBench)
         } else if has("successes") || has("start_time") {
             Some(WorkloadFormat::InferencePerf)
@@ -396,11 +378,7 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
 }
 
 fn unknown_format_error(path: &Path) -> WorkloadError {
-    let names: Vec<&str> = WorkloadFormat::NAMES
-        .iter()
-        .skip(1)
-        .map(|(name, _)| *name)
-        .collect();
+    let names: Vec<&str> = WorkloadFormat::NAMES.iter().skip(1).map(|(name, _)| *name).collect();
     let names = names.join(", ");
     file_error(
         &path.display().to_string(),

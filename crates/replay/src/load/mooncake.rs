@@ -130,9 +130,7 @@ fn parse_row(
         .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
     let place = || lines.file_and_line();
     let row = JsonRow::new(&value, &place)?;
-    let ids = row
-        .integer_array("hash_ids")?
-        .ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
     let input = row.token_count(&["input_length", "input_tokens"], 1)?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
@@ -227,10 +225,7 @@ impl WorkloadSource for MooncakeStream {
             return Ok(Some(ClientSession {
                 id: None,
                 start: sim_time_from_ms(at_ms),
-                turns: vec![SessionTurn {
-                    prompt: TurnPrompt::Whole(parsed.runs),
-                    ..parsed.turn
-                }],
+                turns: vec![SessionTurn { prompt: TurnPrompt::Whole(parsed.runs), ..parsed.turn }],
                 after: Vec::new(),
                 play: None,
             }));
@@ -289,9 +284,7 @@ fn load_sessions(
 }
 
 pub(super) fn is_bailian(row: &serde_json::Map<String, Value>) -> bool {
-    ["chat_id", "parent_chat_id", "hash_ids"]
-        .iter()
-        .all(|key| row.contains_key(*key))
+    ["chat_id", "parent_chat_id", "hash_ids"].iter().all(|key| row.contains_key(*key))
 }
 
 pub(super) fn is_mooncake_row(row: &serde_json::Map<String, Value>) -> bool {

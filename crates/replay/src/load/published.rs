@@ -15,9 +15,7 @@ pub(super) fn is_aiperf_row(row: &serde_json::Map<String, Value>) -> bool {
 }
 
 pub(super) fn is_inferencex_point(row: &serde_json::Map<String, Value>) -> bool {
-    ["isl", "osl", "concurrency", "tpot_ms"]
-        .iter()
-        .all(|key| row.contains_key(*key))
+    ["isl", "osl", "concurrency", "tpot_ms"].iter().all(|key| row.contains_key(*key))
 }
 
 /// Reads aiperf's `profile_export.jsonl`, one request per line.
@@ -40,10 +38,8 @@ pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError
                 start.ok_or_else(|| metadata.missing_field_error("metadata.request_start_ns"))?;
             // Nanoseconds since 1970 exceed the precision of a float.
             let since = start.saturating_sub(*first.get_or_insert(start));
-            run.requests.push(MeasuredRequest {
-                at_ms: Some(since as f64 / 1e6),
-                ..aiperf_request(&row)?
-            });
+            run.requests
+                .push(MeasuredRequest { at_ms: Some(since as f64 / 1e6), ..aiperf_request(&row)? });
         }
         Ok(())
     })?;
@@ -76,9 +72,7 @@ fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
                 return Err(metric.row_error(problem));
             }
         };
-        Ok(metric
-            .positive_number(&["value"])?
-            .map(|value| value * scale))
+        Ok(metric.positive_number(&["value"])?.map(|value| value * scale))
     };
     Ok(MeasuredRequest {
         // Prefers the token counts of the server.
@@ -91,15 +85,8 @@ fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
 }
 
 /// Names of the InferenceX fields that must be equal in all points of one deployment.
-const DEPLOYMENT_FIELDS: [&str; 7] = [
-    "system",
-    "model",
-    "precision",
-    "vllm",
-    "tp",
-    "pp",
-    "attention_dp",
-];
+const DEPLOYMENT_FIELDS: [&str; 7] =
+    ["system", "model", "precision", "vllm", "tp", "pp", "attention_dp"];
 /// Number of simulated requests per slot of the closed loop; ten were measured, but gaps settle
 /// earlier.
 const CLOSED_LOOP_ROUNDS: u32 = 5;
@@ -116,10 +103,7 @@ pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, Workl
     let mut first: Option<Vec<Value>> = None;
     for_each_json_line(path, |value, place| {
         let row = JsonRow::new(value, place)?;
-        let of: Vec<Value> = DEPLOYMENT_FIELDS
-            .iter()
-            .map(|key| value[*key].clone())
-            .collect();
+        let of: Vec<Value> = DEPLOYMENT_FIELDS.iter().map(|key| value[*key].clone()).collect();
         let first = first.get_or_insert_with(|| of.clone());
         if let Some(i) = (0..of.len()).find(|i| of[*i] != first[*i]) {
             let problem = format!(
@@ -135,10 +119,8 @@ pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, Workl
 }
 
 fn parse_inferencex_point(row: &JsonRow<'_>, name: String) -> Result<BenchRun, WorkloadError> {
-    let (input, output) = (
-        row.required_token_count(&["isl"], 1)?,
-        row.required_token_count(&["osl"], 1)?,
-    );
+    let (input, output) =
+        (row.required_token_count(&["isl"], 1)?, row.required_token_count(&["osl"], 1)?);
     let places = row.required_token_count(&["concurrency"], 1)?;
     if places > MAX_CONCURRENCY {
         let problem = format!("concurrency is {places}, must be at most {MAX_CONCURRENCY}");

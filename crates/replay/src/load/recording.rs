@@ -20,10 +20,8 @@ const TOKENS_PER_RUN: usize = 16;
 pub(super) fn open_recordings(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     for path in paths {
-        let bad = |problem: String| WorkloadError::Bad {
-            place: path.display().to_string(),
-            problem,
-        };
+        let bad =
+            |problem: String| WorkloadError::Bad { place: path.display().to_string(), problem };
         let sql = |error: rusqlite::Error| bad(format!("is not a readable dataset: {error}"));
         let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
         let file = file.map_err(sql)?;
@@ -44,9 +42,7 @@ pub(super) fn open_recordings(paths: &[PathBuf]) -> Result<LoadedSessions, Workl
             let cell = |i| -> Result<String, WorkloadError> { row.get(i).map_err(sql) };
             let list = |name: &str, text: String| -> Result<Vec<u64>, WorkloadError> {
                 serde_json::from_str(&text).map_err(|error| {
-                    bad(format!(
-                        "row {number}: {name} is not a list of numbers: {error}"
-                    ))
+                    bad(format!("row {number}: {name} is not a list of numbers: {error}"))
                 })
             };
             let output: u32 = row.get(0).map_err(sql)?;
@@ -71,16 +67,15 @@ pub(super) fn open_recordings(paths: &[PathBuf]) -> Result<LoadedSessions, Workl
 fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
     let names = "SELECT substr(name, 1, length(name) - 10) FROM sqlite_master \
                  WHERE type = 'table' AND name LIKE '%\\_recording' ESCAPE '\\' LIMIT 1";
-    file.query_row(names, [], |row| row.get(0))
-        .map_err(|error| WorkloadError::Bad {
-            place: path.display().to_string(),
-            problem: match error {
-                rusqlite::Error::QueryReturnedNoRows => "has replies but no recordings: only \
+    file.query_row(names, [], |row| row.get(0)).map_err(|error| WorkloadError::Bad {
+        place: path.display().to_string(),
+        problem: match error {
+            rusqlite::Error::QueryReturnedNoRows => "has replies but no recordings: only \
                      hashes of their prompts are known"
-                    .to_owned(),
-                error => format!("is not a readable dataset: {error}"),
-            },
-        })
+                .to_owned(),
+            error => format!("is not a readable dataset: {error}"),
+        },
+    })
 }
 
 fn build_session(prompt: &[u64], output: u32, times: &[u64]) -> ClientSession {

@@ -31,17 +31,14 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
     let mut run = BenchRun::new(place());
     let rate = match row.find_field(&["request_rate"]) {
         Some((_, Value::String(text))) if text == "inf" => None,
-        _ => row
-            .positive_number(&["request_rate"])?
-            .filter(|rate| *rate > 0.0),
+        _ => row.positive_number(&["request_rate"])?.filter(|rate| *rate > 0.0),
     };
     let burstiness = row.positive_number(&["burstiness"])?.filter(|b| *b > 0.0);
     run.cap = row.token_count(&["max_concurrency"], 1)?;
     run.load = match (rate, run.cap) {
-        (Some(rate), _) => OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(
-            rate,
-            burstiness.unwrap_or(1.0),
-        )),
+        (Some(rate), _) => {
+            OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(rate, burstiness.unwrap_or(1.0)))
+        }
         (None, Some(n)) => OfferedLoad::Closed(n),
         (None, None) => OfferedLoad::AtOnce,
     };
@@ -63,9 +60,8 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
     } else {
         let count = row.required_token_count(&["completed", "num_prompts"], 1)?;
         let share = |name: &str, least: f64| -> Result<u32, WorkloadError> {
-            let total = row
-                .positive_number(&[name])?
-                .ok_or_else(|| row.missing_field_error(name))?;
+            let total =
+                row.positive_number(&[name])?.ok_or_else(|| row.missing_field_error(name))?;
             Ok((total / f64::from(count)).round().max(least) as u32)
         };
         let request = MeasuredRequest {
@@ -143,31 +139,18 @@ pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, Workloa
             )));
         }
         for (n, request) in done.unwrap_or_default().iter().enumerate() {
-            let place = || {
-                format!(
-                    "{}: benchmarks[{i}].requests.successful[{n}]",
-                    path.display()
-                )
-            };
-            run.requests
-                .push(guidellm_request(&JsonRow::new(request, &place)?)?);
+            let place = || format!("{}: benchmarks[{i}].requests.successful[{n}]", path.display());
+            run.requests.push(guidellm_request(&JsonRow::new(request, &place)?)?);
         }
         let strategy = ["config", "args"].iter().find_map(|key| {
             let strategy = &benchmark[*key]["strategy"];
             strategy.is_object().then_some(strategy)
         });
         if let Some(strategy) = strategy {
-            let kinds = [
-                &strategy["kind"],
-                &strategy["type_"],
-                &strategy["strategy_type"],
-            ];
-            let kind = kinds
-                .iter()
-                .find_map(|kind| kind.as_str().filter(|k| *k != "strategy"));
-            let streams = ["streams", "max_concurrency"]
-                .iter()
-                .find_map(|key| strategy[*key].as_u64());
+            let kinds = [&strategy["kind"], &strategy["type_"], &strategy["strategy_type"]];
+            let kind = kinds.iter().find_map(|kind| kind.as_str().filter(|k| *k != "strategy"));
+            let streams =
+                ["streams", "max_concurrency"].iter().find_map(|key| strategy[*key].as_u64());
             run.load = match (kind, streams) {
                 (Some("synchronous"), _) => OfferedLoad::Closed(1),
                 (Some("concurrent"), Some(n)) => {

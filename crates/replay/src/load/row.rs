@@ -27,17 +27,11 @@ impl<'a> JsonRow<'a> {
     }
 
     pub(super) fn row_error(&self, problem: impl Into<String>) -> WorkloadError {
-        WorkloadError::Bad {
-            place: (self.place)(),
-            problem: problem.into(),
-        }
+        WorkloadError::Bad { place: (self.place)(), problem: problem.into() }
     }
 
     fn wrong_value_error(&self, name: &str, value: &Value, allowed: &str) -> WorkloadError {
-        self.row_error(format!(
-            "{name} is {}, must be {allowed}",
-            shorten_for_error(value)
-        ))
+        self.row_error(format!("{name} is {}, must be {allowed}", shorten_for_error(value)))
     }
 
     pub(super) fn find_field<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
@@ -79,8 +73,7 @@ impl<'a> JsonRow<'a> {
         names: &[&str],
         least: u32,
     ) -> Result<u32, WorkloadError> {
-        self.token_count(names, least)?
-            .ok_or_else(|| self.missing_field_error(names[0]))
+        self.token_count(names, least)?.ok_or_else(|| self.missing_field_error(names[0]))
     }
 
     pub(super) fn time_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
@@ -165,10 +158,7 @@ impl<'a> JsonRow<'a> {
     pub(super) fn object(&self, name: &str) -> Result<Option<JsonRow<'a>>, WorkloadError> {
         match self.find_field(&[name]) {
             None => Ok(None),
-            Some((_, Value::Object(fields))) => Ok(Some(JsonRow {
-                place: self.place,
-                fields,
-            })),
+            Some((_, Value::Object(fields))) => Ok(Some(JsonRow { place: self.place, fields })),
             Some((_, value)) => Err(self.wrong_value_error(name, value, "an object")),
         }
     }
@@ -178,12 +168,9 @@ impl<'a> JsonRow<'a> {
             return Ok(None);
         };
         let numbers = list.iter().enumerate().map(|(i, value)| {
-            value
-                .as_f64()
-                .filter(|n| n.is_finite() && *n >= 0.0)
-                .ok_or_else(|| {
-                    self.wrong_value_error(&format!("{name}[{i}]"), value, "a number of 0 or more")
-                })
+            value.as_f64().filter(|n| n.is_finite() && *n >= 0.0).ok_or_else(|| {
+                self.wrong_value_error(&format!("{name}[{i}]"), value, "a number of 0 or more")
+            })
         });
         numbers.collect::<Result<_, _>>().map(Some)
     }

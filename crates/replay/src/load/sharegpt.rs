@@ -47,10 +47,7 @@ impl Message {
     }
 
     fn is_by_model(&self) -> bool {
-        matches!(
-            self.role.as_str(),
-            "assistant" | "gpt" | "chatgpt" | "bing" | "bard" | "model"
-        )
+        matches!(self.role.as_str(), "assistant" | "gpt" | "chatgpt" | "bing" | "bard" | "model")
     }
 }
 

@@ -80,10 +80,7 @@ struct FinishedRequest {
     result: GenerationResponse,
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "latencies of real servers are measured"
-)]
+#[expect(clippy::disallowed_methods, reason = "latencies of real servers are measured")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }
@@ -173,9 +170,7 @@ pub(super) async fn send_workload(
     let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
     let mut sample_timer = tokio::time::interval(SAMPLE_INTERVAL);
     sample_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let limit = options
-        .limit
-        .unwrap_or(Duration::from_secs(u32::MAX.into()));
+    let limit = options.limit.unwrap_or(Duration::from_secs(u32::MAX.into()));
     let deadline = tokio::time::Instant::from_std(shared.epoch) + limit;
     while feed.next.is_some() || in_flight > 0 {
         tokio::select! {
@@ -287,10 +282,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         }
         let which = shared.target_index_of_turn(number, n);
         let target = &shared.targets[which];
-        let body = shared
-            .writer
-            .request_body(turn, &mut history, follows)
-            .await;
+        let body = shared.writer.request_body(turn, &mut history, follows).await;
         shared.pacer.sleep_until(planned).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         update_turn_times(shared, number, |times| times.sent.push(now()));
@@ -300,9 +292,8 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };
         let times = (shared.to_replay_time(due), shared.to_replay_time(sent));
-        let result = target
-            .send_generation(&body, identity, turn.output, shared.options.timeout)
-            .await;
+        let result =
+            target.send_generation(&body, identity, turn.output, shared.options.timeout).await;
         let failed = result.error.is_some();
         history.push_response(&result);
         let done = finished_request(
@@ -314,13 +305,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
             result,
         );
         update_turn_times(shared, number, |times| times.over.push(now()));
-        if shared
-            .out
-            .send(SessionTaskEvent::Over(Box::new(done)))
-            .await
-            .is_err()
-            || failed
-        {
+        if shared.out.send(SessionTaskEvent::Over(Box::new(done))).await.is_err() || failed {
             break;
         }
     }
@@ -348,11 +333,7 @@ fn finished_request(
         target: which as u32,
         input: result.prompt_tokens.unwrap_or(0),
         requested: turn.output,
-        tokens: result
-            .tokens
-            .iter()
-            .map(|at| shared.to_replay_time(*at))
-            .collect(),
+        tokens: result.tokens.iter().map(|at| shared.to_replay_time(*at)).collect(),
         result,
     }
 }
@@ -405,11 +386,7 @@ fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
         arrival: done.planned,
         sent: Some(done.sent),
         dispatched: Some(done.sent),
-        ended: tokens
-            .last()
-            .copied()
-            .filter(|_| error.is_none())
-            .unwrap_or(done.ended),
+        ended: tokens.last().copied().filter(|_| error.is_none()).unwrap_or(done.ended),
         status: match error {
             Some(_) => RequestStatus::Failed,
             None => RequestStatus::Completed,
@@ -420,11 +397,7 @@ fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
         first: tokens.first().copied(),
         second: tokens.get(1).copied(),
         last: tokens.last().copied(),
-        tokens: if sink.wants_token_times() {
-            tokens
-        } else {
-            &[]
-        },
+        tokens: if sink.wants_token_times() { tokens } else { &[] },
         worker: Some(done.target),
         prefill_worker: None,
         admissions: &[admission],

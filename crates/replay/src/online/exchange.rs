@@ -147,9 +147,7 @@ impl SseReader {
             data = &data[end + 1..];
         }
         if self.rest.len() + data.len() > MAX_SSE_LINE_BYTES {
-            return Err(format!(
-                "a line of the stream is longer than {MAX_SSE_LINE_BYTES} bytes"
-            ));
+            return Err(format!("a line of the stream is longer than {MAX_SSE_LINE_BYTES} bytes"));
         }
         self.rest.extend_from_slice(data);
         Ok(())
@@ -189,19 +187,11 @@ mod tests {
         for cut in 0..stream.len() {
             let (mut reader, mut exchange) = (SseReader::default(), GenerationResponse::new(3));
             for part in [&stream[..cut], &stream[cut..]] {
-                reader
-                    .feed_bytes(part.as_bytes(), at, &mut exchange)
-                    .expect("is a stream");
+                reader.feed_bytes(part.as_bytes(), at, &mut exchange).expect("is a stream");
             }
             assert_eq!(exchange.check_completeness(), None);
-            assert_eq!(
-                (exchange.tokens.len(), exchange.prompt_tokens),
-                (3, Some(7))
-            );
-            assert_eq!(
-                (exchange.text.as_str(), &exchange.ids[..]),
-                ("abc", &[5, 6][..])
-            );
+            assert_eq!((exchange.tokens.len(), exchange.prompt_tokens), (3, Some(7)));
+            assert_eq!((exchange.text.as_str(), &exchange.ids[..]), ("abc", &[5, 6][..]));
         }
     }
 
@@ -214,14 +204,8 @@ mod tests {
             (read, exchange.check_completeness())
         };
         let (read_, missing) = read("data: {\"choices\":[{\"text\":\"x\"}]}\n\n");
-        assert_eq!(
-            (read_, missing.as_deref()),
-            (Ok(()), Some("the stream ended without [DONE]"))
-        );
-        assert_eq!(
-            read("data: [DONE]\n").1.as_deref(),
-            Some("the response has no token")
-        );
+        assert_eq!((read_, missing.as_deref()), (Ok(()), Some("the stream ended without [DONE]")));
+        assert_eq!(read("data: [DONE]\n").1.as_deref(), Some("the response has no token"));
         let counted = "data: {\"choices\":[{\"text\":\"x\"}],\
                        \"usage\":{\"completion_tokens\":4294967295}}\n\ndata: [DONE]\n\n";
         assert_eq!(
@@ -233,9 +217,7 @@ mod tests {
         let mut short = GenerationResponse::new(20);
         let stream = "data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":\"length\"}],\
                       \"usage\":{\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
-        SseReader::default()
-            .feed_bytes(stream.as_bytes(), at, &mut short)
-            .expect("is a stream");
+        SseReader::default().feed_bytes(stream.as_bytes(), at, &mut short).expect("is a stream");
         assert_eq!(
             short.check_completeness().as_deref(),
             Some("4 of 20 tokens came (finish_reason length)")

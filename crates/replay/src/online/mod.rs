@@ -33,9 +33,7 @@ pub fn run_online(
         return Err(OnlineError::Option(problem));
     }
     if options.concurrency == Some(0) || options.max_in_flight == 0 {
-        return Err(OnlineError::Option(
-            "concurrency is 0, must be at least 1".to_owned(),
-        ));
+        return Err(OnlineError::Option("concurrency is 0, must be at least 1".to_owned()));
     }
     if let Some((low, high)) = options.token_ids
         && low >= high

@@ -78,9 +78,8 @@ impl PromptWriter {
         }
         let count = async |body: Value| -> Option<u32> {
             let body = Bytes::from(body.to_string());
-            let answer = target
-                .request_json(Method::POST, "/tokenize", body, options.timeout)
-                .await;
+            let answer =
+                target.request_json(Method::POST, "/tokenize", body, options.timeout).await;
             u32::try_from(answer.ok()?["count"].as_u64()?).ok()
         };
         let model = writer.model.clone();
@@ -172,9 +171,7 @@ impl PromptWriter {
             let id = mix_u64_pair(self.seed, run.id);
             to.extend((0..run.len).map(|i| {
                 // Also for a run of equal tokens: the ids are too few to tell many runs apart.
-                let letter = self
-                    .alphabet
-                    .get((mix_u64_pair(id, i.into()) % span) as usize);
+                let letter = self.alphabet.get((mix_u64_pair(id, i.into()) % span) as usize);
                 letter.copied().unwrap_or_default()
             }));
         }
@@ -218,9 +215,7 @@ async fn accepted_token_ids(
     }
     let body = json!({"model": model, "prompt": PROMPT_WORDS, "add_special_tokens": false});
     let body = Bytes::from(body.to_string());
-    let answer = target
-        .request_json(Method::POST, "/tokenize", body, options.timeout)
-        .await;
+    let answer = target.request_json(Method::POST, "/tokenize", body, options.timeout).await;
     let tokens = answer.unwrap_or_default();
     let tokens = tokens["tokens"].as_array().map_or(&[][..], Vec::as_slice);
     let ids = tokens.iter().filter_map(Value::as_u64);

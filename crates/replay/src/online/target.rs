@@ -42,9 +42,7 @@ impl TargetServer {
     /// Returns [`OnlineError::Option`] if `url` is not the URL of a server.
     pub fn parse_url(flag: &str, url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
         let wrong = |problem: &str| {
-            OnlineError::Option(format!(
-                "{flag} {url:?} {problem}, such as http://127.0.0.1:8000"
-            ))
+            OnlineError::Option(format!("{flag} {url:?} {problem}, such as http://127.0.0.1:8000"))
         };
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let secure = match scheme {
@@ -57,10 +55,7 @@ impl TargetServer {
         };
         let (authority, base) = rest.split_once('/').unwrap_or((rest, ""));
         let base = base.trim_end_matches('/');
-        let base = base
-            .strip_suffix("v1")
-            .unwrap_or(base)
-            .trim_end_matches('/');
+        let base = base.strip_suffix("v1").unwrap_or(base).trim_end_matches('/');
         let parsed: Result<http::uri::Authority, _> = authority.parse();
         let parsed = parsed.map_err(|_| wrong("has no host"))?;
         let endpoint = ServerEndpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
@@ -70,11 +65,7 @@ impl TargetServer {
             name: url.to_owned(),
             authority: authority.to_owned(),
             client: PooledHttpClient::new(connector),
-            base: if base.is_empty() {
-                String::new()
-            } else {
-                format!("/{base}")
-            },
+            base: if base.is_empty() { String::new() } else { format!("/{base}") },
             path: match options.api {
                 GenerationApi::Completions => "/v1/completions",
                 GenerationApi::Chat => "/v1/chat/completions",
@@ -91,16 +82,11 @@ impl TargetServer {
     }
 
     fn target_error(&self, problem: impl ToString) -> OnlineError {
-        OnlineError::Target {
-            target: self.name.clone(),
-            problem: problem.to_string(),
-        }
+        OnlineError::Target { target: self.name.clone(), problem: problem.to_string() }
     }
 
     pub(super) async fn first_model_name(&self, timeout: Duration) -> Result<String, OnlineError> {
-        let answer = self
-            .request_json(Method::GET, "/v1/models", Bytes::new(), timeout)
-            .await;
+        let answer = self.request_json(Method::GET, "/v1/models", Bytes::new(), timeout).await;
         let answer = answer.map_err(|problem| self.target_error(problem))?;
         let model = answer["data"][0]["id"].as_str();
         let model = model
@@ -117,16 +103,10 @@ impl TargetServer {
     ) -> Result<Value, String> {
         let asked = async {
             let request = self.build_request(method, path, body, None)?;
-            let answer = self
-                .client
-                .fetch_body(request, MAX_JSON_RESPONSE_BYTES)
-                .await?;
+            let answer = self.client.fetch_body(request, MAX_JSON_RESPONSE_BYTES).await?;
             let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
-                return Err(format!(
-                    "{path} returned {status}: {}",
-                    shorten_error_body(&body)
-                ));
+                return Err(format!("{path} returned {status}: {}", shorten_error_body(&body)));
             }
             serde_json::from_slice(&body).map_err(|error| format!("{path} is not JSON: {error}"))
         };
@@ -149,9 +129,7 @@ impl TargetServer {
     ) -> Result<Response<Bytes>, String> {
         let called = async {
             let request = self.build_request(method, path, body, None)?;
-            self.client
-                .fetch_body(request, MAX_CALL_RESPONSE_BYTES)
-                .await
+            self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await
         };
         let called = tokio::time::timeout(timeout, called).await;
         called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))
@@ -209,9 +187,7 @@ impl TargetServer {
         let mut body = response.into_body();
         if !status.is_success() {
             let body = Limited::new(body, MAX_JSON_RESPONSE_BYTES).collect().await;
-            let text = body
-                .map(|body| shorten_error_body(&body.to_bytes()))
-                .unwrap_or_default();
+            let text = body.map(|body| shorten_error_body(&body.to_bytes())).unwrap_or_default();
             return Err(format!("status {}: {text}", status.as_u16()));
         }
         let mut reader = SseReader::default();

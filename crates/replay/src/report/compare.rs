@@ -98,10 +98,7 @@ pub fn compare_two_reports(
 pub fn compare_groups(groups: &[ReportGroup]) -> Result<ReportComparison, String> {
     for group in groups {
         for report in &group.reports {
-            if !COMPARED_METRICS
-                .iter()
-                .any(|(_, key, _)| metric_value(report, key).is_some())
-            {
+            if !COMPARED_METRICS.iter().any(|(_, key, _)| metric_value(report, key).is_some()) {
                 return Err(format!("{} is not a report: it has no summary", group.name));
             }
         }
@@ -119,9 +116,7 @@ pub fn compare_groups(groups: &[ReportGroup]) -> Result<ReportComparison, String
         heads.extend(is_repeated.then(|| format!("± 95 %{of}")));
         heads.extend([format!("Δ %{of}"), String::new()]);
     }
-    let rows = COMPARED_METRICS
-        .iter()
-        .filter_map(|key| comparison_row(groups, key, is_repeated));
+    let rows = COMPARED_METRICS.iter().filter_map(|key| comparison_row(groups, key, is_repeated));
     Ok(ReportComparison {
         heads,
         rows: rows.collect(),
@@ -148,11 +143,7 @@ impl MetricMean {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let error = if n > 1.0 {
-            squares / (n - 1.0) / n
-        } else {
-            0.0
-        };
+        let error = if n > 1.0 { squares / (n - 1.0) / n } else { 0.0 };
         Some(Self { mean, error, n })
     }
 
@@ -171,18 +162,14 @@ fn comparison_row(
     (label, key, more_is_better): &(&str, &str, bool),
     is_repeated: bool,
 ) -> Option<Vec<String>> {
-    let means: Vec<Option<MetricMean>> = groups
-        .iter()
-        .map(|group| MetricMean::over_group(group, key))
-        .collect();
+    let means: Vec<Option<MetricMean>> =
+        groups.iter().map(|group| MetricMean::over_group(group, key)).collect();
     if means.iter().all(Option::is_none) {
         return None;
     }
     let none = || "N/A".to_owned();
     let mut cells = vec![(*label).to_owned()];
-    let shown = means
-        .iter()
-        .map(|mean| mean.map_or_else(none, |m| format_precise(m.mean)));
+    let shown = means.iter().map(|mean| mean.map_or_else(none, |m| format_precise(m.mean)));
     cells.extend(shown);
     for other in &means[1..] {
         let (Some(a), Some(b)) = (means[0], *other) else {
@@ -222,9 +209,7 @@ fn latency_curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)
         });
         (title, curves.collect::<Vec<_>>())
     });
-    all.into_iter()
-        .filter(|(_, curves)| !curves.is_empty())
-        .collect()
+    all.into_iter().filter(|(_, curves)| !curves.is_empty()).collect()
 }
 
 fn format_precise(value: f64) -> String {
@@ -236,11 +221,7 @@ fn format_precise(value: f64) -> String {
 
 fn describe_change(a: f64, b: f64, more_is_better: bool) -> (String, String, &'static str) {
     let delta = b - a;
-    let share = if a == 0.0 {
-        None
-    } else {
-        Some(delta / a.abs())
-    };
+    let share = if a == 0.0 { None } else { Some(delta / a.abs()) };
     let percent = match share {
         Some(share) => format!("{:+.1}", share * 100.0),
         None if delta == 0.0 => "+0.0".to_owned(),

@@ -184,15 +184,11 @@ impl SendTimes {
     }
 
     fn add(&mut self, sent: SimTime, outcome: &RequestOutcome<'_>) {
-        self.lateness
-            .add(time_ms(sent) - time_ms(outcome.arrival), 1);
+        self.lateness.add(time_ms(sent) - time_ms(outcome.arrival), 1);
         if outcome.status != RequestStatus::Completed {
             return;
         }
-        let times = [
-            (&mut self.ttft, outcome.first),
-            (&mut self.e2e, outcome.last),
-        ];
+        let times = [(&mut self.ttft, outcome.first), (&mut self.e2e, outcome.last)];
         for (samples, at) in times {
             if let Some(at) = at {
                 samples.add(time_ms(at) - time_ms(sent), 1);
@@ -309,9 +305,8 @@ impl ReportCollector {
         let seconds = (duration_ms / 1e3).max(1e-9);
         let rate = |n: u64| json!(n as f64 / seconds);
         let share = |tokens: u64| json!(tokens as f64 / self.input.max(1) as f64);
-        let decode_seconds = facts
-            .decode_worker_seconds
-            .unwrap_or(duration_ms / 1e3 * f64::from(facts.workers));
+        let decode_seconds =
+            facts.decode_worker_seconds.unwrap_or(duration_ms / 1e3 * f64::from(facts.workers));
         let prefill_seconds = facts.prefill_worker_seconds;
         let (prefill_gpus, decode_gpus) = facts.gpus;
         let gpu_seconds =
@@ -342,18 +337,11 @@ impl ReportCollector {
         }
         put("processed_tokens", json!(self.input + self.output));
         // Values that depend on the machine would make equal runs differ.
-        for speed in [
-            "wall_time_ms",
-            "processed_tokens_per_s",
-            "processed_output_tokens_per_s",
-        ] {
+        for speed in ["wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"] {
             put(speed, Value::Null);
         }
         put("prefix_cache_reused_ratio", share(self.reused));
-        put(
-            "first_admission_prefix_cache_reused_ratio",
-            share(self.first_reused),
-        );
+        put("first_admission_prefix_cache_reused_ratio", share(self.first_reused));
         put("committed_prefill_tokens", json!(computed));
         put("kv_eviction_policy", json!("lru"));
         put("num_ttft_samples", json!(self.ttft.count()));
@@ -420,9 +408,7 @@ impl ReplaySink for ReportCollector {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.ended += 1;
         if let Some(sent) = outcome.sent {
-            let sending = self
-                .sending
-                .get_or_insert_with(|| Box::new(SendTimes::new()));
+            let sending = self.sending.get_or_insert_with(|| Box::new(SendTimes::new()));
             sending.add(sent, outcome);
         }
         let good = self.good.0;
@@ -437,8 +423,7 @@ impl ReplaySink for ReportCollector {
             }
         }
         if self.options.slo.has_any_bound() {
-            self.over_time
-                .record_request(outcome.arrival, self.good.0 > good);
+            self.over_time.record_request(outcome.arrival, self.good.0 > good);
         }
         self.spans.request(outcome);
         self.over_time.record_prefix_reuse(outcome);
@@ -462,8 +447,7 @@ impl ReplaySink for ReportCollector {
     }
 
     fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        self.over_time
-            .record_worker_change(at, (pool, worker), change);
+        self.over_time.record_worker_change(at, (pool, worker), change);
     }
 
     fn on_worker_sample(&mut self, sample: &WorkerSample) {

@@ -121,9 +121,7 @@ impl ReportTimeSeries {
             (at, paid)
         });
         let mut corners: Vec<(f64, f64)> = corners.collect();
-        corners
-            .iter_mut()
-            .for_each(|corner| corner.1 *= total / paid.max(1e-12));
+        corners.iter_mut().for_each(|corner| corner.1 *= total / paid.max(1e-12));
         corners
     }
 
@@ -163,14 +161,7 @@ mod tests {
         over.record_worker_change(at(9000), (PoolRole::Serving, 0), WorkerChange::Draining);
         over.record_worker_change(at(9500), (PoolRole::Serving, 0), WorkerChange::Gone);
         assert_eq!(over.workers, [(0.0, 1), (2.0, 2), (9.0, 1)]);
-        let corners = [
-            (0.0, 1.0),
-            (2.0, 1.0),
-            (2.0, 2.0),
-            (9.0, 2.0),
-            (9.0, 1.0),
-            (10.0, 1.0),
-        ];
+        let corners = [(0.0, 1.0), (2.0, 1.0), (2.0, 2.0), (9.0, 2.0), (9.0, 1.0), (10.0, 1.0)];
         assert_eq!(over.worker_count_steps(10.0), corners);
         // Only the second worker has a start event, and none has an end event.
         assert_eq!(over.accumulated_cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);

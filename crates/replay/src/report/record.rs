@@ -178,15 +178,9 @@ impl OutcomeRecord {
         let handoff = self.handoff.as_deref().copied().unwrap_or_default();
         let admitted = |pool| self.admissions.iter().find(|a| a.pool == pool);
         let decode = admitted(PoolRole::Serving).filter(|_| split);
-        let reused = self
-            .admissions
-            .iter()
-            .filter(|a| !split || a.pool == PoolRole::Prefill);
+        let reused = self.admissions.iter().filter(|a| !split || a.pool == PoolRole::Prefill);
         let reused = reused.map(|a| a.reused).max();
-        let tiers = self
-            .admissions
-            .first()
-            .and_then(AdmissionOutcome::gpu_and_host_cached_tokens);
+        let tiers = self.admissions.first().and_then(AdmissionOutcome::gpu_and_host_cached_tokens);
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
             None => numbered_uuid(self.number),
@@ -204,11 +198,7 @@ impl OutcomeRecord {
             terminal_time_ms: time_ms(self.ended),
             terminal_status: status_word(self.status),
             ttft_ms: first.map(|first| first - arrival),
-            ttst_ms: self
-                .second
-                .map(time_ms)
-                .zip(first)
-                .map(|(second, first)| second - first),
+            ttst_ms: self.second.map(time_ms).zip(first).map(|(second, first)| second - first),
             itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),
             e2e_latency_ms: last.map(|last| last - arrival),
             input_length: self.input,
@@ -299,11 +289,7 @@ impl OutcomeRecord {
         };
         let mut routes = Vec::new();
         routes.extend(self.prefill_worker.map(|worker| one("prefill", worker)));
-        let pool = if self.is_disaggregated() {
-            "decode"
-        } else {
-            "agg"
-        };
+        let pool = if self.is_disaggregated() { "decode" } else { "agg" };
         routes.extend(self.worker.map(|worker| one(pool, worker)));
         if self.decode_first {
             routes.reverse();

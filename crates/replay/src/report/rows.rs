@@ -62,11 +62,7 @@ impl RequestRowWriter {
         if form == RowFileFormat::Csv {
             out.write_all(CSV_HEADER.as_bytes())?;
         }
-        Ok(Self {
-            out,
-            form,
-            failed: None,
-        })
+        Ok(Self { out, form, failed: None })
     }
 
     /// Writes the buffered request rows.
@@ -124,18 +120,14 @@ fn quote_csv(text: &str) -> String {
 
 impl std::fmt::Debug for RequestRowWriter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Rows")
-            .field("form", &self.form)
-            .finish_non_exhaustive()
+        out.debug_struct("Rows").field("form", &self.form).finish_non_exhaustive()
     }
 }
 
 impl ReplaySink for RequestRowWriter {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         if self.failed.is_none() {
-            self.failed = self
-                .write(&OutcomeRecord::from(outcome).to_request_record())
-                .err();
+            self.failed = self.write(&OutcomeRecord::from(outcome).to_request_record()).err();
         }
     }
 

@@ -56,11 +56,7 @@ pub struct SampledRequestSpans {
 
 impl SampledRequestSpans {
     pub(super) fn new(most: usize) -> Self {
-        Self {
-            most,
-            one_of: 1,
-            ..Self::default()
-        }
+        Self { most, one_of: 1, ..Self::default() }
     }
 
     /// Returns the phases of the sampled requests.
@@ -118,22 +114,14 @@ fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorkerSpan> {
     let handoff = outcome.handoff.unwrap_or_default();
     if let Some(worker) = outcome.prefill_worker {
         let mut phases = vec![(from, RequestPhase::Queue)];
-        let admitted = outcome
-            .admissions
-            .iter()
-            .filter(|a| a.pool == PoolRole::Prefill);
+        let admitted = outcome.admissions.iter().filter(|a| a.pool == PoolRole::Prefill);
         phases.extend(admitted.map(|a| (a.at, RequestPhase::Prefill)));
         let held = handoff.held.unwrap_or(outcome.ended);
         phases.extend(handoff.held.map(|at| (at, RequestPhase::Transfer)));
         let released = handoff.released.or(handoff.activated);
         let end = released.unwrap_or(outcome.ended).max(held);
         from = handoff.reserved.unwrap_or(held);
-        spans.push(span(
-            PoolRole::Prefill,
-            worker,
-            phases,
-            end.min(outcome.ended),
-        ));
+        spans.push(span(PoolRole::Prefill, worker, phases, end.min(outcome.ended)));
     }
     let Some(worker) = outcome.worker else {
         return spans;
@@ -144,10 +132,7 @@ fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorkerSpan> {
     };
     let mut phases = vec![(from, waits)];
     let split = outcome.prefill_worker.is_some();
-    let admitted = outcome
-        .admissions
-        .iter()
-        .filter(|a| a.pool == PoolRole::Serving);
+    let admitted = outcome.admissions.iter().filter(|a| a.pool == PoolRole::Serving);
     phases.extend(admitted.map(|a| {
         let made_some = split || outcome.first.is_some_and(|first| first <= a.at);
         let phase = match made_some {
@@ -157,12 +142,7 @@ fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorkerSpan> {
         (a.at, phase)
     }));
     phases.extend(outcome.first.map(|at| (at, RequestPhase::Decode)));
-    phases.extend(
-        outcome
-            .preempted
-            .iter()
-            .map(|&at| (at, RequestPhase::Preempted)),
-    );
+    phases.extend(outcome.preempted.iter().map(|&at| (at, RequestPhase::Preempted)));
     // At equal times, the preemption comes first.
     phases.sort_by_key(|&(at, phase)| (at, phase != RequestPhase::Preempted));
     spans.push(span(PoolRole::Serving, worker, phases, outcome.ended));
@@ -187,10 +167,7 @@ mod tests {
             spans.add_if_sampled(number, || vec![span]);
         }
         assert!((200..=500).contains(&spans.kept.len()));
-        assert_eq!(
-            (spans.requests_seen(), spans.sampling_interval()),
-            (100_000, 256)
-        );
+        assert_eq!((spans.requests_seen(), spans.sampling_interval()), (100_000, 256));
         let on_first = spans.kept.iter().filter(|span| span.worker == 0).count();
         assert!((20..120).contains(&on_first), "{on_first}");
     }

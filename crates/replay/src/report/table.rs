@@ -16,23 +16,11 @@ const LATENCY_ROWS: [(&str, &str, bool); 12] = [
         false,
     ),
     ("Single gaps between tokens (ms)", "itl_ms", false),
-    (
-        "Output Token Throughput (tokens/sec)",
-        "output_throughput_tok_s",
-        true,
-    ),
-    (
-        "Request Throughput (requests/sec)",
-        "request_throughput_rps",
-        true,
-    ),
+    ("Output Token Throughput (tokens/sec)", "output_throughput_tok_s", true),
+    ("Request Throughput (requests/sec)", "request_throughput_rps", true),
     ("Request Count (requests)", "completed_requests", true),
     ("TTFT after the send time (ms)", "ttft_from_send_ms", false),
-    (
-        "Request Latency after the send time (ms)",
-        "e2e_latency_from_send_ms",
-        false,
-    ),
+    ("Request Latency after the send time (ms)", "e2e_latency_from_send_ms", false),
     ("Sent behind schedule (ms)", "schedule_lateness_ms", false),
 ];
 const STATISTIC_COLUMNS: [(&str, &str); 8] = [
@@ -91,10 +79,7 @@ pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
     let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
     line("Duration (s)", format_with_thousands(seconds));
     let ratio = |key: &str| format!("{:.4}", value(key).unwrap_or(0.0));
-    line(
-        "Prefix cache reused ratio",
-        ratio("prefix_cache_reused_ratio"),
-    );
+    line("Prefix cache reused ratio", ratio("prefix_cache_reused_ratio"));
     line(
         "First admission prefix cache reused ratio",
         ratio("first_admission_prefix_cache_reused_ratio"),
@@ -102,25 +87,18 @@ pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
     if let Some(cost) = value("cost") {
         line("Cost", format_with_thousands(cost));
     }
-    if let (Some(good), Some(share)) = (
-        value("goodput_request_throughput_rps"),
-        value("slo_attainment"),
-    ) {
+    if let (Some(good), Some(share)) =
+        (value("goodput_request_throughput_rps"), value("slo_attainment"))
+    {
         line("Goodput (requests/sec)", format_with_thousands(good));
-        line(
-            "Requests within the SLO (%)",
-            format_with_thousands(share * 100.0),
-        );
+        line("Requests within the SLO (%)", format_with_thousands(share * 100.0));
     }
     for (label, key) in [
         ("Preemptions", "preemptions"),
         ("Rejected requests", "rejected_requests"),
         ("Failed requests", "failed_requests"),
         ("Incomplete requests", "incomplete_requests"),
-        (
-            "Sessions held up by --target-max-in-flight",
-            "sessions_held_up",
-        ),
+        ("Sessions held up by --target-max-in-flight", "sessions_held_up"),
     ] {
         if let Some(n) = value(key).filter(|n| *n > 0.0) {
             line(label, format!("{n}"));

@@ -44,9 +44,7 @@ pub struct TimelinePoint {
 impl WorkerTimeline {
     pub(super) fn push(&mut self, sample: &WorkerSample) {
         let key = (sample.pool, sample.worker);
-        let place = self
-            .tracks
-            .binary_search_by_key(&key, |track| (track.pool, track.worker));
+        let place = self.tracks.binary_search_by_key(&key, |track| (track.pool, track.worker));
         let place = match place {
             Ok(place) => place,
             Err(place) => {
@@ -81,10 +79,7 @@ impl WorkerTrack {
                 running: mean(point.running, sample.running.into()),
                 waiting: mean(point.waiting, sample.waiting.into()),
                 kv_usage: mean(point.kv_usage, sample.kv_usage),
-                kv_blocks: mean(
-                    point.kv_blocks,
-                    sample.kv_usage * f64::from(sample.kv_blocks),
-                ),
+                kv_blocks: mean(point.kv_blocks, sample.kv_usage * f64::from(sample.kv_blocks)),
                 preemptions: sample.preemptions as f64,
             };
         }

@@ -43,9 +43,7 @@ impl AffinityState {
         if config.weight_of(EndpointScorer::Session) > 0.0 {
             self.sessions.insert(ask.session, worker);
         }
-        if let Some(adapter) = ask
-            .adapter
-            .filter(|_| config.weight_of(EndpointScorer::Lora) > 0.0)
+        if let Some(adapter) = ask.adapter.filter(|_| config.weight_of(EndpointScorer::Lora) > 0.0)
         {
             let at = worker as usize;
             if self.running.len() <= at {

@@ -92,8 +92,7 @@ impl BlockIndex {
     }
 
     pub(super) fn remove_worker(&mut self, worker: u32) {
-        self.copies
-            .retain(|pair, _| pair >> 32 != u64::from(worker));
+        self.copies.retain(|pair, _| pair >> 32 != u64::from(worker));
         for node in self.table.nodes() {
             self.clear_worker(BlockUseKind::Cached, node, worker);
             self.drop_unused(node);
@@ -112,8 +111,7 @@ impl BlockIndex {
             SchedulerEvent::Removed { keys } => {
                 for some in keys.chunks(READ_AHEAD) {
                     self.prefetch_nodes(some.iter().map(|(key, _)| *key));
-                    some.iter()
-                        .for_each(|(key, _)| self.record_evicted(worker, *key));
+                    some.iter().for_each(|(key, _)| self.record_evicted(worker, *key));
                 }
             }
             SchedulerEvent::Cleared => self.remove_worker(worker),
@@ -124,10 +122,7 @@ impl BlockIndex {
     fn record_cached(&mut self, worker: u32, key: BlockKey) {
         let node = self.find_or_create_node(key);
         if self.has_worker(BlockUseKind::Cached, node, worker) {
-            *self
-                .copies
-                .entry(pack_node_and_worker(node, worker))
-                .or_insert(0) += 1;
+            *self.copies.entry(pack_node_and_worker(node, worker)).or_insert(0) += 1;
         } else {
             self.set_worker(BlockUseKind::Cached, node, worker);
         }
@@ -230,10 +225,7 @@ impl BlockIndex {
             for key in some {
                 let node = self.find_or_create_node(*key);
                 if self.has_worker(BlockUseKind::Used, node, worker) {
-                    *self
-                        .users
-                        .entry(pack_node_and_worker(node, worker))
-                        .or_insert(0) += 1;
+                    *self.users.entry(pack_node_and_worker(node, worker)).or_insert(0) += 1;
                 } else {
                     self.set_worker(BlockUseKind::Used, node, worker);
                     fresh += 1;
@@ -261,15 +253,12 @@ impl BlockIndex {
 
     fn find_node(&self, key: BlockKey) -> Option<u32> {
         let stride = self.words_per_node();
-        self.table
-            .find(key.0, |node| self.nodes[node as usize * stride] == key.0)
+        self.table.find(key.0, |node| self.nodes[node as usize * stride] == key.0)
     }
 
     fn find_or_create_node(&mut self, key: BlockKey) -> u32 {
         let stride = self.words_per_node();
-        let Self {
-            table, nodes, free, ..
-        } = self;
+        let Self { table, nodes, free, .. } = self;
         let is = |nodes: &Vec<u64>, node: u32| nodes[node as usize * stride] == key.0;
         let slot = match table.find_or_free_slot(key.0, |node| is(nodes, node)) {
             Ok(node) => return node,
@@ -358,10 +347,7 @@ mod tests {
 
     fn stored(of: &[u64]) -> SchedulerEvent {
         SchedulerEvent::Stored {
-            plan: Arc::new(BlockPlan {
-                keys: keys(of),
-                ..BlockPlan::default()
-            }),
+            plan: Arc::new(BlockPlan { keys: keys(of), ..BlockPlan::default() }),
             from: 0,
             to: of.len() as u32,
         }
@@ -413,10 +399,7 @@ mod tests {
         assert_eq!((fresh_a, fresh_b), (3, 1));
         assert_eq!(index.used_prefix_blocks(&keys(&[1, 2, 5]))[1], 2);
         assert_eq!(
-            (
-                index.remove_request_blocks(1, &a),
-                index.remove_request_blocks(1, &b)
-            ),
+            (index.remove_request_blocks(1, &a), index.remove_request_blocks(1, &b)),
             (1, 3)
         );
         assert!(index.table.nodes().is_empty());

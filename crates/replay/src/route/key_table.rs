@@ -16,10 +16,7 @@ struct KeySlot {
     node: u32,
 }
 
-const EMPTY: KeySlot = KeySlot {
-    hash: 0,
-    node: u32::MAX,
-};
+const EMPTY: KeySlot = KeySlot { hash: 0, node: u32::MAX };
 
 impl KeySlot {
     fn is_empty(self) -> bool {

@@ -67,10 +67,7 @@ impl Default for KvAwareRouterConfig {
 impl KvAwareRouterConfig {
     /// Returns the router configuration for a prefill pool: decode blocks do not count.
     pub(crate) fn for_prefill(&self) -> Self {
-        Self {
-            track_active_blocks: false,
-            ..self.clone()
-        }
+        Self { track_active_blocks: false, ..self.clone() }
     }
 
     /// Returns the router configuration for a decode pool: only load counts, and blocks are not
@@ -146,9 +143,7 @@ impl KvRouterState {
         if known {
             index.used_prefix_blocks(keys);
         }
-        let least = serving
-            .iter()
-            .map(|&w| self.workers[w as usize].prefill_tokens);
+        let least = serving.iter().map(|&w| self.workers[w as usize].prefill_tokens);
         let least = least.min().unwrap_or(0);
         let request_blocks = f64::from(ask.prompt.div_ceil(ask.block_size()).max(1));
         self.costs.clear();
@@ -167,11 +162,7 @@ impl KvRouterState {
             };
             let decode = match config.track_active_blocks {
                 true => {
-                    let shared = if known {
-                        index.last_used_blocks_of(worker)
-                    } else {
-                        0
-                    };
+                    let shared = if known { index.last_used_blocks_of(worker) } else { 0 };
                     load.blocks as f64 + (keys.len() as f64 - f64::from(shared))
                 }
                 false => 0.0,

@@ -192,11 +192,7 @@ impl Router {
         {
             return None;
         }
-        let QueuedRequest {
-            ask,
-            overlaps,
-            since,
-        } = self.queue.pop()?;
+        let QueuedRequest { ask, overlaps, since } = self.queue.pop()?;
         let choice = self.choose_worker(&ask, now, gauges, Some(&overlaps));
         Some((ask.slot, choice, since))
     }
@@ -213,9 +209,7 @@ impl Router {
         let serving = &self.serving;
         let choice = match &self.config {
             RouterConfig::Kv(config) => {
-                let costs = self
-                    .kv
-                    .routing_costs(config, ask, serving, overlaps, &mut self.index);
+                let costs = self.kv.routing_costs(config, ask, serving, overlaps, &mut self.index);
                 let at = kv::sample_by_cost(costs, config.temperature, &mut draws);
                 let worker = serving[at];
                 let overlap = |worker: u32| match overlaps {
@@ -252,11 +246,7 @@ impl Router {
                         .max(),
                 }
             }
-            _ => RouteChoice {
-                worker: self.choose_by_load(ask),
-                overlap: 0,
-                best: None,
-            },
+            _ => RouteChoice { worker: self.choose_by_load(ask), overlap: 0, best: None },
         };
         self.loads[choice.worker as usize] += 1;
         match &self.config {

@@ -57,10 +57,7 @@ impl Ord for OrderedQueueScore {
 
 impl RouterQueue {
     pub(super) fn new(policy: QueuePolicy) -> Self {
-        Self {
-            policy,
-            ..Self::default()
-        }
+        Self { policy, ..Self::default() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -85,16 +82,8 @@ impl RouterQueue {
             }
         };
         self.count += 1;
-        let rank = (
-            Reverse(ask.strict_priority),
-            Reverse(OrderedQueueScore(score)),
-            self.count,
-        );
-        let waiting = QueuedRequest {
-            ask,
-            overlaps,
-            since: now,
-        };
+        let rank = (Reverse(ask.strict_priority), Reverse(OrderedQueueScore(score)), self.count);
+        let waiting = QueuedRequest { ask, overlaps, since: now };
         self.waiting.insert(rank, waiting);
     }
 
@@ -110,13 +99,7 @@ mod tests {
     fn order(policy: QueuePolicy) -> Vec<u32> {
         let mut queue = RouterQueue::new(policy);
         // Prompt tokens, priority and strict priority; one request per second.
-        let asks = [
-            (900, 0, 0),
-            (100, 0, 0),
-            (500, 0, 1),
-            (900, 5, 0),
-            (90, 0, 0),
-        ];
+        let asks = [(900, 0, 0), (100, 0, 0), (500, 0, 1), (900, 5, 0), (90, 0, 0)];
         for (slot, (prompt, priority, strict_priority)) in (0..).zip(asks) {
             let ask = RouteRequest {
                 slot,
@@ -131,9 +114,7 @@ mod tests {
             let now = SimTime::from_millis(u64::from(slot) * 1000);
             queue.push(ask, Vec::new(), now);
         }
-        std::iter::from_fn(|| queue.pop())
-            .map(|w| w.ask.slot)
-            .collect()
+        std::iter::from_fn(|| queue.pop()).map(|w| w.ask.slot).collect()
     }
 
     #[test]

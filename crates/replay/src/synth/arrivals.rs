@@ -47,9 +47,7 @@ impl ArrivalProcess {
             Self::Burst => {}
             Self::Interval(ms) if ms.is_finite() && ms >= 0.0 => {}
             Self::Interval(ms) => {
-                return Err(format!(
-                    "arrival interval is {ms} ms, must be a number of 0 or more"
-                ));
+                return Err(format!("arrival interval is {ms} ms, must be a number of 0 or more"));
             }
             Self::Poisson(rate) => positive("request rate", rate)?,
             Self::Gamma { rate, burstiness } => {
@@ -106,10 +104,7 @@ impl FromStr for ArrivalProcess {
             ("interval", [ms]) => Self::Interval(*ms),
             ("constant", [rate]) => Self::Interval(1e3 / rate),
             ("poisson", [rate]) => Self::Poisson(*rate),
-            ("gamma", [rate, burstiness]) => Self::Gamma {
-                rate: *rate,
-                burstiness: *burstiness,
-            },
+            ("gamma", [rate, burstiness]) => Self::Gamma { rate: *rate, burstiness: *burstiness },
             _ => {
                 return Err(format!(
                     "{text:?} is not known, must be burst, interval:MS, constant:RATE, \
@@ -154,11 +149,7 @@ impl StartTimes {
 
 /// Draws a gamma variate of scale 1 (Marsaglia and Tsang, 2000).
 fn draw_gamma(rng: &mut impl DrawRandom, shape: f64) -> f64 {
-    let boost = if shape < 1.0 {
-        (1.0 - rng.draw_unit_f64()).powf(1.0 / shape)
-    } else {
-        1.0
-    };
+    let boost = if shape < 1.0 { (1.0 - rng.draw_unit_f64()).powf(1.0 / shape) } else { 1.0 };
     let d = if shape < 1.0 { shape + 1.0 } else { shape } - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
@@ -185,10 +176,7 @@ mod tests {
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
             let spread = variance / mean.powi(2) * burstiness;
-            assert!(
-                (at[at.len() - 1] - 2e6).abs() < 1e-3,
-                "the last is at n / rate"
-            );
+            assert!((at[at.len() - 1] - 2e6).abs() < 1e-3, "the last is at n / rate");
             assert!((mean - 100.0).abs() < 0.1, "{mean}");
             assert!((spread - 1.0).abs() < 0.1, "{burstiness}: {spread}");
         }
@@ -200,11 +188,6 @@ mod tests {
         assert_eq!("constant:4".parse(), Ok(ArrivalProcess::Interval(250.0)));
         let error = "gamma:3:0".parse::<ArrivalProcess>().unwrap_err();
         assert_eq!(error, "burstiness is 0, must be a number above 0");
-        assert!(
-            "soon"
-                .parse::<ArrivalProcess>()
-                .unwrap_err()
-                .contains("\"soon\"")
-        );
+        assert!("soon".parse::<ArrivalProcess>().unwrap_err().contains("\"soon\""));
     }
 }

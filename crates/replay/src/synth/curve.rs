@@ -49,18 +49,14 @@ impl FromStr for RateCurve {
         };
         let points: Option<Vec<(f64, f64)>> = text.split(',').map(read).collect();
         let Some(points) = points else {
-            return Err(format!(
-                "{text:?} must be SECONDS=FACTOR,… of numbers from 0 on"
-            ));
+            return Err(format!("{text:?} must be SECONDS=FACTOR,… of numbers from 0 on"));
         };
         if points.windows(2).any(|pair| pair[1].0 < pair[0].0) {
             return Err(format!("{text:?}: seconds must not decrease"));
         }
         match points.last() {
             Some((_, factor)) if *factor > 0.0 => Ok(Self { points }),
-            _ => Err(format!(
-                "{text:?}: the last factor applies forever, so it must be above 0"
-            )),
+            _ => Err(format!("{text:?}: the last factor applies forever, so it must be above 0")),
         }
     }
 }
@@ -76,11 +72,7 @@ pub struct RateCurveSource<S> {
 impl<S: WorkloadSource> RateCurveSource<S> {
     /// Reschedules the sessions of `source` along `curve`.
     pub fn new(source: S, curve: RateCurve) -> Self {
-        Self {
-            source,
-            curve,
-            last: SimTime::ZERO,
-        }
+        Self { source, curve, last: SimTime::ZERO }
     }
 }
 

@@ -43,29 +43,19 @@ impl TokenLengthDistribution {
         let length = match self {
             Self::Constant(n) => *n,
             Self::Uniform(low, high) => rng.draw_u64_between((*low).into(), (*high).into()) as u32,
-            Self::Normal {
-                mean,
-                std_dev,
-                range,
-            } => within(mean + std_dev * rng.draw_standard_normal(), range),
-            Self::LogNormal {
-                mean,
-                std_dev,
-                range,
-            } => {
+            Self::Normal { mean, std_dev, range } => {
+                within(mean + std_dev * rng.draw_standard_normal(), range)
+            }
+            Self::LogNormal { mean, std_dev, range } => {
                 let variance = (1.0 + (std_dev / mean).powi(2)).ln();
                 let location = mean.ln() - variance / 2.0;
-                within(
-                    (location + variance.sqrt() * rng.draw_standard_normal()).exp(),
-                    range,
-                )
+                within((location + variance.sqrt() * rng.draw_standard_normal()).exp(), range)
             }
             Self::Histogram(bins) => {
                 let total = bins.last().map_or(0.0, |(_, sum)| *sum);
                 let at = rng.draw_unit_f64() * total;
                 let bin = bins.partition_point(|(_, sum)| *sum <= at);
-                bins.get(bin.min(bins.len().saturating_sub(1)))
-                    .map_or(least, |(n, _)| *n)
+                bins.get(bin.min(bins.len().saturating_sub(1))).map_or(least, |(n, _)| *n)
             }
         };
         length.max(least)
@@ -156,11 +146,7 @@ impl FromStr for TokenLengthDistribution {
                 if mean_ == 0.0 {
                     return Err(format!("the mean of {text:?} must be above 0"));
                 }
-                Ok(Self::LogNormal {
-                    mean: mean_,
-                    std_dev: number(std_dev)?,
-                    range: range(rest)?,
-                })
+                Ok(Self::LogNormal { mean: mean_, std_dev: number(std_dev)?, range: range(rest)? })
             }
             _ => Err(format!(
                 "{text:?} is not known, must be N, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], \
@@ -178,10 +164,7 @@ mod tests {
     fn mean(lengths: &str) -> f64 {
         let lengths: TokenLengthDistribution = lengths.parse().expect("is known");
         let mut rng = request_rng(1, 2, StreamPurpose::Workload);
-        (0..20_000)
-            .map(|_| f64::from(lengths.draw_tokens(&mut rng, 0)))
-            .sum::<f64>()
-            / 20_000.0
+        (0..20_000).map(|_| f64::from(lengths.draw_tokens(&mut rng, 0))).sum::<f64>() / 20_000.0
     }
 
     #[test]

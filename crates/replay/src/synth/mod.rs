@@ -85,10 +85,8 @@ impl SyntheticWorkload {
     /// # Errors
     /// Returns [`WorkloadError::Bad`] with the name of the invalid option.
     pub fn into_source(self) -> Result<SyntheticSource, WorkloadError> {
-        let bad = |place: &str, problem: String| WorkloadError::Bad {
-            place: place.to_owned(),
-            problem,
-        };
+        let bad =
+            |place: &str, problem: String| WorkloadError::Bad { place: place.to_owned(), problem };
         if self.sessions > MAX_SYNTHETIC_SESSIONS {
             let problem = format!("{} is more than {MAX_SYNTHETIC_SESSIONS}", self.sessions);
             return Err(bad("number of requests", problem));
@@ -104,10 +102,7 @@ impl SyntheticWorkload {
         if self.block == 0 {
             return Err(bad("block size", "0, must be at least 1".to_owned()));
         }
-        let arrivals = self
-            .arrivals
-            .check_parameters()
-            .map_err(|e| bad("arrivals", e))?;
+        let arrivals = self.arrivals.check_parameters().map_err(|e| bad("arrivals", e))?;
         Ok(SyntheticSource {
             starts: arrivals.start_times(self.arrival_seed, self.sessions),
             groups: StdRng::new(42),
@@ -151,11 +146,7 @@ impl SyntheticSource {
             let len = block.min(input - b * block);
             if b < shared {
                 let id = SHARED_CONTENT_ID_BITS | u64::from(group) << 32 | u64::from(b);
-                runs.push(PromptTokenRun {
-                    id,
-                    len,
-                    same: true,
-                });
+                runs.push(PromptTokenRun { id, len, same: true });
                 continue;
             }
             self.next_block += 1;
@@ -167,11 +158,7 @@ impl SyntheticSource {
                 });
                 break;
             }
-            runs.push(PromptTokenRun {
-                id: self.next_block,
-                len,
-                same: true,
-            });
+            runs.push(PromptTokenRun { id: self.next_block, len, same: true });
         }
         runs
     }
@@ -209,11 +196,7 @@ impl WorkloadSource for SyntheticSource {
                 _ => {
                     let input = self.what.input.draw_tokens(&mut rng, 1);
                     TurnPrompt::Whole(if plain {
-                        vec![PromptTokenRun {
-                            id: mix_u64_pair(1, i),
-                            len: input,
-                            same: false,
-                        }]
+                        vec![PromptTokenRun { id: mix_u64_pair(1, i), len: input, same: false }]
                     } else {
                         self.draw_prompt(input, group)
                     })
@@ -258,10 +241,7 @@ pub struct RescheduledSource<S> {
 impl<S: WorkloadSource> RescheduledSource<S> {
     /// Replaces the start times of the sessions of `source`, and keeps their order.
     pub fn new(source: S, arrivals: ArrivalProcess, seed: u64) -> Self {
-        Self {
-            starts: arrivals.start_times(seed, 0),
-            source,
-        }
+        Self { starts: arrivals.start_times(seed, 0), source }
     }
 }
 

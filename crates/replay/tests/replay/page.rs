@@ -45,10 +45,7 @@ fn report(sessions: u64, workers: u32) -> ReplayReport {
     .into_source()
     .expect("makes sense");
     let mut collector = ReportCollector::new(ReportOptions {
-        slo: LatencySlo {
-            ttft_ms: Some(500.0),
-            ..LatencySlo::default()
-        },
+        slo: LatencySlo { ttft_ms: Some(500.0), ..LatencySlo::default() },
         records: KeptRecords::None,
         drawn_requests: 2000,
         ..ReportOptions::default()
@@ -76,10 +73,7 @@ fn balanced(html: &str) {
     let script = html.find("<script>").expect("there is one");
     let rest = html[..script].split('<').skip(1);
     for tag in rest.filter(|tag| !tag.starts_with('!')) {
-        let name: &str = tag
-            .split([' ', '>', '/'])
-            .find(|part| !part.is_empty())
-            .unwrap_or("");
+        let name: &str = tag.split([' ', '>', '/']).find(|part| !part.is_empty()).unwrap_or("");
         let head = tag.split('>').next().unwrap_or("");
         if let Some(closed) = tag.strip_prefix('/') {
             let closed = closed.split('>').next().unwrap_or("");
@@ -88,11 +82,7 @@ fn balanced(html: &str) {
             open.push(name);
         }
     }
-    assert_eq!(
-        open,
-        ["html", "body"],
-        "what is still open before the script"
-    );
+    assert_eq!(open, ["html", "body"], "what is still open before the script");
 }
 
 #[test]
@@ -107,13 +97,7 @@ fn a_page_is_self_contained_and_shows_the_run() {
     }
     assert!(html.contains("<title>Four workers &lt;1&gt;</title>"));
     assert!(html.contains(&escape_html("a <b> & \"c\"")));
-    for part in [
-        "Time to first token",
-        "KV cache in use",
-        "Preemptions",
-        "Workers",
-        "Goodput",
-    ] {
+    for part in ["Time to first token", "KV cache in use", "Preemptions", "Workers", "Goodput"] {
         assert!(html.contains(part), "{part} is missing");
     }
     // Four distributions, good requests, prefix reuse, four timelines, three heat maps.
@@ -122,24 +106,16 @@ fn a_page_is_self_contained_and_shows_the_run() {
     assert_eq!((spans.len(), report.spans.sampling_interval()), (600, 1));
     assert!(html.contains("All 600 requests") && html.contains("[\"worker 3\","));
     for (name, phase) in RequestPhase::NAMES {
-        let seen = spans
-            .iter()
-            .any(|span| span.phases.iter().any(|(_, p)| *p == phase));
+        let seen = spans.iter().any(|span| span.phases.iter().any(|(_, p)| *p == phase));
         assert_eq!(seen, phase != RequestPhase::Transfer, "{name}");
     }
     for span in spans {
         assert!(span.phases.is_sorted_by_key(|(at, _)| *at), "{span:?}");
-        assert!(
-            span.phases.iter().all(|(at, _)| *at <= span.end),
-            "{span:?}"
-        );
+        assert!(span.phases.iter().all(|(at, _)| *at <= span.end), "{span:?}");
     }
     assert!(html.contains("Good requests") && html.contains("ITL of a request (its mean gap)"));
     assert!(!html.contains("NaN") && !html.contains(">inf"));
-    assert_eq!(
-        html,
-        render_report_page(&report, "Four workers <1>", &about, "vllm-sim replay")
-    );
+    assert_eq!(html, render_report_page(&report, "Four workers <1>", &about, "vllm-sim replay"));
 }
 
 #[test]

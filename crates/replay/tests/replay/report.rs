@@ -83,24 +83,9 @@ fn facts(requests: u64) -> ReplayRunTotals {
 }
 
 fn run(slo: LatencySlo) -> ReplayReport {
-    let mut collector = ReportCollector::new(ReportOptions {
-        slo,
-        ..ReportOptions::default()
-    });
-    end(
-        &mut collector,
-        1,
-        100,
-        &[150, 160, 180],
-        RequestStatus::Completed,
-    );
-    end(
-        &mut collector,
-        0,
-        0,
-        &[20, 30, 50, 90],
-        RequestStatus::Completed,
-    );
+    let mut collector = ReportCollector::new(ReportOptions { slo, ..ReportOptions::default() });
+    end(&mut collector, 1, 100, &[150, 160, 180], RequestStatus::Completed);
+    end(&mut collector, 0, 0, &[20, 30, 50, 90], RequestStatus::Completed);
     end(&mut collector, 2, 120, &[], RequestStatus::Rejected);
     end(&mut collector, 3, 130, &[140], RequestStatus::Failed);
     for i in 0..5000 {
@@ -120,10 +105,7 @@ fn run(slo: LatencySlo) -> ReplayReport {
 
 #[test]
 fn report_totals_match_outcomes() {
-    let report = run(LatencySlo {
-        ttft_ms: Some(30.0),
-        ..LatencySlo::default()
-    });
+    let report = run(LatencySlo { ttft_ms: Some(30.0), ..LatencySlo::default() });
     for (key, value) in [
         ("num_requests", 5.0),
         ("completed_requests", 2.0),
@@ -149,17 +131,10 @@ fn report_totals_match_outcomes() {
         let found = report.summary[key].as_f64().expect(key);
         assert!((found - value).abs() < 1e-9, "{key}: {found}, not {value}");
     }
-    let arrivals: Vec<f64> = report
-        .request_records()
-        .map(|r| r.arrival_time_ms)
-        .collect();
+    let arrivals: Vec<f64> = report.request_records().map(|r| r.arrival_time_ms).collect();
     assert_eq!(arrivals, [0.0, 100.0, 120.0, 130.0]);
     let track = &report.timeline.tracks[0];
-    assert!(
-        track.points.len() <= 1024,
-        "bounded: {}",
-        track.points.len()
-    );
+    assert!(track.points.len() <= 1024, "bounded: {}", track.points.len());
     assert!((track.points[9].waiting - 0.5).abs() < 0.26, "averages");
     assert_eq!(report.curves[0].1.last(), Some(&50.0));
 }
@@ -167,14 +142,10 @@ fn report_totals_match_outcomes() {
 #[test]
 fn multi_token_steps_raise_per_user_rate() {
     let rate = |tokens: &[u64], user_rate| {
-        let mut collector = ReportCollector::new(ReportOptions {
-            user_rate,
-            ..ReportOptions::default()
-        });
+        let mut collector =
+            ReportCollector::new(ReportOptions { user_rate, ..ReportOptions::default() });
         end(&mut collector, 0, 0, tokens, RequestStatus::Completed);
-        collector
-            .finish(&facts(1))
-            .summary_number("mean_output_token_throughput_per_user")
+        collector.finish(&facts(1)).summary_number("mean_output_token_throughput_per_user")
     };
     let (slow, fast) = ([10, 20, 30, 40, 50], [10, 20, 20, 30, 30]);
     let per_request = [&slow, &fast].map(|tokens| rate(tokens, PerUserRateSamples::PerRequest));
@@ -204,10 +175,7 @@ fn report_has_dynamo_keys() {
 
 #[test]
 fn table_has_expected_rows() {
-    let report = run(LatencySlo {
-        e2e_ms: Some(1000.0),
-        ..LatencySlo::default()
-    });
+    let report = run(LatencySlo { e2e_ms: Some(1000.0), ..LatencySlo::default() });
     let table = report.render_text_table();
     for line in [
         "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 15.00 │",
@@ -251,13 +219,7 @@ fn per_request_rows_can_be_replayed() {
         RequestRowWriter::new(Box::new(shared.clone()), RowFileFormat::Csv).expect("is written");
     end(&mut rows, 0, 0, &[20, 30, 50, 90], RequestStatus::Completed);
     end(&mut rows, 1, 7, &[9], RequestStatus::Failed);
-    end(
-        &mut rows,
-        2,
-        100,
-        &[150, 160, 180],
-        RequestStatus::Completed,
-    );
+    end(&mut rows, 2, 100, &[150, 160, 180], RequestStatus::Completed);
     rows.finish().expect("is written");
     let text = shared.text();
     assert!(text.contains(",\"went, \"\"away\"\"\"\n"), "{text}");
@@ -265,17 +227,11 @@ fn per_request_rows_can_be_replayed() {
     let path = dir.path().join("rows.csv");
     std::fs::write(&path, text).expect("is written");
     let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("are rows");
-    let seen: Vec<_> = runs[0]
-        .requests
-        .iter()
-        .map(|r| (r.at_ms, r.output, r.ttft_ms, r.e2e_ms))
-        .collect();
+    let seen: Vec<_> =
+        runs[0].requests.iter().map(|r| (r.at_ms, r.output, r.ttft_ms, r.e2e_ms)).collect();
     assert_eq!(
         seen,
-        [
-            (Some(0.0), 4, Some(20.0), Some(90.0)),
-            (Some(100.0), 3, Some(50.0), Some(80.0))
-        ]
+        [(Some(0.0), 4, Some(20.0), Some(90.0)), (Some(100.0), 3, Some(50.0), Some(80.0))]
     );
     let shared = Shared::default();
     let mut rows =
@@ -313,10 +269,7 @@ fn comparison_lists_each_metric_change() {
         let line = lines.next().expect(start);
         line.split('│').map(str::trim).collect::<Vec<_>>().join("|")
     };
-    assert_eq!(
-        line("TTFT mean"),
-        "|TTFT mean (ms)|35.00|70.00|+35.00|+100.0|worse|"
-    );
+    assert_eq!(line("TTFT mean"), "|TTFT mean (ms)|35.00|70.00|+35.00|+100.0|worse|");
     assert!(line("Request throughput").ends_with("|better|"));
     assert_eq!(line("E2E mean"), "|E2E mean (ms)|85.00|85.00|0.00|+0.0|=|");
     let error = compare_two_reports(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
@@ -342,10 +295,7 @@ fn records_are_omitted_above_request_limit() {
             end(&mut collector, n, n, &[n + 5], RequestStatus::Completed);
         }
         let report = collector.finish(&facts(requests));
-        (
-            serde_json::to_value(&report).expect("is JSON"),
-            report.render_text_table(),
-        )
+        (serde_json::to_value(&report).expect("is JSON"), report.render_text_table())
     };
     let (json, table) = of(2);
     assert_eq!(json["coverage"]["per_request_records"], 2);

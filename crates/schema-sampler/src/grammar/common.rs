@@ -40,10 +40,8 @@ pub(super) fn common_terminal_regex(name: &str) -> Result<&'static str, String> 
         .iter()
         .find_map(|(known, pattern)| (*known == name).then_some(*pattern))
         .ok_or_else(|| {
-            let names: Vec<String> = LARK_COMMON_TERMINALS
-                .iter()
-                .map(|(n, _)| format!("common.{n}"))
-                .collect();
+            let names: Vec<String> =
+                LARK_COMMON_TERMINALS.iter().map(|(n, _)| format!("common.{n}")).collect();
             format!(
                 "Unknown common regex: common.{name}; following are available: {}",
                 names.join(", ")

@@ -36,17 +36,9 @@ pub(super) fn parse_ebnf(source: &str) -> Result<Grammar, String> {
         }
     }
     for body in parser.rules {
-        rules.extend(body.map(|body| GrammarRule {
-            body,
-            height: u32::MAX,
-            is_lexeme: false,
-        }));
+        rules.extend(body.map(|body| GrammarRule { body, height: u32::MAX, is_lexeme: false }));
     }
-    Ok(Grammar {
-        rules,
-        start,
-        is_spaced: false,
-    })
+    Ok(Grammar { rules, start, is_spaced: false })
 }
 
 fn is_name_char(c: char) -> bool {
@@ -92,9 +84,7 @@ impl EbnfParser {
         }
         let index = self.rule_index(name.clone())?;
         if self.rules[index].is_some() {
-            return Err(self
-                .scanner
-                .gbnf_error(at, &format!("Rule '{name}' already exists")));
+            return Err(self.scanner.gbnf_error(at, &format!("Rule '{name}' already exists")));
         }
         let body = self.parse_alternatives(0)?;
         self.rules[index] = Some(body);
@@ -152,11 +142,7 @@ impl EbnfParser {
 
     fn expect_closing_parenthesis(&mut self) -> Result<(), String> {
         self.skip_blanks_and_comments();
-        if self.scanner.skip_if_next(")") {
-            Ok(())
-        } else {
-            self.syntax_error("Expected ')'")
-        }
+        if self.scanner.skip_if_next(")") { Ok(()) } else { self.syntax_error("Expected ')'") }
     }
 
     fn parse_primary(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
@@ -185,10 +171,7 @@ impl EbnfParser {
             }
             Some('.') => {
                 self.scanner.at += 1;
-                Ok(GrammarExpr::Class(RegexGenerator::character_class(vec![(
-                    ' ',
-                    char::MAX,
-                )])))
+                Ok(GrammarExpr::Class(RegexGenerator::character_class(vec![(' ', char::MAX)])))
             }
             Some(c) if is_name_char(c) => {
                 let name = self.scanner.take_while(is_name_char);
@@ -234,11 +217,7 @@ impl EbnfParser {
             }
             ranges.push((low, high));
         }
-        let ranges = if negated {
-            complement_ranges(ranges)
-        } else {
-            ranges
-        };
+        let ranges = if negated { complement_ranges(ranges) } else { ranges };
         if ranges.is_empty() {
             return Err(self.scanner.gbnf_error(at, "the character class is empty"));
         }

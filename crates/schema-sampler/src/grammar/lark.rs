@@ -63,11 +63,7 @@ pub(super) fn parse_lark(source: &str, blocks: u32) -> Result<Grammar, String> {
             is_lexeme: is_terminal_name(&rule.name),
         })
     });
-    let mut grammar = Grammar {
-        rules: rules.collect(),
-        start,
-        is_spaced,
-    };
+    let mut grammar = Grammar { rules: rules.collect(), start, is_spaced };
     if blocks > 0 {
         grammar.compute_rule_heights();
         if grammar.rules[start].height == u32::MAX {
@@ -78,10 +74,7 @@ pub(super) fn parse_lark(source: &str, blocks: u32) -> Result<Grammar, String> {
 }
 
 fn is_terminal_name(name: &str) -> bool {
-    name.trim_start_matches('_')
-        .chars()
-        .next()
-        .is_some_and(char::is_uppercase)
+    name.trim_start_matches('_').chars().next().is_some_and(char::is_uppercase)
 }
 
 fn is_name_char(c: char) -> bool {
@@ -177,11 +170,7 @@ impl LarkParser {
         if self.rules.len() >= MAX_GRAMMAR_RULES {
             return self.syntax_error("too many rules");
         }
-        self.rules.push(LarkRule {
-            name: name.to_owned(),
-            body: None,
-            mentioned: at,
-        });
+        self.rules.push(LarkRule { name: name.to_owned(), body: None, mentioned: at });
         self.names.insert(name.to_owned(), self.rules.len() - 1);
         Ok(self.rules.len() - 1)
     }
@@ -189,9 +178,7 @@ impl LarkParser {
     fn define_rule(&mut self, name: String, at: usize, body: GrammarExpr) -> Result<(), String> {
         let index = self.rule_index(&name, at)?;
         if self.rules[index].body.is_some() {
-            return Err(self
-                .scanner
-                .lark_error(at, &format!("duplicate rule: {name:?}")));
+            return Err(self.scanner.lark_error(at, &format!("duplicate rule: {name:?}")));
         }
         self.rules[index].body = Some(body);
         Ok(())
@@ -297,10 +284,7 @@ impl LarkParser {
             if self.scanner.starts_with("->") {
                 break;
             }
-            if matches!(
-                self.scanner.peek(0),
-                None | Some('|' | ')' | ']' | '\n' | '}')
-            ) {
+            if matches!(self.scanner.peek(0), None | Some('|' | ')' | ']' | '\n' | '}')) {
                 break;
             }
             let part = self.parse_atom(nesting)?;
@@ -393,15 +377,13 @@ impl LarkParser {
             chars.next().filter(|_| chars.next().is_none())
         };
         match (one(&text), one(&end)) {
-            (Some(low), Some(high)) if low <= high => Ok(GrammarExpr::Class(
-                RegexGenerator::character_class(vec![(low, high)]),
-            )),
-            (Some(low), Some(high)) => Err(self
-                .scanner
-                .lark_error(at, &format!("invalid range order: {low:?}..{high:?}"))),
-            _ => Err(self
-                .scanner
-                .lark_error(at, "both ends of a range must be one character")),
+            (Some(low), Some(high)) if low <= high => {
+                Ok(GrammarExpr::Class(RegexGenerator::character_class(vec![(low, high)])))
+            }
+            (Some(low), Some(high)) => {
+                Err(self.scanner.lark_error(at, &format!("invalid range order: {low:?}..{high:?}")))
+            }
+            _ => Err(self.scanner.lark_error(at, "both ends of a range must be one character")),
         }
     }
 
@@ -454,8 +436,7 @@ impl LarkParser {
             "json" => {
                 let value = self.parse_json()?;
                 let schema = Schema::parse(&value).map_err(|bad| {
-                    self.scanner
-                        .lark_error(at, &format!("{} ({})", bad.reason, bad.path))
+                    self.scanner.lark_error(at, &format!("{} ({})", bad.reason, bad.path))
                 })?;
                 Ok(GrammarExpr::Json(Box::new(schema)))
             }
@@ -464,9 +445,7 @@ impl LarkParser {
                 let grammar = parse_lark(&inner, self.blocks + 1)?;
                 Ok(GrammarExpr::Nested(Box::new(grammar)))
             }
-            _ => Err(self
-                .scanner
-                .lark_error(at, &format!("expected %lark or %json, got %{name}"))),
+            _ => Err(self.scanner.lark_error(at, &format!("expected %lark or %json, got %{name}"))),
         }
     }
 

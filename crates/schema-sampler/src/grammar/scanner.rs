@@ -32,9 +32,7 @@ impl GrammarScanner {
     }
 
     pub(super) fn starts_with(&self, text: &str) -> bool {
-        text.chars()
-            .enumerate()
-            .all(|(i, c)| self.peek(i) == Some(c))
+        text.chars().enumerate().all(|(i, c)| self.peek(i) == Some(c))
     }
 
     /// Skips `text` if it comes next in the source; returns whether it did.
@@ -102,9 +100,7 @@ impl GrammarScanner {
     fn parse_hex_digits(&mut self, digits: usize) -> Option<u32> {
         let mut code: u32 = 0;
         for i in 0..digits {
-            code = code
-                .checked_mul(16)?
-                .checked_add(self.peek(i)?.to_digit(16)?)?;
+            code = code.checked_mul(16)?.checked_add(self.peek(i)?.to_digit(16)?)?;
         }
         self.at += digits;
         Some(code)
@@ -114,15 +110,10 @@ impl GrammarScanner {
     pub(super) fn gbnf_error(&self, at: usize, message: &str) -> String {
         let at = at.min(self.chars.len());
         let line = self.chars[..at].iter().filter(|&&c| c == '\n').count() + 1;
-        let before: String = self.chars[at.saturating_sub(ERROR_CONTEXT_CHARS)..at]
-            .iter()
-            .collect();
+        let before: String =
+            self.chars[at.saturating_sub(ERROR_CONTEXT_CHARS)..at].iter().collect();
         let after: String = self.chars[at..].iter().take(ERROR_CONTEXT_CHARS).collect();
-        format!(
-            "{message} at line {line}, {} ^ {}",
-            python_repr(&before),
-            python_repr(&after)
-        )
+        format!("{message} at line {line}, {} ^ {}", python_repr(&before), python_repr(&after))
     }
 
     /// Formats a syntax error like llguidance's Lark parser: `at line(column): message`, then the
@@ -147,11 +138,7 @@ impl GrammarScanner {
 
 /// Quotes text for error messages like Python's `repr`.
 fn python_repr(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
     for c in text.chars() {
         match c {

@@ -9,11 +9,7 @@ fn sample_texts(source: &str) -> Vec<String> {
         .map(|seed| {
             let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
             grammar
-                .sample_text(
-                    &SampleLimits::default(),
-                    &mut rng,
-                    &mut WorkBudget::default(),
-                )
+                .sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default())
                 .unwrap_or_else(|error| panic!("{source}: {error}"))
         })
         .collect()
@@ -27,9 +23,7 @@ fn assert_samples_match(source: &str, pattern: &str) {
 }
 
 fn grammar_error(source: &str) -> String {
-    Grammar::parse(source)
-        .expect_err(&format!("{source} should be refused"))
-        .to_string()
+    Grammar::parse(source).expect_err(&format!("{source} should be refused")).to_string()
 }
 
 #[test]
@@ -37,18 +31,9 @@ fn ebnf_samples_match_the_grammar() {
     for (source, pattern) in [
         ("root ::= \"yes\" | \"no\"", "yes|no"),
         ("root ::= [a-c]+ [^a-z]", "[a-c]+[^a-z]"),
-        (
-            "root ::= item (\",\" item)*\nitem ::= [0-9]{2,3}",
-            "[0-9]{2,3}(,[0-9]{2,3})*",
-        ),
-        (
-            "root ::= \"a\"? \"b\"{2} \"c\"{,2} \"d\"{1,}",
-            "a?b{2}c{0,2}d+",
-        ),
-        (
-            "# note\nroot ::= a-b # more\na-b ::=\n  \"x\" |\n  \"y\"\n",
-            "x|y",
-        ),
+        ("root ::= item (\",\" item)*\nitem ::= [0-9]{2,3}", "[0-9]{2,3}(,[0-9]{2,3})*"),
+        ("root ::= \"a\"? \"b\"{2} \"c\"{,2} \"d\"{1,}", "a?b{2}c{0,2}d+"),
+        ("# note\nroot ::= a-b # more\na-b ::=\n  \"x\" |\n  \"y\"\n", "x|y"),
         ("root ::= \"\\n\\t\\\"\\\\\\x41\\u00e9\"", "\n\t\"\\\\Aé"),
         ("root ::= ( \"a\" | ( \"b\" \"c\" ) )+", "(a|bc)+"),
         ("root ::= \"\" | \"x\"", "x?"),
@@ -76,10 +61,7 @@ fn vllm_sql_grammar_example_is_parsed() {
 
         number ::= "1 " | "2 "
     "#;
-    assert_samples_match(
-        source,
-        "SELECT col_[12]  from table_[12]  where col_[12] = [12] ",
-    );
+    assert_samples_match(source, "SELECT col_[12]  from table_[12]  where col_[12] = [12] ");
 }
 
 #[test]
@@ -100,18 +82,9 @@ fn lark_samples_match_the_grammar() {
             "%import common.INT\n%import common (WORD, WS)\n%ignore WS\nstart: WORD INT",
             "[A-Za-z]+ ?[0-9]+",
         ),
-        (
-            "%import common.INT -> N\nstart: N \"+\" N\n%ignore \" \"",
-            "[0-9]+ ?\\+ ?[0-9]+",
-        ),
-        (
-            "start: \"<c>\" %json {\"type\": \"integer\"} \"</c>\"",
-            "<c>-?[0-9]+</c>",
-        ),
-        (
-            "start: \"[\" %lark { start: item \":\" item\n item: \"x\" } \"]\"",
-            r"\[x:x\]",
-        ),
+        ("%import common.INT -> N\nstart: N \"+\" N\n%ignore \" \"", "[0-9]+ ?\\+ ?[0-9]+"),
+        ("start: \"<c>\" %json {\"type\": \"integer\"} \"</c>\"", "<c>-?[0-9]+</c>"),
+        ("start: \"[\" %lark { start: item \":\" item\n item: \"x\" } \"]\"", r"\[x:x\]"),
         ("start: x{2,3}\nx: \"q\"", "q{2,3}"),
         ("start:\nother: \"a\"", ""),
         ("start: <|tool|> TEXT\nTEXT: /.*/s", r"<\|tool\|>.*"),
@@ -148,14 +121,8 @@ fn grammar_errors_name_the_position() {
     for (source, words) in [
         ("root ::= missing", "Rule 'missing' not found"),
         ("other ::= \"a\"", "No 'root' rule found"),
-        (
-            "root ::= \"a",
-            "Unexpected end of input at line 1, 'root ::= \"a' ^ ''",
-        ),
-        (
-            "root ::= (\"a\"",
-            "Expected ')' at line 1, 'root ::= (\"a\"' ^ ''",
-        ),
+        ("root ::= \"a", "Unexpected end of input at line 1, 'root ::= \"a' ^ ''"),
+        ("root ::= (\"a\"", "Expected ')' at line 1, 'root ::= (\"a\"' ^ ''"),
         ("root ::= [z-a]", "lower bound is larger"),
         ("root ::= root", "no finite text"),
         ("root ::= \"a\" root", "no finite text"),
@@ -164,27 +131,15 @@ fn grammar_errors_name_the_position() {
         ("start: missing", "at 1(8): unknown name: \"missing\""),
         ("other: \"a\"", "no start rule found"),
         ("start \"a\"", "expected ':' after rule name"),
-        (
-            "start: /([/",
-            "invalid regex \"([\" (in regex): regex parse error",
-        ),
+        ("start: /([/", "invalid regex \"([\" (in regex): regex parse error"),
         ("start: \"a\n", "unterminated string"),
         ("start: start", "no finite text"),
-        (
-            "%import common.NOPE\nstart: NOPE",
-            "Unknown common regex: common.NOPE",
-        ),
-        (
-            "%declare X\nstart: X",
-            "at 1(1): declare statement not supported yet",
-        ),
+        ("%import common.NOPE\nstart: NOPE", "Unknown common regex: common.NOPE"),
+        ("%declare X\nstart: X", "at 1(1): declare statement not supported yet"),
         ("start: x{1}\nx{a}: a", "template"),
         ("start: <[128]>", "token ids"),
         ("start: \"a\")", "unexpected ')'"),
-        (
-            "start: \"z\"..\"a\"",
-            "at 1(8): invalid range order: 'z'..'a'",
-        ),
+        ("start: \"z\"..\"a\"", "at 1(8): invalid range order: 'z'..'a'"),
         ("", "no start rule found"),
     ] {
         let text = grammar_error(source);
@@ -224,11 +179,8 @@ fn hostile_grammars_have_bounded_work() {
     for source in [doubling, chain, nested, counted] {
         if let Ok(grammar) = Grammar::parse(&source) {
             let mut rng = request_rng(1, 0, StreamPurpose::Structured);
-            let text = grammar.sample_text(
-                &SampleLimits::default(),
-                &mut rng,
-                &mut WorkBudget::default(),
-            );
+            let text =
+                grammar.sample_text(&SampleLimits::default(), &mut rng, &mut WorkBudget::default());
             assert!(matches!(text, Err(ConstraintError::TooLong(_))), "{text:?}");
         }
     }

@@ -91,9 +91,7 @@ impl GrammarWriter<'_> {
 
     fn spend_work(&mut self, steps: usize) -> Result<(), GrammarWriteError> {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        self.work
-            .spend_steps(steps)
-            .ok_or(GrammarWriteError::TooLong)
+        self.work.spend_steps(steps).ok_or(GrammarWriteError::TooLong)
     }
 
     fn write_rule(&mut self, index: usize, depth: u32) -> Result<(), GrammarWriteError> {
@@ -150,9 +148,9 @@ impl GrammarWriter<'_> {
                 self.out.push_str(text);
                 Ok(())
             }
-            GrammarExpr::Class(class) => class
-                .append_match(1, 1, self.rng, &mut self.out)
-                .ok_or(GrammarWriteError::TooLong),
+            GrammarExpr::Class(class) => {
+                class.append_match(1, 1, self.rng, &mut self.out).ok_or(GrammarWriteError::TooLong)
+            }
             GrammarExpr::Pattern(regex) => {
                 let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
                 self.out.push_str(&text.ok_or(GrammarWriteError::TooLong)?);
@@ -161,19 +159,17 @@ impl GrammarWriter<'_> {
             GrammarExpr::Json(schema) => {
                 let (limits, want) = (self.limits, JsonTypes::NONE);
                 let text = sample::sample_json_text(schema, limits, want, self.rng, self.work);
-                self.out
-                    .push_str(&text.map_err(GrammarWriteError::Constraint)?);
+                self.out.push_str(&text.map_err(GrammarWriteError::Constraint)?);
                 Ok(())
             }
             GrammarExpr::Nested(inner) => {
                 let text = inner.sample_text(self.limits, self.rng, self.work);
-                self.out
-                    .push_str(&text.map_err(GrammarWriteError::Constraint)?);
+                self.out.push_str(&text.map_err(GrammarWriteError::Constraint)?);
                 Ok(())
             }
-            GrammarExpr::Sequence(parts) => parts
-                .iter()
-                .try_for_each(|part| self.write_expr(part, depth + 1, place)),
+            GrammarExpr::Sequence(parts) => {
+                parts.iter().try_for_each(|part| self.write_expr(part, depth + 1, place))
+            }
             GrammarExpr::Alternatives(parts, heights) => {
                 self.spend_work(parts.len() / ALTERNATIVES_PER_STEP)?;
                 let measured = || parts.iter().map(|part| grammar.expr_height(part)).collect();
@@ -187,11 +183,9 @@ impl GrammarWriter<'_> {
                 let count = self.choose_repetition_count(*min, *max, height, depth);
                 (0..count).try_for_each(|_| self.write_expr(part, depth + 1, place))
             }
-            GrammarExpr::Rule(index) if place == LexemePlace::InLexeme => self.write_expr(
-                &grammar.rules[*index].body,
-                depth + 1,
-                LexemePlace::InLexeme,
-            ),
+            GrammarExpr::Rule(index) if place == LexemePlace::InLexeme => {
+                self.write_expr(&grammar.rules[*index].body, depth + 1, LexemePlace::InLexeme)
+            }
             GrammarExpr::Rule(index) => self.write_rule(*index, depth),
         }
     }
@@ -204,20 +198,14 @@ impl GrammarWriter<'_> {
         depth: u32,
     ) -> Option<&'p T> {
         let least = heights.iter().copied().min().unwrap_or(0);
-        let most = if self.must_be_shortest(depth) {
-            least
-        } else {
-            MAX_EXPR_HEIGHT.max(least)
-        };
+        let most = if self.must_be_shortest(depth) { least } else { MAX_EXPR_HEIGHT.max(least) };
         let open: Vec<&T> = parts
             .iter()
             .zip(heights)
             .filter(|&(_, &height)| height <= most)
             .map(|(part, _)| part)
             .collect();
-        let index = self
-            .rng
-            .draw_u64_between(0, open.len().saturating_sub(1) as u64) as usize;
+        let index = self.rng.draw_u64_between(0, open.len().saturating_sub(1) as u64) as usize;
         open.get(index).copied()
     }
 

@@ -41,9 +41,7 @@ impl EcmaTranslator {
     }
 
     fn starts_with(&self, text: &str) -> bool {
-        text.chars()
-            .enumerate()
-            .all(|(i, c)| self.peek(i) == Some(c))
+        text.chars().enumerate().all(|(i, c)| self.peek(i) == Some(c))
     }
 
     fn push_text(&mut self, text: &str) {
@@ -103,12 +101,7 @@ impl EcmaTranslator {
     }
 
     fn translate_group(&mut self) {
-        for (open, positive) in [
-            ("(?=", true),
-            ("(?!", false),
-            ("(?<=", false),
-            ("(?<!", false),
-        ] {
+        for (open, positive) in [("(?=", true), ("(?!", false), ("(?<=", false), ("(?<!", false)] {
             if self.starts_with(open) {
                 let body = self.skip_group(open.len());
                 if positive {
@@ -172,11 +165,7 @@ impl EcmaTranslator {
         if self.peek(0) == Some(']') {
             // `[]` matches nothing, `[^]` matches any character.
             self.at += 1;
-            self.push_text(if negated {
-                "(?s:.)"
-            } else {
-                "[^\\x00-\\x{10FFFF}]"
-            });
+            self.push_text(if negated { "(?s:.)" } else { "[^\\x00-\\x{10FFFF}]" });
             return;
         }
         self.push_text(if negated { "[^" } else { "[" });
@@ -316,9 +305,7 @@ impl EcmaTranslator {
     }
 
     fn parse_hex4(&self, from: usize) -> Option<u32> {
-        (0..4).try_fold(0, |code, i| {
-            Some(code * 16 + self.peek(from + i)?.to_digit(16)?)
-        })
+        (0..4).try_fold(0, |code, i| Some(code * 16 + self.peek(from + i)?.to_digit(16)?))
     }
 }
 

@@ -24,11 +24,7 @@ enum RegexNode {
     Class(Vec<(char, char)>),
     Concat(Vec<RegexGenerator>),
     Alternation(Vec<RegexGenerator>),
-    Repeat {
-        sub: Box<RegexGenerator>,
-        min: u32,
-        max: u32,
-    },
+    Repeat { sub: Box<RegexGenerator>, min: u32, max: u32 },
 }
 
 impl RegexGenerator {
@@ -45,10 +41,9 @@ impl RegexGenerator {
             HirKind::Class(class) => {
                 let ranges: Vec<(char, char)> = match class {
                     Class::Unicode(c) => c.iter().map(|r| (r.start(), r.end())).collect(),
-                    Class::Bytes(c) => c
-                        .iter()
-                        .map(|r| (char::from(r.start()), char::from(r.end())))
-                        .collect(),
+                    Class::Bytes(c) => {
+                        c.iter().map(|r| (char::from(r.start()), char::from(r.end()))).collect()
+                    }
                 };
                 if ranges.is_empty() {
                     // An empty class matches nothing: no length fits this range.
@@ -154,13 +149,7 @@ impl LengthWindow {
         let (min, max) = sizes.fold((0u32, 0u64), |(min, max), (a, b)| {
             (min.saturating_add(a), max.saturating_add(u64::from(b)))
         });
-        Self {
-            low,
-            high,
-            used: 0,
-            rest_min: min,
-            rest_max: max,
-        }
+        Self { low, high, used: 0, rest_min: min, rest_max: max }
     }
 
     /// Returns the length range of the next part, in characters, given its own minimum and maximum.
@@ -169,10 +158,7 @@ impl LengthWindow {
         self.rest_max = self.rest_max.saturating_sub(u64::from(max));
         let rest_max = u32::try_from(self.rest_max).unwrap_or(u32::MAX);
         let needed = self.low.saturating_sub(self.used).saturating_sub(rest_max);
-        let room = self
-            .high
-            .checked_sub(self.used)?
-            .checked_sub(self.rest_min)?;
+        let room = self.high.checked_sub(self.used)?.checked_sub(self.rest_min)?;
         (needed <= room).then_some((needed, room))
     }
 }
@@ -200,17 +186,9 @@ fn append_repetition(
         RegexNode::Class(ranges) => Some(ranges),
         _ => None,
     };
-    let natural = if class.is_some() {
-        MAX_EXTRA_REPETITIONS
-    } else {
-        2
-    };
+    let natural = if class.is_some() { MAX_EXTRA_REPETITIONS } else { 2 };
     // Prefers a non-empty text for an unbounded repetition of characters.
-    let from = if class.is_some() && most > least && max > 1 {
-        least.max(1)
-    } else {
-        least
-    };
+    let from = if class.is_some() && most > least && max > 1 { least.max(1) } else { least };
     let to = most.min(from.saturating_add(natural));
     if let Some(ranges) = class
         && let Some(word) = random_word_of_class(ranges, from, to, rng)

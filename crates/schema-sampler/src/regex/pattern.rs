@@ -35,10 +35,8 @@ pub(super) fn is_pattern_too_large(source: &str) -> bool {
 
 /// Returns the cost of translating a regular expression: bytes times classes.
 pub(crate) fn translation_cost(source: &str) -> usize {
-    let classes = source
-        .as_bytes()
-        .windows(2)
-        .filter(|two| two[0] == b'\\' && b"wWdDsSpP".contains(&two[1]));
+    let classes =
+        source.as_bytes().windows(2).filter(|two| two[0] == b'\\' && b"wWdDsSpP".contains(&two[1]));
     source.len() * classes.count()
 }
 
@@ -215,14 +213,9 @@ impl Pattern {
             }
             return Some(out);
         }
-        let filler: String = (0..missing)
-            .map(|_| char::from(b'a' + (rng.draw_u64_between(0, 25) as u8)))
-            .collect();
-        Some(if self.open_end {
-            out + &filler
-        } else {
-            filler + &out
-        })
+        let filler: String =
+            (0..missing).map(|_| char::from(b'a' + (rng.draw_u64_between(0, 25) as u8))).collect();
+        Some(if self.open_end { out + &filler } else { filler + &out })
     }
 
     /// Generates a string for a pattern with look-aheads, as in password rules: one piece per
@@ -242,10 +235,7 @@ impl Pattern {
         }
         let used = u32::try_from(out.chars().count()).ok()?;
         if used < generator.max && used < high {
-            let low = low
-                .max(generator.min)
-                .saturating_sub(used)
-                .max(generator.min.min(1));
+            let low = low.max(generator.min).saturating_sub(used).max(generator.min.min(1));
             let mut body = String::new();
             if generator
                 .append_match(

@@ -61,10 +61,8 @@ impl WholeTextRegex {
         let mut rng = request_rng(0, 0, StreamPurpose::Structured);
         let work = &mut WorkBudget::default();
         if !anchors_only && regex.sample_text(MAX_PROBE_CHARS, &mut rng, work).is_none() {
-            let words = format!(
-                "lookarounds not supported yet in regex /{}/",
-                escape_slashes(source)
-            );
+            let words =
+                format!("lookarounds not supported yet in regex /{}/", escape_slashes(source));
             return Err(regex_grammar_error(source, &words));
         }
         Ok(regex)

@@ -26,20 +26,10 @@ impl ValueSampler<'_> {
         context: ValueContext,
     ) -> Result<Value, SampleFailure> {
         let schema = self.schema;
-        let context = ValueContext {
-            parts: plan.parts,
-            ..context
-        };
-        let rules: Vec<&ArrayRules> = plan
-            .facets
-            .iter()
-            .filter_map(|&id| schema.node(id).array.as_deref())
-            .collect();
-        let at_fault = plan
-            .facets
-            .iter()
-            .copied()
-            .find(|&id| schema.node(id).array.is_some());
+        let context = ValueContext { parts: plan.parts, ..context };
+        let rules: Vec<&ArrayRules> =
+            plan.facets.iter().filter_map(|&id| schema.node(id).array.as_deref()).collect();
+        let at_fault = plan.facets.iter().copied().find(|&id| schema.node(id).array.is_some());
         let shape = self.array_shape(rules, plan.bounds.items);
         if shape.min > shape.max {
             let (min, max) = (shape.min, shape.max);
@@ -103,11 +93,7 @@ impl ValueSampler<'_> {
                 }
             }
             for _ in 0..contains.min {
-                let pool = if free.is_empty() {
-                    &mut taken
-                } else {
-                    &mut free
-                };
+                let pool = if free.is_empty() { &mut taken } else { &mut free };
                 if pool.is_empty() {
                     return self.record_failure(
                         Some(contains.node),
@@ -128,11 +114,7 @@ impl ValueSampler<'_> {
     ) -> ArrayShape<'r> {
         let never = |id: Option<SchemaNodeId>| id.is_some_and(|id| self.schema.node(id).never);
         let contains: Vec<ContainsRule> = rules.iter().filter_map(|r| r.contains).collect();
-        let longest = rules
-            .iter()
-            .map(|r| r.prefix.len() as u64)
-            .max()
-            .unwrap_or(0);
+        let longest = rules.iter().map(|r| r.prefix.len() as u64).max().unwrap_or(0);
         let rest_known = rules.iter().any(|r| r.rest.is_some());
         let mut max = longest_allowed;
         for r in &rules {
@@ -164,11 +146,7 @@ impl ValueSampler<'_> {
         let longest = shape.rules.iter().map(|r| r.prefix.len() as u64).max();
         if let Some(longest) = longest.filter(|&n| n > 0) {
             // The items for `contains` may have to follow the tuple.
-            let needed: u64 = shape
-                .contains
-                .iter()
-                .map(|c| c.min.min(MAX_ARRAY_ITEMS))
-                .sum();
+            let needed: u64 = shape.contains.iter().map(|c| c.min.min(MAX_ARRAY_ITEMS)).sum();
             let more = if self.random_chance(50) { needed } else { 0 };
             return (longest + more).clamp(shape.min, shape.max);
         }
@@ -178,15 +156,10 @@ impl ValueSampler<'_> {
             (false, _) => (low, high),
             (true, u64::MAX) => (shape.min, high.max(shape.min)),
             // A generous `maxItems` does not mean that many items are wanted.
-            (true, max) => (
-                shape.min.max(low.min(max)),
-                max.min(high.max(shape.min + 3)),
-            ),
+            (true, max) => (shape.min.max(low.min(max)), max.min(high.max(shape.min + 3))),
         };
         let high = high.min(shape.max);
-        self.rng
-            .draw_u64_between(low.min(high), high)
-            .max(shape.min)
+        self.rng.draw_u64_between(low.min(high), high).max(shape.min)
     }
 
     fn sample_item(
@@ -201,11 +174,7 @@ impl ValueSampler<'_> {
         goal.extend(also);
         let inner = context.nested_context(context.semantic_type);
         let capped = shape.contains.iter().any(|c| c.max.is_some());
-        let tries = if shape.unique || capped {
-            MAX_UNIQUE_ITEM_TRIES
-        } else {
-            1
-        };
+        let tries = if shape.unique || capped { MAX_UNIQUE_ITEM_TRIES } else { 1 };
         let spread = self.spread;
         for attempt in 0..tries {
             self.spread = spread || attempt >= MAX_UNIQUE_ITEM_TRIES / 3;
@@ -226,20 +195,14 @@ impl ValueSampler<'_> {
         if let Some(item) = self.unused_enum_value(&goal, before, inner)? {
             return Ok(item);
         }
-        self.record_failure(
-            goal.first().copied(),
-            "there are not enough different items",
-        )
+        self.record_failure(goal.first().copied(), "there are not enough different items")
     }
 
     /// Returns the schemas of an array item; `is_plain` means that no `contains` evaluates the
     /// item.
     fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<SchemaNodeId> {
         let mut goal = Vec::new();
-        let known = shape
-            .rules
-            .iter()
-            .any(|r| r.rest.is_some() || index < r.prefix.len());
+        let known = shape.rules.iter().any(|r| r.rest.is_some() || index < r.prefix.len());
         for rules in &shape.rules {
             goal.extend(rules.prefix.get(index).or(rules.rest.as_ref()));
             if is_plain && !known {
@@ -282,9 +245,7 @@ impl ValueSampler<'_> {
         let schema = self.schema;
         for _ in 0..4 {
             let plan = self.plan_value(goal, context, 0)?;
-            let listed = plan
-                .allowed
-                .and_then(|id| schema.node(id).allowed.as_deref());
+            let listed = plan.allowed.and_then(|id| schema.node(id).allowed.as_deref());
             let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
             for value in listed.unwrap_or(&constants) {
                 self.validator.spend_fuel(used.len() as u32 / 8)?;

@@ -73,10 +73,7 @@ pub(super) fn is_known_format(format: &str) -> bool {
 }
 
 fn random_date(rng: &mut ChaCha8Rng) -> String {
-    let (year, month) = (
-        rng.draw_u64_between(2024, 2026),
-        rng.draw_u64_between(1, 12),
-    );
+    let (year, month) = (rng.draw_u64_between(2024, 2026), rng.draw_u64_between(1, 12));
     format!("{year}-{month:02}-{:02}", rng.draw_u64_between(1, 28))
 }
 
@@ -104,11 +101,7 @@ fn random_duration(low: u32, rng: &mut ChaCha8Rng) -> String {
 /// Inserts `filler` before the last character of `text` until it has `low` characters.
 fn pad_to_length(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
     let missing = (low as usize).saturating_sub(text.len());
-    let extra = if missing == 0 {
-        0
-    } else {
-        missing + rng.draw_u64_between(0, 1) as usize
-    };
+    let extra = if missing == 0 { 0 } else { missing + rng.draw_u64_between(0, 1) as usize };
     let (head, tail) = text.split_at(text.len() - 1);
     format!("{head}{}{tail}", filler.repeat(extra))
 }
@@ -116,12 +109,7 @@ fn pad_to_length(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> St
 fn random_email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let names = ["alice", "bob", "carol", "david", "emma"];
     let name = names[rng.draw_u64_between(0, 4) as usize];
-    let domains = [
-        "example.com",
-        "example.org",
-        "example.net",
-        "mail.example.com",
-    ];
+    let domains = ["example.com", "example.org", "example.net", "mail.example.com"];
     let domain = domains[rng.draw_u64_between(0, 3) as usize];
     let natural = format!("{name}@{domain}");
     if natural.len() > high as usize {
@@ -186,10 +174,7 @@ fn random_uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String 
 }
 
 fn random_uuid(rng: &mut ChaCha8Rng) -> String {
-    let (high, low) = (
-        rng.draw_u64_between(0, u64::MAX),
-        rng.draw_u64_between(0, u64::MAX),
-    );
+    let (high, low) = (rng.draw_u64_between(0, u64::MAX), rng.draw_u64_between(0, u64::MAX));
     // Version 4, variant 1 (RFC 9562 section 5.4).
     let high = high & !0xf000 | 0x4000;
     let low = low & (u64::MAX >> 2) | 1 << 63;

@@ -89,13 +89,8 @@ pub(crate) fn sample_value(
             open: Vec::new(),
             failure: None,
         };
-        let context = ValueContext {
-            depth: 0,
-            rounds: 0,
-            semantic_type: None,
-            want,
-            parts: JsonTypes::NONE,
-        };
+        let context =
+            ValueContext { depth: 0, rounds: 0, semantic_type: None, want, parts: JsonTypes::NONE };
         let made = sampler.sample_value(&[schema.root], context);
         fuel -= share - sampler.validator.remaining_fuel();
         match made {
@@ -116,10 +111,7 @@ pub(crate) fn sample_value(
         let reason = "no valid value was found within the work budget";
         (String::new(), reason.to_owned())
     });
-    Err(ConstraintError::Unsatisfiable {
-        path: format!("#{path}"),
-        reason,
-    })
+    Err(ConstraintError::Unsatisfiable { path: format!("#{path}"), reason })
 }
 
 /// Returns whether a finished value satisfies the schema.

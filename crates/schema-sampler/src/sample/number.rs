@@ -38,11 +38,7 @@ impl ValueSampler<'_> {
         let number = if kind == JsonTypes::INTEGER {
             let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
             let (low, high) = self.limits.integer.unwrap_or(usual);
-            let more = if self.spread {
-                DEFAULT_NUMBER_SPREAD
-            } else {
-                0
-            };
+            let more = if self.spread { DEFAULT_NUMBER_SPREAD } else { 0 };
             let usual = (low, high.saturating_add(more));
             match natural.is_some() && self.limits.integer.is_none() {
                 true => range.random_integer(PreferredRange::Suggested(usual), self.rng),

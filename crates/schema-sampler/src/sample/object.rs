@@ -59,10 +59,7 @@ impl<'a> ValueSampler<'a> {
         context: ValueContext,
         attempt: u32,
     ) -> Result<Value, SampleFailure> {
-        let context = ValueContext {
-            parts: plan.parts,
-            ..context
-        };
+        let context = ValueContext { parts: plan.parts, ..context };
         // Choosing names may add dependent schemas.
         let mut facets = ValuePlan {
             facets: plan.facets.clone(),
@@ -167,10 +164,7 @@ impl<'a> ValueSampler<'a> {
 
     fn object_rules(&self, plan: &ValuePlan) -> Vec<&'a ObjectRules> {
         let schema = self.schema;
-        plan.facets
-            .iter()
-            .filter_map(|&id| schema.node(id).object.as_deref())
-            .collect()
+        plan.facets.iter().filter_map(|&id| schema.node(id).object.as_deref()).collect()
     }
 
     fn first_object_node(&self, plan: &ValuePlan) -> Option<SchemaNodeId> {
@@ -227,10 +221,7 @@ impl<'a> ValueSampler<'a> {
             );
         }
         while names.list.len() as u64 > max {
-            let last_optional = names
-                .list
-                .values()
-                .rposition(|need| *need == MemberNeed::Optional);
+            let last_optional = names.list.values().rposition(|need| *need == MemberNeed::Optional);
             match last_optional {
                 Some(i) => names.list.shift_remove_index(i),
                 None => break,
@@ -343,12 +334,7 @@ impl<'a> ValueSampler<'a> {
     /// objects.
     fn is_member_allowed(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
         rules.iter().flat_map(|r| &r.dependent).all(|(key, id)| {
-            key != name
-                || self
-                    .schema
-                    .node(*id)
-                    .possible
-                    .contains_all(JsonTypes::OBJECT)
+            key != name || self.schema.node(*id).possible.contains_all(JsonTypes::OBJECT)
         })
     }
 
@@ -395,10 +381,8 @@ impl<'a> ValueSampler<'a> {
                     ),
                 }
             } else {
-                let inner = ValueContext {
-                    want: JsonTypes::STRING,
-                    ..context.nested_context(None)
-                };
+                let inner =
+                    ValueContext { want: JsonTypes::STRING, ..context.nested_context(None) };
                 let earlier = self.failure.clone();
                 let name = self.sample_value(&checks, inner);
                 self.failure = earlier;
@@ -452,10 +436,7 @@ impl<'a> ValueSampler<'a> {
         if !known_at_all {
             goal.extend(rules.iter().filter_map(|r| r.unevaluated));
         }
-        (
-            goal,
-            semantic_type.or_else(|| SemanticType::from_field_name(name)),
-        )
+        (goal, semantic_type.or_else(|| SemanticType::from_field_name(name)))
     }
 }
 

@@ -24,11 +24,8 @@ impl ValueSampler<'_> {
         context: ValueContext,
         attempt: u32,
     ) -> Result<ValuePlan, SampleFailure> {
-        let mut plan = ValuePlan {
-            meant: JsonTypes::NONE,
-            parts: JsonTypes::NONE,
-            ..ValuePlan::default()
-        };
+        let mut plan =
+            ValuePlan { meant: JsonTypes::NONE, parts: JsonTypes::NONE, ..ValuePlan::default() };
         self.extend_plan(&mut plan, goal, context, attempt)?;
         Ok(plan)
     }
@@ -67,8 +64,7 @@ impl ValueSampler<'_> {
         if plan.facets.contains(&id) {
             return Ok(());
         }
-        self.validator
-            .spend_fuel(1 + plan.facets.len() as u32 / 8)?;
+        self.validator.spend_fuel(1 + plan.facets.len() as u32 / 8)?;
         if plan.facets.len() >= MAX_PLAN_NODES {
             plan.impossible = Some((id, "too many schemas apply to one value"));
             return Ok(());
@@ -76,10 +72,7 @@ impl ValueSampler<'_> {
         let schema = self.schema;
         let node = schema.node(id);
         plan.facets.push(id);
-        plan.types = plan
-            .types
-            .intersection(node.types)
-            .intersection(node.possible);
+        plan.types = plan.types.intersection(node.types).intersection(node.possible);
         if node.never {
             plan.impossible = Some((id, "schema is false"));
         } else if node.allowed.as_ref().is_some_and(Vec::is_empty) {
@@ -111,10 +104,7 @@ impl ValueSampler<'_> {
             .array
             .as_ref()
             .is_some_and(|rules| rules.contains.is_some() || rules.unevaluated.is_some())
-            || node
-                .object
-                .as_ref()
-                .is_some_and(|rules| rules.unevaluated.is_some());
+            || node.object.as_ref().is_some_and(|rules| rules.unevaluated.is_some());
         let Some(applicators) = &node.applicators else {
             return Ok(());
         };
@@ -220,11 +210,7 @@ impl ValueSampler<'_> {
                 .collect::<Vec<_>>()
         };
         let wanted = plan.types.intersection(context.want);
-        let mut open = if wanted == JsonTypes::NONE {
-            Vec::new()
-        } else {
-            fits(wanted)
-        };
+        let mut open = if wanted == JsonTypes::NONE { Vec::new() } else { fits(wanted) };
         if open.is_empty() {
             open = fits(plan.types);
         }
@@ -234,9 +220,8 @@ impl ValueSampler<'_> {
                 open.retain(|&id| schema.node(id).height == least);
             }
         }
-        let measured = context
-            .semantic_type
-            .is_some_and(|semantic_type| semantic_type.range.is_some());
+        let measured =
+            context.semantic_type.is_some_and(|semantic_type| semantic_type.range.is_some());
         let number = |id: SchemaNodeId| schema.node(id).possible.intersects(JsonTypes::NUMBER);
         if measured && open.iter().any(|&id| number(id)) && self.random_chance(75) {
             // A field with a numeric meaning prefers numbers over strings.

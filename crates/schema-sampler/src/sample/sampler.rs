@@ -125,10 +125,7 @@ impl ValueSampler<'_> {
         let first = goal.first().copied();
         let rounds = self.open.iter().filter(|&&id| Some(id) == first).count();
         self.open.extend(first);
-        let context = ValueContext {
-            rounds: rounds as u32,
-            ..context
-        };
+        let context = ValueContext { rounds: rounds as u32, ..context };
         let made = self.try_attempts(goal, context);
         if first.is_some() {
             self.open.pop();
@@ -323,18 +320,11 @@ impl ValueSampler<'_> {
 
     /// Returns the meaning of a field, recognised in the `title` or `description` of its schema.
     pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
-        plan.facets
-            .iter()
-            .find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
+        plan.facets.iter().find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
     }
 
     /// Returns whether the schema nodes of `goal` allow the type of `value`.
     pub(super) fn allows_type_of(&self, goal: &[SchemaNodeId], value: &Value) -> bool {
-        goal.iter().all(|&id| {
-            self.schema
-                .node(id)
-                .possible
-                .contains_all(json_type_of(value))
-        })
+        goal.iter().all(|&id| self.schema.node(id).possible.contains_all(json_type_of(value)))
     }
 }

@@ -23,16 +23,9 @@ impl ValueSampler<'_> {
         context: ValueContext,
     ) -> Result<String, SampleFailure> {
         let schema = self.schema;
-        let rules: Vec<&StringRules> = plan
-            .facets
-            .iter()
-            .filter_map(|&id| schema.node(id).string.as_deref())
-            .collect();
-        let at_fault = plan
-            .facets
-            .iter()
-            .copied()
-            .find(|&id| schema.node(id).string.is_some());
+        let rules: Vec<&StringRules> =
+            plan.facets.iter().filter_map(|&id| schema.node(id).string.as_deref()).collect();
+        let at_fault = plan.facets.iter().copied().find(|&id| schema.node(id).string.is_some());
         let (min, max) = self.string_length_bounds(&rules, plan, at_fault)?;
         let cap = u64::from(self.limits.max_chars);
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
@@ -60,8 +53,7 @@ impl ValueSampler<'_> {
             let Some(text) = candidate else { continue };
             let text =
                 if attempt >= SPLICE_FROM_ATTEMPT && !formats.is_empty() && !patterns.is_empty() {
-                    self.splice_pattern_into_format(&patterns, &formats, window)?
-                        .unwrap_or(text)
+                    self.splice_pattern_into_format(&patterns, &formats, window)?.unwrap_or(text)
                 } else {
                     text
                 };
@@ -124,11 +116,8 @@ impl ValueSampler<'_> {
         formats: &[&StringFormat],
         text: &str,
     ) -> Result<bool, SampleFailure> {
-        let work = patterns
-            .iter()
-            .map(|pattern| pattern.match_cost_steps(text));
-        self.validator
-            .spend_fuel(work.fold(formats.len() as u32, u32::saturating_add))?;
+        let work = patterns.iter().map(|pattern| pattern.match_cost_steps(text));
+        self.validator.spend_fuel(work.fold(formats.len() as u32, u32::saturating_add))?;
         Ok(formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text)))
     }
 
@@ -147,10 +136,7 @@ impl ValueSampler<'_> {
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
             sorted.sort_by_key(|pattern| pattern.splice_order());
-            return sorted
-                .iter()
-                .map(|pattern| pattern.sample_string(0, high, self.rng))
-                .collect();
+            return sorted.iter().map(|pattern| pattern.sample_string(0, high, self.rng)).collect();
         }
         let pattern = patterns[attempt as usize % patterns.len()];
         pattern.sample_string(low, high, self.rng)
@@ -190,16 +176,8 @@ impl ValueSampler<'_> {
 
     fn sample_encoded_content(&mut self, rules: &StringRules) -> String {
         let word = words::random_word(self.rng);
-        let inner = if rules.json {
-            format!("{{\"value\": \"{word}\"}}")
-        } else {
-            word.to_owned()
-        };
-        if rules.base64 {
-            STANDARD.encode(inner)
-        } else {
-            inner
-        }
+        let inner = if rules.json { format!("{{\"value\": \"{word}\"}}") } else { word.to_owned() };
+        if rules.base64 { STANDARD.encode(inner) } else { inner }
     }
 
     /// Returns plausible text for the field, of `low..=high` characters.
@@ -214,10 +192,8 @@ impl ValueSampler<'_> {
             length >= low as usize && length <= high as usize
         };
         let schema = self.schema;
-        let example = plan
-            .facets
-            .iter()
-            .find_map(|&id| schema.node(id).hints.as_ref()?.example.as_deref());
+        let example =
+            plan.facets.iter().find_map(|&id| schema.node(id).hints.as_ref()?.example.as_deref());
         if let Some(example) = example.filter(|example| fits(example))
             && self.random_chance(50)
         {
@@ -242,12 +218,7 @@ impl ValueSampler<'_> {
                 return phrase.to_owned();
             }
         }
-        fit_to_length(
-            random_phrase(semantic_type, self.rng).to_owned(),
-            low,
-            high,
-            self.rng,
-        )
+        fit_to_length(random_phrase(semantic_type, self.rng).to_owned(), low, high, self.rng)
     }
 }
 

@@ -65,10 +65,7 @@ impl ValueSampler<'_> {
     ) {
         let schema = self.schema;
         let node = schema.node(id);
-        if let Some(applicators) = node
-            .applicators
-            .as_ref()
-            .filter(|_| depth < MAX_VIOLATION_DEPTH)
+        if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < MAX_VIOLATION_DEPTH)
         {
             let bare = !node.typed && keyword_group_count(node) == 0;
             if bare
@@ -85,10 +82,7 @@ impl ValueSampler<'_> {
         }
         let mut violations = keyword_violations(node, plan);
         violations.extend(self.member_type_violations(node, plan));
-        if let Some(applicators) = node
-            .applicators
-            .as_ref()
-            .filter(|_| depth < MAX_VIOLATION_DEPTH)
+        if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < MAX_VIOLATION_DEPTH)
         {
             violations.extend(
                 applicators
@@ -134,11 +128,7 @@ impl ValueSampler<'_> {
         };
         let both = plan.types.intersection(node.types);
         let mut violations = Vec::new();
-        if let Some(rules) = node
-            .object
-            .as_ref()
-            .filter(|_| both.contains_all(JsonTypes::OBJECT))
-        {
+        if let Some(rules) = node.object.as_ref().filter(|_| both.contains_all(JsonTypes::OBJECT)) {
             let members = rules.properties.iter();
             violations.extend(
                 members.filter_map(|(name, p)| {
@@ -146,11 +136,7 @@ impl ValueSampler<'_> {
                 }),
             );
         }
-        if let Some(rules) = node
-            .array
-            .as_ref()
-            .filter(|_| both.contains_all(JsonTypes::ARRAY))
-        {
+        if let Some(rules) = node.array.as_ref().filter(|_| both.contains_all(JsonTypes::ARRAY)) {
             violations.extend(rules.rest.and_then(other).map(SchemaViolation::Items));
             if let Some(contains) = rules.contains.filter(|contains| contains.min > 0) {
                 violations.push(SchemaViolation::FewerItems(0));
@@ -185,48 +171,20 @@ fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolatio
         violations.push(SchemaViolation::JsonTypes(node.types));
     }
     let both = plan.types.intersection(node.types);
-    if let Some(rules) = node
-        .string
-        .as_ref()
-        .filter(|_| both.contains_all(JsonTypes::STRING))
-    {
-        violations.extend(
-            rules
-                .max
-                .map(|max| SchemaViolation::Longer(max.saturating_add(1))),
-        );
+    if let Some(rules) = node.string.as_ref().filter(|_| both.contains_all(JsonTypes::STRING)) {
+        violations.extend(rules.max.map(|max| SchemaViolation::Longer(max.saturating_add(1))));
         violations.extend(rules.min.checked_sub(1).map(SchemaViolation::Shorter));
     }
-    if let Some(rules) = node
-        .array
-        .as_ref()
-        .filter(|_| both.contains_all(JsonTypes::ARRAY))
-    {
-        violations.extend(
-            rules
-                .max
-                .map(|max| SchemaViolation::MoreItems(max.saturating_add(1))),
-        );
+    if let Some(rules) = node.array.as_ref().filter(|_| both.contains_all(JsonTypes::ARRAY)) {
+        violations.extend(rules.max.map(|max| SchemaViolation::MoreItems(max.saturating_add(1))));
         violations.extend(rules.min.checked_sub(1).map(SchemaViolation::FewerItems));
     }
-    if let Some(rules) = node
-        .object
-        .as_ref()
-        .filter(|_| both.contains_all(JsonTypes::OBJECT))
-    {
-        violations.extend(
-            rules
-                .max
-                .map(|max| SchemaViolation::MoreMembers(max.saturating_add(1))),
-        );
+    if let Some(rules) = node.object.as_ref().filter(|_| both.contains_all(JsonTypes::OBJECT)) {
+        violations.extend(rules.max.map(|max| SchemaViolation::MoreMembers(max.saturating_add(1))));
         violations.extend(rules.min.checked_sub(1).map(SchemaViolation::FewerMembers));
         violations.extend(rules.required.iter().cloned().map(SchemaViolation::Without));
     }
-    if let Some(rules) = node
-        .number
-        .as_ref()
-        .filter(|_| both.intersects(JsonTypes::NUMBER))
-    {
+    if let Some(rules) = node.number.as_ref().filter(|_| both.intersects(JsonTypes::NUMBER)) {
         for bound in &rules.low {
             let mut range = NumberRange::default();
             range.add_upper_bound(bound.with_flipped_inclusion());

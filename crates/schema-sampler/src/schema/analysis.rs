@@ -38,9 +38,8 @@ fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     let of = |id: &SchemaNodeId| nodes[*id as usize].possible;
     let mut types = node.types;
     if let Some(values) = &node.allowed {
-        let kinds = values
-            .iter()
-            .fold(JsonTypes::NONE, |all, value| all.union(json_type_of(value)));
+        let kinds =
+            values.iter().fold(JsonTypes::NONE, |all, value| all.union(json_type_of(value)));
         types = types.intersection(kinds);
     }
     if let Some(applicators) = &node.applicators {
@@ -49,9 +48,7 @@ fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
         }
         for branches in [&applicators.any, &applicators.one] {
             if !branches.is_empty() {
-                let any = branches
-                    .iter()
-                    .fold(JsonTypes::NONE, |all, id| all.union(of(id)));
+                let any = branches.iter().fold(JsonTypes::NONE, |all, id| all.union(of(id)));
                 types = types.intersection(any);
             }
         }
@@ -118,23 +115,12 @@ fn height_by_keywords(node: &SchemaNode, of: &impl Fn(&SchemaNodeId) -> u16) -> 
         return 0;
     }
     let above = |inner: u16| {
-        if inner >= INFINITE_HEIGHT - 1 {
-            inner
-        } else {
-            inner + 1
-        }
+        if inner >= INFINITE_HEIGHT - 1 { inner } else { inner + 1 }
     };
     let array = node.array.as_ref().map_or(0, |rules| {
         let prefix = rules.prefix.iter().take(rules.min as usize);
-        let rest = rules
-            .rest
-            .iter()
-            .filter(|_| rules.min > rules.prefix.len() as u64);
-        prefix
-            .chain(rest)
-            .map(|id| above(of(id)))
-            .max()
-            .unwrap_or(0)
+        let rest = rules.rest.iter().filter(|_| rules.min > rules.prefix.len() as u64);
+        prefix.chain(rest).map(|id| above(of(id))).max().unwrap_or(0)
     });
     let object = node.object.as_ref().map_or(0, |rules| {
         rules
@@ -145,10 +131,8 @@ fn height_by_keywords(node: &SchemaNode, of: &impl Fn(&SchemaNodeId) -> u16) -> 
             .max()
             .unwrap_or(0)
     });
-    match (
-        node.possible.intersects(JsonTypes::ARRAY),
-        node.possible.intersects(JsonTypes::OBJECT),
-    ) {
+    match (node.possible.intersects(JsonTypes::ARRAY), node.possible.intersects(JsonTypes::OBJECT))
+    {
         (true, true) => array.min(object),
         (true, false) => array,
         (false, true) => object,

@@ -63,11 +63,7 @@ impl Schema {
     ///
     /// The time is exponential in the nesting of `unevaluated…` keywords.
     pub(crate) fn is_checkable_by_jsonschema(&self) -> bool {
-        self.nodes
-            .iter()
-            .filter(|node| node.has_unevaluated())
-            .count()
-            <= MAX_UNEVALUATED_KEYWORDS
+        self.nodes.iter().filter(|node| node.has_unevaluated()).count() <= MAX_UNEVALUATED_KEYWORDS
     }
 
     /// Returns whether the crate `jsonschema` accepts `value`, including formats.

@@ -13,11 +13,7 @@ pub(crate) struct StringFormat {
 
 impl StringFormat {
     pub(crate) fn new(name: &str, draft: Draft) -> Self {
-        Self {
-            name: name.to_owned(),
-            draft,
-            matcher: OnceLock::new(),
-        }
+        Self { name: name.to_owned(), draft, matcher: OnceLock::new() }
     }
 
     /// Returns whether a string has the format; unknown formats accept any text.

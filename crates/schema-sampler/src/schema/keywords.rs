@@ -59,10 +59,7 @@ impl SchemaParser<'_> {
             };
             node.allowed = Some(values.clone());
         }
-        if let Some(value) = map
-            .get("const")
-            .filter(|_| self.keywords != KeywordSet::Draft4)
-        {
+        if let Some(value) = map.get("const").filter(|_| self.keywords != KeywordSet::Draft4) {
             let both = match node.allowed.take() {
                 Some(values) if !values.iter().any(|v| json_equal(v, value)) => Vec::new(),
                 _ => vec![value.clone()],
@@ -78,10 +75,9 @@ impl SchemaParser<'_> {
         map: &JsonObject,
     ) -> Result<(), InvalidSchema> {
         let mut rules = NumberRules::default();
-        for (key, exclusive, low) in [
-            ("minimum", "exclusiveMinimum", true),
-            ("maximum", "exclusiveMaximum", false),
-        ] {
+        for (key, exclusive, low) in
+            [("minimum", "exclusiveMinimum", true), ("maximum", "exclusiveMaximum", false)]
+        {
             let excluded = map.get(exclusive);
             for (name, value, open) in [
                 (key, map.get(key), excluded == Some(&Value::Bool(true))),
@@ -104,10 +100,8 @@ impl SchemaParser<'_> {
             }
         }
         if let Some(value) = map.get("multipleOf") {
-            let step = value
-                .as_number()
-                .map(JsonNumber::from_json_number)
-                .filter(|n| n.as_f64() > 0.0);
+            let step =
+                value.as_number().map(JsonNumber::from_json_number).filter(|n| n.as_f64() > 0.0);
             let Some(step) = step else {
                 return self.invalid_schema(&node.path, "invalid multiple of");
             };
@@ -133,10 +127,7 @@ impl SchemaParser<'_> {
             Some(count) => Ok(Some(count)),
             None => self.invalid_schema(
                 &node.path,
-                format!(
-                    "Expected positive integer for '{key}', got {}",
-                    short_json(value)
-                ),
+                format!("Expected positive integer for '{key}', got {}", short_json(value)),
             ),
         }
     }
@@ -177,13 +168,9 @@ impl SchemaParser<'_> {
         let pattern = self.read_text_keyword(node, map, "pattern")?;
         let format = self.read_text_keyword(node, map, "format")?;
         let rules = StringRules {
-            min: self
-                .read_count_keyword(node, map, "minLength")?
-                .unwrap_or(0),
+            min: self.read_count_keyword(node, map, "minLength")?.unwrap_or(0),
             max: self.read_count_keyword(node, map, "maxLength")?,
-            pattern: pattern
-                .map(|p| self.compile_pattern(&node.path, p))
-                .transpose()?,
+            pattern: pattern.map(|p| self.compile_pattern(&node.path, p)).transpose()?,
             format: format.map(|name| StringFormat::new(name, self.draft)),
             base64: encoding == Some("base64"),
             json: media == Some("application/json"),
@@ -223,9 +210,7 @@ impl SchemaParser<'_> {
         if let Some(inner) = contains.filter(|_| self.keywords != KeywordSet::Draft4) {
             rules.contains = Some(ContainsRule {
                 node: inner,
-                min: self
-                    .read_count_keyword(node, map, "minContains")?
-                    .unwrap_or(1),
+                min: self.read_count_keyword(node, map, "minContains")?.unwrap_or(1),
                 max: self.read_count_keyword(node, map, "maxContains")?,
             });
         }
@@ -256,9 +241,7 @@ impl SchemaParser<'_> {
                 .parse_subschema(node, map, "propertyNames", depth)?
                 .filter(|_| self.keywords != KeywordSet::Draft4),
             required: self.read_property_names(node, map.get("required"))?,
-            min: self
-                .read_count_keyword(node, map, "minProperties")?
-                .unwrap_or(0),
+            min: self.read_count_keyword(node, map, "minProperties")?.unwrap_or(0),
             max: self.read_count_keyword(node, map, "maxProperties")?,
             unevaluated: self.parse_subschema(node, map, "unevaluatedProperties", depth)?,
             ..ObjectRules::default()
@@ -267,10 +250,7 @@ impl SchemaParser<'_> {
         for (name, value, path) in self.read_member_schemas(node, map, "properties")? {
             let inner = self.parse_node(value, path, depth + 1)?;
             let semantic_type = SemanticType::from_field_name(name);
-            let property = PropertyRule {
-                node: inner,
-                semantic_type,
-            };
+            let property = PropertyRule { node: inner, semantic_type };
             rules.properties.insert(name.clone(), property);
         }
         for (name, value, path) in self.read_member_schemas(node, map, "patternProperties")? {
@@ -279,16 +259,12 @@ impl SchemaParser<'_> {
             rules.patterns.push((pattern, inner));
         }
         for (name, value, _) in self.read_member_schemas(node, map, "dependentRequired")? {
-            rules
-                .needs
-                .push((name.clone(), self.read_property_names(node, Some(value))?));
+            rules.needs.push((name.clone(), self.read_property_names(node, Some(value))?));
         }
         for key in ["dependentSchemas", "dependencies"] {
             for (name, value, path) in self.read_member_schemas(node, map, key)? {
                 if value.is_array() || value.is_string() {
-                    rules
-                        .needs
-                        .push((name.clone(), self.read_property_names(node, Some(value))?));
+                    rules.needs.push((name.clone(), self.read_property_names(node, Some(value))?));
                 } else {
                     let inner = self.parse_node(value, path, depth + 1)?;
                     rules.dependent.push((name.clone(), inner));
@@ -367,9 +343,8 @@ impl ValueHints {
         };
         if let Some(description) = text("description") {
             hints.example = example_in_description(description).map(str::to_owned);
-            hints.semantic_type = hints
-                .semantic_type
-                .or_else(|| SemanticType::from_description(description));
+            hints.semantic_type =
+                hints.semantic_type.or_else(|| SemanticType::from_description(description));
         }
         for key in ["default", "example"] {
             hints.examples.extend(map.get(key).cloned());

@@ -29,10 +29,7 @@ impl JsonNumber {
     pub(crate) fn cmp(self, other: Self) -> Ordering {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => a.cmp(&b),
-            (a, b) => a
-                .as_f64()
-                .partial_cmp(&b.as_f64())
-                .unwrap_or(Ordering::Equal),
+            (a, b) => a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal),
         }
     }
 
@@ -54,10 +51,7 @@ pub(crate) struct NumberBound {
 impl NumberBound {
     /// Returns the bound with the number itself excluded if it was included, and vice versa.
     pub(crate) fn with_flipped_inclusion(self) -> Self {
-        Self {
-            open: !self.open,
-            ..self
-        }
+        Self { open: !self.open, ..self }
     }
 
     /// Returns the minimum integer of a range with this lower bound.
@@ -144,14 +138,8 @@ impl ExactDecimal {
 
     pub(crate) fn least_common_multiple(self, other: Self) -> Option<Self> {
         let exp = self.exp.min(other.exp);
-        let (a, b) = (
-            self.digits_at_exponent(exp)?.abs(),
-            other.digits_at_exponent(exp)?.abs(),
-        );
-        Some(Self::without_trailing_zeros(
-            (a / gcd(a, b)).checked_mul(b)?,
-            exp,
-        ))
+        let (a, b) = (self.digits_at_exponent(exp)?.abs(), other.digits_at_exponent(exp)?.abs());
+        Some(Self::without_trailing_zeros((a / gcd(a, b)).checked_mul(b)?, exp))
     }
 
     /// Returns the minimum positive integer that is a multiple of this decimal number.

@@ -31,26 +31,22 @@ pub(crate) struct NumberRange {
 
 impl NumberRange {
     pub(crate) fn add_lower_bound(&mut self, bound: NumberBound) {
-        let tighter = self
-            .low
-            .is_none_or(|low| match bound.number.cmp(low.number) {
-                Ordering::Greater => true,
-                Ordering::Equal => bound.open && !low.open,
-                Ordering::Less => false,
-            });
+        let tighter = self.low.is_none_or(|low| match bound.number.cmp(low.number) {
+            Ordering::Greater => true,
+            Ordering::Equal => bound.open && !low.open,
+            Ordering::Less => false,
+        });
         if tighter {
             self.low = Some(bound);
         }
     }
 
     pub(crate) fn add_upper_bound(&mut self, bound: NumberBound) {
-        let tighter = self
-            .high
-            .is_none_or(|high| match bound.number.cmp(high.number) {
-                Ordering::Less => true,
-                Ordering::Equal => bound.open && !high.open,
-                Ordering::Greater => false,
-            });
+        let tighter = self.high.is_none_or(|high| match bound.number.cmp(high.number) {
+            Ordering::Less => true,
+            Ordering::Equal => bound.open && !high.open,
+            Ordering::Greater => false,
+        });
         if tighter {
             self.high = Some(bound);
         }
@@ -83,13 +79,8 @@ impl NumberRange {
             JsonNumber::Int(i) => i.to_string(),
             JsonNumber::Float(f) => f.to_string(),
         };
-        (low.cmp(high) == Ordering::Greater).then(|| {
-            format!(
-                "minimum ({}) is greater than maximum ({})",
-                text(low),
-                text(high)
-            )
-        })
+        (low.cmp(high) == Ordering::Greater)
+            .then(|| format!("minimum ({}) is greater than maximum ({})", text(low), text(high)))
     }
 
     fn contains_f64(&self, f: f64) -> bool {
@@ -129,9 +120,7 @@ impl NumberRange {
             (first + i128::from(rng.draw_u64_between(0, span))).checked_mul(step)?
         } else {
             let within = |v: &i128| low.is_none_or(|l| *v >= l) && high.is_none_or(|h| *v <= h);
-            [first.checked_mul(step)?, last.checked_mul(step)?]
-                .into_iter()
-                .find(within)?
+            [first.checked_mul(step)?, last.checked_mul(step)?].into_iter().find(within)?
         };
         i64::try_from(value)
             .map(Number::from)
@@ -186,13 +175,9 @@ impl NumberRange {
         }
         let raw = a + (b / 2.0 - a / 2.0) * 2.0 * rng.draw_unit_f64();
         let rounded = [10.0, 100.0, 1e4].map(|scale| (raw * scale).round() / scale);
-        let nice = rounded
-            .into_iter()
-            .filter(|f| raw.abs() < 1e12 && f.fract() != 0.0);
+        let nice = rounded.into_iter().filter(|f| raw.abs() < 1e12 && f.fract() != 0.0);
         let edges = [raw, raw.round(), a.next_up(), b.next_down(), a, b];
-        nice.chain(edges)
-            .find(|&f| self.contains_f64(f))
-            .and_then(Number::from_f64)
+        nice.chain(edges).find(|&f| self.contains_f64(f)).and_then(Number::from_f64)
     }
 
     fn random_stepped_number(
@@ -226,10 +211,7 @@ impl NumberRange {
                 }
                 continue;
             }
-            let Some(f) = step
-                .times_as_f64(count as i128)
-                .filter(|&f| self.contains_f64(f))
-            else {
+            let Some(f) = step.times_as_f64(count as i128).filter(|&f| self.contains_f64(f)) else {
                 continue;
             };
             // Python's jsonschema divides doubles: prefers multiples that survive this.
@@ -341,11 +323,7 @@ mod tests {
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Int(5), true));
         range.add_upper_bound(number_bound(JsonNumber::Int(6), true));
-        assert!(
-            range
-                .random_integer(PreferredRange::Default((0, 100)), &mut rng)
-                .is_none()
-        );
+        assert!(range.random_integer(PreferredRange::Default((0, 100)), &mut rng).is_none());
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Float(1e300), true));
         assert!(
@@ -356,15 +334,7 @@ mod tests {
         let mut range = NumberRange::default();
         range.add_lower_bound(number_bound(JsonNumber::Float(-f64::MAX), false));
         range.add_upper_bound(number_bound(JsonNumber::Float(f64::MAX), false));
-        assert!(
-            range
-                .random_number(PreferredRange::Default((0.0, 1.0)), &mut rng)
-                .is_some()
-        );
-        assert!(
-            range
-                .random_integer(PreferredRange::Default((0, 1)), &mut rng)
-                .is_some()
-        );
+        assert!(range.random_number(PreferredRange::Default((0.0, 1.0)), &mut rng).is_some());
+        assert!(range.random_integer(PreferredRange::Default((0, 1)), &mut rng).is_some());
     }
 }

@@ -51,12 +51,7 @@ pub(super) fn parse_schema(source: &Value) -> Result<ParsedSchema, InvalidSchema
     };
     let root = reader.parse_node(source, String::new(), 0)?;
     reader.resolve_references()?;
-    Ok(ParsedSchema {
-        nodes: reader.nodes,
-        root,
-        draft,
-        tracks: reader.tracks,
-    })
+    Ok(ParsedSchema { nodes: reader.nodes, root, draft, tracks: reader.tracks })
 }
 
 /// Returns whether a JSON value is nested deeper than `limit`, without recursion.
@@ -139,10 +134,7 @@ impl SchemaParser<'_> {
         path: &str,
         reason: impl Into<String>,
     ) -> Result<T, InvalidSchema> {
-        Err(InvalidSchema {
-            path: format!("#{path}"),
-            reason: reason.into(),
-        })
+        Err(InvalidSchema { path: format!("#{path}"), reason: reason.into() })
     }
 
     /// Resolves all `$ref` references; parses targets outside the known keywords.
@@ -263,9 +255,9 @@ impl SchemaParser<'_> {
         depth: u32,
     ) -> Result<Option<SchemaNodeId>, InvalidSchema> {
         match map.get(key) {
-            Some(value) => self
-                .parse_node(value, format!("{}/{key}", node.path), depth + 1)
-                .map(Some),
+            Some(value) => {
+                self.parse_node(value, format!("{}/{key}", node.path), depth + 1).map(Some)
+            }
             None => Ok(None),
         }
     }

@@ -24,16 +24,9 @@ impl ReferenceIndex {
     /// keywords.
     pub(super) fn new(root: &Value, draft: Draft) -> Self {
         let id_key = if draft == Draft::Draft4 { "id" } else { "$id" };
-        let mut index = Self {
-            resources: vec![(String::new(), String::new())],
-            anchors: HashMap::new(),
-        };
-        index.index_ids(
-            root,
-            String::new(),
-            0,
-            (id_key, ignores_ref_siblings(draft)),
-        );
+        let mut index =
+            Self { resources: vec![(String::new(), String::new())], anchors: HashMap::new() };
+        index.index_ids(root, String::new(), 0, (id_key, ignores_ref_siblings(draft)));
         index
     }
 
@@ -54,8 +47,7 @@ impl ReferenceIndex {
                 }
                 for key in ["$anchor", "$dynamicAnchor"] {
                     if let Some(name) = map.get(key).and_then(Value::as_str) {
-                        self.anchors
-                            .insert((resource, name.to_owned()), path.clone());
+                        self.anchors.insert((resource, name.to_owned()), path.clone());
                     }
                 }
                 for (key, value) in map {
@@ -83,8 +75,7 @@ impl ReferenceIndex {
     fn add_id(&mut self, id: &str, path: &str, resource: usize) -> usize {
         if let Some(anchor) = id.strip_prefix('#') {
             if !anchor.is_empty() {
-                self.anchors
-                    .insert((resource, anchor.to_owned()), path.to_owned());
+                self.anchors.insert((resource, anchor.to_owned()), path.to_owned());
             }
             return resource;
         }
@@ -118,9 +109,7 @@ impl ReferenceIndex {
             from
         } else {
             let wanted = join_uri(&self.resources[from].0, address);
-            self.resources
-                .iter()
-                .position(|(base, _)| !base.is_empty() && *base == wanted)?
+            self.resources.iter().position(|(base, _)| !base.is_empty() && *base == wanted)?
         };
         let fragment = unescape_percent_and_pointer(fragment);
         let base = &self.resources[resource].1;
@@ -167,9 +156,7 @@ fn join_uri(base: &str, reference: &str) -> String {
     let path = if reference.starts_with('/') {
         reference.to_owned()
     } else {
-        let folder = base[root..]
-            .rfind('/')
-            .map_or("/", |at| &base[root..=root + at]);
+        let folder = base[root..].rfind('/').map_or("/", |at| &base[root..=root + at]);
         format!("{folder}{reference}")
     };
     let mut parts: Vec<&str> = Vec::new();

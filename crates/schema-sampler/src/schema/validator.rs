@@ -51,10 +51,7 @@ impl<'a> BoundedValidator<'a> {
     /// Creates a validator without cached results, whose spent budget measures the cost of a plain
     /// validator.
     pub(crate) fn new_uncached(schema: &'a Schema, fuel: u32) -> Self {
-        Self {
-            known: None,
-            ..Self::new(schema, fuel)
-        }
+        Self { known: None, ..Self::new(schema, fuel) }
     }
 
     pub(crate) fn remaining_fuel(&self) -> u32 {
@@ -256,15 +253,8 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         if let Some(evaluated) = evaluated {
-            let known = if rules.rest.is_some() {
-                items.len()
-            } else {
-                rules.prefix.len()
-            };
-            evaluated
-                .iter_mut()
-                .take(known)
-                .for_each(|seen| *seen = true);
+            let known = if rules.rest.is_some() { items.len() } else { rules.prefix.len() };
+            evaluated.iter_mut().take(known).for_each(|seen| *seen = true);
             for i in held {
                 evaluated[i] = true;
             }

@@ -59,9 +59,7 @@ fn parse_triggers_form(map: &Map<String, Value>) -> TagResult<StructuralTag> {
         };
         let begin = text_field(structure, "begin")?;
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
-            return bad_tag(format!(
-                "Trigger {begin} not found in triggers {triggers:?}"
-            ));
+            return bad_tag(format!("Trigger {begin} not found in triggers {triggers:?}"));
         }
         let Some(schema) = structure.get("schema") else {
             return bad_tag("'schema'");
@@ -154,10 +152,7 @@ fn parse_json_schema(map: &Map<String, Value>) -> TagResult<StructuralTag> {
         "glm_xml" => TaggedJsonStyle::Glm,
         other => return bad_tag(format!("style '{other}' is not supported")),
     };
-    Ok(StructuralTag::JsonSchema(
-        Box::new(schema_of_json(schema)?),
-        style,
-    ))
+    Ok(StructuralTag::JsonSchema(Box::new(schema_of_json(schema)?), style))
 }
 
 fn schema_of_json(value: &Value) -> TagResult<Schema> {
@@ -172,10 +167,9 @@ fn schema_of_json(value: &Value) -> TagResult<Schema> {
 
 fn parse_tag(map: &Map<String, Value>, nesting: u32) -> TagResult<StructuralTag> {
     let ends = match map.get("end") {
-        Some(Value::Array(ends)) => ends
-            .iter()
-            .map(|end| parse_marker(Some(end)))
-            .collect::<TagResult<_>>()?,
+        Some(Value::Array(ends)) => {
+            ends.iter().map(|end| parse_marker(Some(end))).collect::<TagResult<_>>()?
+        }
         end => vec![parse_marker(end)?],
     };
     let Some(content) = map.get("content") else {
@@ -205,9 +199,7 @@ fn parse_triggered_tags(map: &Map<String, Value>, nesting: u32) -> TagResult<Str
             return bad_tag("every one of the tags must be of type 'tag'");
         };
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
-            return bad_tag(format!(
-                "Trigger {begin} not found in triggers {triggers:?}"
-            ));
+            return bad_tag(format!("Trigger {begin} not found in triggers {triggers:?}"));
         }
     }
     Ok(StructuralTag::TriggeredTags {
@@ -286,10 +278,9 @@ fn format_list_field(
     nesting: u32,
 ) -> TagResult<Vec<StructuralTag>> {
     match map.get(key).and_then(Value::as_array) {
-        Some(items) if !items.is_empty() => items
-            .iter()
-            .map(|item| parse_format(item, nesting + 1))
-            .collect(),
+        Some(items) if !items.is_empty() => {
+            items.iter().map(|item| parse_format(item, nesting + 1)).collect()
+        }
         _ => bad_tag(format!("'{key}' must be an array with at least one format")),
     }
 }

@@ -28,12 +28,7 @@ impl StructuralTag {
         rng: &mut ChaCha8Rng,
         work: &mut WorkBudget,
     ) -> Result<String, ConstraintError> {
-        let mut writer = TagWriter {
-            limits,
-            rng,
-            work,
-            out: String::new(),
-        };
+        let mut writer = TagWriter { limits, rng, work, out: String::new() };
         writer.write_tag(self, &[])?;
         Ok(writer.out)
     }
@@ -56,10 +51,9 @@ impl TagWriter<'_> {
         match tag {
             StructuralTag::ConstString(text) => self.out.push_str(text),
             StructuralTag::JsonSchema(schema, style) => self.write_json(schema, *style)?,
-            StructuralTag::AnyText {
-                excludes,
-                max_chars,
-            } => self.write_free_text(&[excludes, stops], *max_chars),
+            StructuralTag::AnyText { excludes, max_chars } => {
+                self.write_free_text(&[excludes, stops], *max_chars)
+            }
             StructuralTag::Regex(regex) => {
                 let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
                 let long = ConstraintError::TooLong(self.limits.max_chars);
@@ -76,29 +70,18 @@ impl TagWriter<'_> {
             }
             StructuralTag::Or(parts) => self.write_one_of(parts, stops)?,
             StructuralTag::Repeat(part, min, max) => {
-                let most = max
-                    .unwrap_or(u32::MAX)
-                    .min(min.saturating_add(MAX_EXTRA_REPETITIONS));
+                let most = max.unwrap_or(u32::MAX).min(min.saturating_add(MAX_EXTRA_REPETITIONS));
                 for _ in 0..self.rng.draw_u64_between(u64::from(*min), u64::from(most)) {
                     self.write_tag(part, stops)?;
                 }
             }
-            StructuralTag::Tag {
-                begin,
-                content,
-                ends,
-            } => {
+            StructuralTag::Tag { begin, content, ends } => {
                 self.out.push_str(begin);
                 self.write_tag(content, ends)?;
                 let index = self.rng.draw_u64_between(0, ends.len() as u64 - 1) as usize;
                 self.out.push_str(&ends[index]);
             }
-            StructuralTag::TriggeredTags {
-                triggers,
-                tags,
-                at_least_one,
-                stop_after_first,
-            } => {
+            StructuralTag::TriggeredTags { triggers, tags, at_least_one, stop_after_first } => {
                 if !at_least_one {
                     self.write_free_text(&[triggers, stops], None);
                 }

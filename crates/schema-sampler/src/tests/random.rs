@@ -25,9 +25,7 @@ fn any_json_value() -> impl Strategy<Value = Value> {
 
 fn any_keyword(inner: BoxedStrategy<Value>) -> impl Strategy<Value = (&'static str, Value)> {
     let types = prop::sample::subsequence(
-        vec![
-            "null", "boolean", "integer", "number", "string", "array", "object",
-        ],
+        vec!["null", "boolean", "integer", "number", "string", "array", "object"],
         1..3,
     );
     let schemas = prop::collection::vec(inner.clone(), 1..3).prop_map(Value::Array);

@@ -31,9 +31,7 @@ fn jsonschema_validator(schema: &Value) -> jsonschema::Validator {
         // No draft from 4 on has a boolean `required`: checks the rest.
         return options.build(&json!({"type": "object"})).expect("a schema");
     }
-    options
-        .build(schema)
-        .unwrap_or_else(|error| panic!("{schema}: {error}"))
+    options.build(schema).unwrap_or_else(|error| panic!("{schema}: {error}"))
 }
 
 #[test]
@@ -62,10 +60,7 @@ fn an_unsatisfiable_schema_gives_a_reason() {
         for seed in 0..3 {
             let error = sample_with_seed(&compiled, seed).expect_err(&schema.to_string());
             let text = error.to_string();
-            assert!(
-                text.starts_with("Grammar error: Unsatisfiable schema: "),
-                "{text}"
-            );
+            assert!(text.starts_with("Grammar error: Unsatisfiable schema: "), "{text}");
             assert!(text.contains(words), "{schema}: {text}");
         }
     }
@@ -88,10 +83,7 @@ fn the_same_seed_gives_the_same_text() {
     for schema in json_lines(include_str!("satisfiable.jsonl")).step_by(5) {
         let constraint = Constraint::Json(schema);
         let first = sample_with_seed(&compile_constraint(&constraint).expect("a schema"), 7);
-        assert_eq!(
-            first,
-            sample_with_seed(&compile_constraint(&constraint).expect("a schema"), 7)
-        );
+        assert_eq!(first, sample_with_seed(&compile_constraint(&constraint).expect("a schema"), 7));
     }
 }
 
@@ -129,9 +121,8 @@ fn json_object_constraint_samples_an_object() {
 fn choice_constraint_samples_one_of_its_texts() {
     let choices = ["red", "green", ""].map(str::to_owned).to_vec();
     let compiled = compile_constraint(&Constraint::Choice(choices.clone())).expect("a choice");
-    let seen: Vec<String> = (0..40)
-        .map(|s| sample_with_seed(&compiled, s).expect("a text"))
-        .collect();
+    let seen: Vec<String> =
+        (0..40).map(|s| sample_with_seed(&compiled, s).expect("a text")).collect();
     assert!(seen.iter().all(|text| choices.contains(text)));
     assert!(choices.iter().all(|text| seen.contains(text)));
     assert!(compile_constraint(&Constraint::Choice(Vec::new())).is_err());
@@ -154,11 +145,7 @@ fn property_names_select_plausible_values() {
     for seed in 0..40 {
         let text = sample_with_seed(&compiled, seed).expect("a value");
         let value: Value = serde_json::from_str(&text).expect("JSON");
-        assert!(
-            value["user_email"]
-                .as_str()
-                .is_some_and(|s| s.contains('@'))
-        );
+        assert!(value["user_email"].as_str().is_some_and(|s| s.contains('@')));
         assert!(value["year"].as_i64().is_some_and(|year| year > 2000));
         said += u32::from(value["location"] == "San Francisco, CA");
     }
@@ -197,10 +184,7 @@ fn hostile_schemas_cost_a_bounded_amount_of_work() {
     let wide = (0..500).map(|i| (format!("^k{i}_"), json!({"type": "integer"})));
     let schemas = [
         chain(40, &|next| json!({"allOf": [next, next]})),
-        chain(
-            40,
-            &|next| json!({"anyOf": [next, next], "maxLength": 1, "minLength": 2}),
-        ),
+        chain(40, &|next| json!({"anyOf": [next, next], "maxLength": 1, "minLength": 2})),
         chain(40, &|next| json!({"oneOf": [next, next]})),
         chain(40, &|next| json!({"not": {"allOf": [next, next]}})),
         chain(
@@ -208,10 +192,7 @@ fn hostile_schemas_cost_a_bounded_amount_of_work() {
             &|next| json!({"type": "object", "properties": {"x": next, "y": next}, "required": ["x", "y"]}),
         ),
         chain(3000, &|next| next),
-        chain(
-            500,
-            &|next| json!({"type": "object", "properties": {"x": next}, "required": ["x"]}),
-        ),
+        chain(500, &|next| json!({"type": "object", "properties": {"x": next}, "required": ["x"]})),
         json!({"not": {"$ref": "#"}}),
         json!({"type": "object", "minProperties": 50, "additionalProperties": false,
             "patternProperties": wide.collect::<serde_json::Map<_, _>>()}),

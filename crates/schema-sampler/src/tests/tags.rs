@@ -54,10 +54,7 @@ fn triggers_form_mixes_text_and_tags() {
     let texts = sample_tag_many(&tag);
     assert!(texts.iter().any(|text| text.contains("</function>")));
     for text in texts {
-        assert!(
-            tool_calls_in(&text).iter().all(|call| call["x"].is_i64()),
-            "{text}"
-        );
+        assert!(tool_calls_in(&text).iter().all(|call| call["x"].is_i64()), "{text}");
     }
 }
 
@@ -79,18 +76,9 @@ fn every_structural_tag_format_is_sampled() {
     let word = json!({"type": "const_string", "value": "w"});
     for (format, pattern) in [
         (word.clone(), "^w$"),
-        (
-            json!({"type": "regex", "pattern": "[A-Z]{3}-[0-9]{4}"}),
-            "^[A-Z]{3}-[0-9]{4}$",
-        ),
-        (
-            json!({"type": "grammar", "grammar": "root ::= \"yes\" | \"no\""}),
-            "^(yes|no)$",
-        ),
-        (
-            json!({"type": "sequence", "elements": [word, word]}),
-            "^ww$",
-        ),
+        (json!({"type": "regex", "pattern": "[A-Z]{3}-[0-9]{4}"}), "^[A-Z]{3}-[0-9]{4}$"),
+        (json!({"type": "grammar", "grammar": "root ::= \"yes\" | \"no\""}), "^(yes|no)$"),
+        (json!({"type": "sequence", "elements": [word, word]}), "^ww$"),
         (
             json!({"type": "or", "elements": [word, {"type": "const_string", "value": "v"}]}),
             "^[vw]$",
@@ -98,14 +86,8 @@ fn every_structural_tag_format_is_sampled() {
         (json!({"type": "optional", "content": word}), "^w?$"),
         (json!({"type": "plus", "content": word}), "^w+$"),
         (json!({"type": "star", "content": word}), "^w*$"),
-        (
-            json!({"type": "repeat", "min": 2, "max": 3, "content": word}),
-            "^w{2,3}$",
-        ),
-        (
-            json!({"type": "repeat", "min": 2, "max": -1, "content": word}),
-            "^w{2,}$",
-        ),
+        (json!({"type": "repeat", "min": 2, "max": 3, "content": word}), "^w{2,3}$"),
+        (json!({"type": "repeat", "min": 2, "max": -1, "content": word}), "^w{2,}$"),
         (
             json!({"type": "tag", "begin": "<t>", "content": {"type": "any_text"},
                 "end": ["</t>", "</u>"]}),
@@ -132,10 +114,7 @@ fn every_structural_tag_format_is_sampled() {
                 "required": ["a", "b"], "additionalProperties": false}}),
             "^<parameter=a>1</parameter><parameter=b>z</parameter>$",
         ),
-        (
-            json!({"type": "json_schema", "json_schema": {"const": {}}}),
-            "^[{][}]$",
-        ),
+        (json!({"type": "json_schema", "json_schema": {"const": {}}}), "^[{][}]$"),
         (json!({"type": "json_schema", "json_schema": true}), "^.*$"),
     ] {
         let whole = regex::Regex::new(pattern).expect("a pattern");
@@ -150,39 +129,21 @@ fn invalid_structural_tags_are_rejected_with_a_reason() {
     for (tag, words) in [
         (json!(3), "must be an object"),
         (json!({}), "needs 'format'"),
-        (
-            json!({"format": {"type": "odd"}}),
-            "unknown format type 'odd'",
-        ),
-        (
-            json!({"format": {"type": "tag", "begin": "a", "end": "b"}}),
-            "'content' is missing",
-        ),
-        (
-            json!({"format": {"type": "sequence", "elements": []}}),
-            "'elements'",
-        ),
-        (
-            json!({"format": {"type": "token", "token": 42}}),
-            "ids need a tokenizer",
-        ),
+        (json!({"format": {"type": "odd"}}), "unknown format type 'odd'"),
+        (json!({"format": {"type": "tag", "begin": "a", "end": "b"}}), "'content' is missing"),
+        (json!({"format": {"type": "sequence", "elements": []}}), "'elements'"),
+        (json!({"format": {"type": "token", "token": 42}}), "ids need a tokenizer"),
         (
             json!({"format": {"type": "triggered_tags", "triggers": ["<x"], "tags": [
                 {"type": "tag", "begin": "<y>", "content": {"type": "any_text"}, "end": ""}]}}),
             "Trigger <y> not found in triggers [\"<x\"]",
         ),
-        (
-            json!({"structures": [], "triggers": []}),
-            "No structural tags found",
-        ),
+        (json!({"structures": [], "triggers": []}), "No structural tags found"),
         (
             json!({"format": {"type": "json_schema", "json_schema": {"type": "x"}}}),
             "Invalid type: x",
         ),
-        (
-            json!({"format": {"type": "regex", "pattern": "("}}),
-            "invalid regex",
-        ),
+        (json!({"format": {"type": "regex", "pattern": "("}}), "invalid regex"),
         (json!("not json"), "is no JSON"),
     ] {
         let error = sample_tag(&tag, 1).expect_err(&tag.to_string()).to_string();

@@ -13,9 +13,7 @@ fn ends_within_budget(constraint: &Constraint) -> bool {
         Err(_) => return false,
     };
     let mut rng = request_rng(1, 0, StreamPurpose::Structured);
-    compiled
-        .sample_text(&mut rng, &SampleLimits::default())
-        .is_ok()
+    compiled.sample_text(&mut rng, &SampleLimits::default()).is_ok()
 }
 
 /// The cost of a match grows with the product of pattern and text.
@@ -40,12 +38,8 @@ fn long_regex_on_long_text_has_bounded_work() {
 fn repeated_alternatives_have_bounded_work() {
     let words: Vec<String> = (0..50_000).map(|word| format!("\"{word}\"")).collect();
     let words = words.join(" | ");
-    ends_within_budget(&Constraint::Grammar(format!(
-        "root ::= w{{40000}}\nw ::= {words}\n"
-    )));
-    ends_within_budget(&Constraint::Grammar(format!(
-        "start: w~40000\nw: {words}\n"
-    )));
+    ends_within_budget(&Constraint::Grammar(format!("root ::= w{{40000}}\nw ::= {words}\n")));
+    ends_within_budget(&Constraint::Grammar(format!("start: w~40000\nw: {words}\n")));
 }
 
 #[test]
@@ -53,9 +47,7 @@ fn repeated_schema_in_grammar_has_bounded_work() {
     let hard = json!({"type": "string", "pattern": "^(?=.*[0-9]{3}$)(?!a)[a-z0-9]{40,}$"});
     let schema = json!({"type": "array", "items": hard, "minItems": 5, "uniqueItems": true});
     ends_within_budget(&Constraint::Json(schema.clone()));
-    ends_within_budget(&Constraint::Grammar(format!(
-        "start: j~20000\nj: %json {schema}\n"
-    )));
+    ends_within_budget(&Constraint::Grammar(format!("start: j~20000\nj: %json {schema}\n")));
 }
 
 #[test]
@@ -77,9 +69,7 @@ fn repeated_structural_tag_has_bounded_work() {
     for _ in 0..4 {
         tag = json!({"type": "repeat", "content": tag, "min": 4_000_000_000_u32});
     }
-    assert!(!ends_within_budget(&Constraint::StructuralTag(
-        json!({"format": tag})
-    )));
+    assert!(!ends_within_budget(&Constraint::StructuralTag(json!({"format": tag}))));
 }
 
 /// Each class takes kilobytes, and a constraint may contain many classes.
@@ -94,19 +84,13 @@ fn oversized_constraints_are_rejected() {
         Constraint::Json(json!({"enum": vec!["x"; 300_000]})),
         Constraint::Json(json!({"enum": vec!["x"; 300_000]}).to_string().into()),
     ] {
-        let error = compile_constraint(&constraint)
-            .map(|_| ())
-            .unwrap_err()
-            .to_string();
+        let error = compile_constraint(&constraint).map(|_| ()).unwrap_err().to_string();
         let words = [
             "the pattern is too long",
             "bytes is too long",
             "the patterns of the schema are too large",
             "bytes; at most 1048576 are allowed",
         ];
-        assert!(
-            words.iter().any(|words| error.contains(words)),
-            "{error:.300}"
-        );
+        assert!(words.iter().any(|words| error.contains(words)), "{error:.300}");
     }
 }

@@ -123,21 +123,15 @@ mod tests {
         }
         assert_eq!(
             seen,
-            [
-                (2, FaultAction::Malformed),
-                (2, FaultAction::Stall(time)),
-                (5, FaultAction::Cut)
-            ]
+            [(2, FaultAction::Malformed), (2, FaultAction::Stall(time)), (5, FaultAction::Cut)]
         );
         assert_eq!(plan.tokens_until_fault(), u32::MAX);
     }
 
     #[test]
     fn faults_outside_the_tokens_make_no_plan() {
-        let stream_faults = [
-            StreamFault::SlowFirstByte(Duration::ZERO),
-            StreamFault::WrongContentLength(3),
-        ];
+        let stream_faults =
+            [StreamFault::SlowFirstByte(Duration::ZERO), StreamFault::WrongContentLength(3)];
         assert_eq!(FaultPlan::new(&stream_faults), None);
         let ending = FaultPlan::new(&[StreamFault::MissingDone]).map(|plan| plan.stream_ending());
         assert_eq!(ending, Some(StreamEnding::Missing));

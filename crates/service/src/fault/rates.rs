@@ -52,9 +52,7 @@ impl FaultRates {
             return None;
         }
         let last = self.failures.len() as u64 - 1;
-        self.failures
-            .get(rng.draw_u64_between(0, last) as usize)
-            .copied()
+        self.failures.get(rng.draw_u64_between(0, last) as usize).copied()
     }
 
     fn draw_spec(&self, seed: u64, request: u64) -> Option<FaultSpec> {
@@ -66,9 +64,7 @@ impl FaultRates {
             return None;
         }
         let last = self.specs.len() as u64 - 1;
-        self.specs
-            .get(rng.draw_u64_between(0, last) as usize)
-            .cloned()
+        self.specs.get(rng.draw_u64_between(0, last) as usize).cloned()
     }
 }
 
@@ -81,10 +77,7 @@ mod tests {
             rate,
             failures: vec![InjectedFailure::RateLimit, InjectedFailure::ServerError],
             stream_rate: f64::from(rate),
-            specs: vec![
-                "cut_after=3".parse().unwrap(),
-                "reset_after=1".parse().unwrap(),
-            ],
+            specs: vec!["cut_after=3".parse().unwrap(), "reset_after=1".parse().unwrap()],
         }
     }
 
@@ -106,11 +99,7 @@ mod tests {
 
     #[test]
     fn the_same_request_fails_the_same_way() {
-        let all = || {
-            (0..100)
-                .map(|n| plan(50).draw_faults(7, n))
-                .collect::<Vec<_>>()
-        };
+        let all = || (0..100).map(|n| plan(50).draw_faults(7, n)).collect::<Vec<_>>();
         assert_eq!(all(), all());
     }
 }

@@ -34,10 +34,8 @@ impl FromStr for FaultSpec {
     type Err = FaultSpecError;
 
     fn from_str(text: &str) -> Result<Self, FaultSpecError> {
-        let wrong = |part: &str, why: &str| FaultSpecError {
-            part: part.to_owned(),
-            why: why.to_owned(),
-        };
+        let wrong =
+            |part: &str, why: &str| FaultSpecError { part: part.to_owned(), why: why.to_owned() };
         let mut spec = Self::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
             if spec.stream_faults.len() == MAX_FAULTS_PER_REQUEST {
@@ -73,9 +71,8 @@ impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failure = self.failure.map(|failure| failure.name().to_owned());
         let parts = failure.into_iter();
-        let parts: Vec<String> = parts
-            .chain(self.stream_faults.iter().map(StreamFault::to_string))
-            .collect();
+        let parts: Vec<String> =
+            parts.chain(self.stream_faults.iter().map(StreamFault::to_string)).collect();
         f.write_str(&parts.join(";"))
     }
 }
@@ -96,10 +93,7 @@ mod tests {
         let time = Duration::from_secs(2);
         assert_eq!(
             short.stream_faults,
-            [
-                StreamFault::Stall { after: 1, time },
-                StreamFault::CutAfter(1)
-            ]
+            [StreamFault::Stall { after: 1, time }, StreamFault::CutAfter(1)]
         );
     }
 
@@ -114,10 +108,7 @@ mod tests {
             ("slow_first_byte=25h", "longer than 24h"),
             ("missing_done=1", "it takes no value"),
             ("rate_limit=3", "it takes no value"),
-            (
-                "rate_limit;server_error",
-                "only one failure is allowed in one request",
-            ),
+            ("rate_limit;server_error", "only one failure is allowed in one request"),
             ("wrong_content_length=0", "other than 0"),
             ("kv_load_failure=100", "a percentage from 0 to 99"),
         ];

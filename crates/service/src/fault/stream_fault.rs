@@ -92,9 +92,9 @@ impl StreamFault {
     pub(super) fn parse_named(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),
-            Some(text) => text
-                .parse::<u32>()
-                .map_err(|_| format!("{text:?} is not a number of tokens")),
+            Some(text) => {
+                text.parse::<u32>().map_err(|_| format!("{text:?} is not a number of tokens"))
+            }
         };
         let alone = |stream_fault| match value {
             None => Ok(stream_fault),

@@ -29,19 +29,11 @@ impl Corpus {
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let sentences: Vec<_> = include_str!("sentences.txt").lines().collect();
         let empty = || sentences.iter().map(|_| OnceLock::new()).collect();
-        Self {
-            first: empty(),
-            further: empty(),
-            tokenizer,
-            sentences,
-        }
+        Self { first: empty(), further: empty(), tokenizer, sentences }
     }
 
     /// Returns the number of sentences in the corpus.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "the built-in corpus is never empty"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "the built-in corpus is never empty")]
     pub fn len(&self) -> usize {
         self.sentences.len()
     }
@@ -62,9 +54,6 @@ impl Corpus {
 
     fn tokenize_sentence(&self, sentence: &str) -> TokenizedSentence {
         let fragments = self.tokenizer.tokenize_with_text(sentence);
-        TokenizedSentence {
-            has_escapes: json::needs_json_escape(&fragments.text),
-            fragments,
-        }
+        TokenizedSentence { has_escapes: json::needs_json_escape(&fragments.text), fragments }
     }
 }

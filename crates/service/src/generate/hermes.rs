@@ -33,11 +33,7 @@ pub fn parse_tool_calls(text: &str) -> Option<Vec<(String, String)>> {
         piece.map_or_else(String::new, |(text, _)| (*text).to_owned())
     };
     let calls = names.into_iter().enumerate();
-    Some(
-        calls
-            .map(|(index, name)| (name, arguments(index)))
-            .collect(),
-    )
+    Some(calls.map(|(index, name)| (name, arguments(index))).collect())
 }
 
 /// Splits a text into content and tool-call arguments; `None` if it contains no valid call.
@@ -50,9 +46,7 @@ pub(super) fn split_channels(text: &str) -> Option<ChannelPieces<'_>> {
     let mut from = done + CALL_OPEN_TAG.len();
     loop {
         let body = &text[from..];
-        let body = body
-            .split_once(CALL_CLOSE_TAG)
-            .map_or(body, |(body, _)| body);
+        let body = body.split_once(CALL_CLOSE_TAG).map_or(body, |(body, _)| body);
         let call: WrittenCall<'_> = serde_json::from_str(body.trim()).ok()?;
         let arguments = call.arguments.get();
         // `arguments` borrows from `text`, so its address gives its offset.

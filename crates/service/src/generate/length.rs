@@ -39,10 +39,7 @@ fn bucket_bounds(bucket: u32, max: u32) -> (u32, u32) {
         return (start, (width * f64::from(bucket + 1)) as u32);
     }
     match bucket {
-        0..=2 => (
-            BUCKET_WIDTH_TOKENS * bucket + 1,
-            BUCKET_WIDTH_TOKENS * (bucket + 1),
-        ),
+        0..=2 => (BUCKET_WIDTH_TOKENS * bucket + 1, BUCKET_WIDTH_TOKENS * (bucket + 1)),
         3 => (3 * BUCKET_WIDTH_TOKENS + 1, max - BUCKET_WIDTH_TOKENS),
         _ => (max - BUCKET_WIDTH_TOKENS + 1, max - 1),
     }
@@ -72,9 +69,7 @@ mod tests {
     fn lengths_stay_within_the_limit_and_reach_it() {
         for max in [1, 2, 6, 7, 50, 101, 102, 500] {
             let mut rng = request_rng(1, max.into(), StreamPurpose::Content);
-            let drawn: Vec<_> = (0..2000)
-                .map(|_| draw_limited_length(max, &mut rng))
-                .collect();
+            let drawn: Vec<_> = (0..2000).map(|_| draw_limited_length(max, &mut rng)).collect();
             assert!(drawn.iter().all(|n| (1..=max).contains(n)), "{max}");
             assert!(drawn.contains(&max), "{max}");
         }
@@ -95,9 +90,7 @@ mod tests {
     #[test]
     fn about_fifteen_in_a_hundred_replies_reach_the_limit() {
         let mut rng = request_rng(1, 1, StreamPurpose::Content);
-        let full = (0..10_000)
-            .filter(|_| draw_limited_length(200, &mut rng) == 200)
-            .count();
+        let full = (0..10_000).filter(|_| draw_limited_length(200, &mut rng) == 200).count();
         assert!((1350..1650).contains(&full), "{full}");
     }
 }

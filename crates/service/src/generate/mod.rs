@@ -72,12 +72,7 @@ struct ScriptBuilder {
 impl ScriptBuilder {
     fn push_run(&mut self, source: TokenSource, from: u32, to: u32, channel: OutputChannel) {
         if to > from {
-            self.runs.push(TokenRun {
-                source,
-                from,
-                to,
-                channel,
-            });
+            self.runs.push(TokenRun { source, from, to, channel });
             self.len += to - from;
         }
     }
@@ -151,9 +146,7 @@ impl ReplyGenerator {
             len: 0,
             times: None,
         };
-        let forced = request
-            .bias
-            .forced_tokens(|id| self.ends_output(id, request.stops));
+        let forced = request.bias.forced_tokens(|id| self.ends_output(id, request.stops));
         let mut written = Vec::new();
         let (reason, stop) = match (&request.form, forced) {
             (ReplyForm::Text, Some(forced)) => {
@@ -247,10 +240,7 @@ impl ReplyGenerator {
             length::draw_free_length(request.limit, rng)
         };
         // At least one token besides the end-of-sequence token, which has no text.
-        drawn
-            .max(2)
-            .max(request.stops.min_tokens)
-            .min(request.limit)
+        drawn.max(2).max(request.stops.min_tokens).min(request.limit)
     }
 
     fn add_free_text(
@@ -292,14 +282,7 @@ impl ReplyGenerator {
         if let Some(eos) = eos {
             draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
-        (
-            if full {
-                EndReason::Length
-            } else {
-                EndReason::Stop
-            },
-            None,
-        )
+        (if full { EndReason::Length } else { EndReason::Stop }, None)
     }
 
     /// Repeats the client's text, and adds random sentences if the reply must not end there.
@@ -315,11 +298,7 @@ impl ReplyGenerator {
             None => self.tokenizer.tokenize_with_text(request.echo),
         };
         let whole = fragments.ids.len() as u32;
-        let room = if self.whole_echo {
-            room.max(whole)
-        } else {
-            room
-        };
+        let room = if self.whole_echo { room.max(whole) } else { room };
         draft.push_own_text(fragments, room, OutputChannel::Content);
         let least = if self.whole_echo {
             // A whole echo adds nothing.
@@ -331,18 +310,9 @@ impl ReplyGenerator {
         };
         if draft.len < least.min(request.limit) {
             let lacking = least.min(request.limit) - draft.len;
-            self.add_sentences(
-                draft.len + lacking,
-                draft,
-                rng,
-                OutputChannel::Content,
-                request,
-            );
-            let reason = if draft.len >= request.limit {
-                EndReason::Length
-            } else {
-                EndReason::Stop
-            };
+            self.add_sentences(draft.len + lacking, draft, rng, OutputChannel::Content, request);
+            let reason =
+                if draft.len >= request.limit { EndReason::Length } else { EndReason::Stop };
             return (reason, None);
         }
         if request.limited && draft.len >= request.limit {
@@ -372,18 +342,12 @@ impl ReplyGenerator {
         while len < until {
             let index = rng.draw_u64_between(0, self.corpus.len() as u64 - 1) as u16;
             let first = first && len == from;
-            let fragments = self
-                .corpus
-                .sentence_fragments(CorpusSentenceIndex { index, first });
+            let fragments = self.corpus.sentence_fragments(CorpusSentenceIndex { index, first });
             tries += 1;
             // Skips sentences whose first token has no complete character.
             let mute = first && fragments.ends.first() == Some(&0);
             let number = 2 * index as usize + usize::from(first);
-            let bans = || {
-                request
-                    .bias
-                    .bans_sentence(number, 2 * self.corpus.len(), fragments)
-            };
+            let bans = || request.bias.bans_sentence(number, 2 * self.corpus.len(), fragments);
             if tries < 1000 && (mute || bans()) {
                 continue;
             }
@@ -430,11 +394,7 @@ impl ReplyGenerator {
         let thought = (f64::from(words) * share) as u32;
         // Under a limit that cuts the reply, the reasoning gets its minimum length first.
         let cut = words == request.limit;
-        let thought = if cut {
-            thought.max(MIN_CUT_REASONING_TOKENS.min(words))
-        } else {
-            thought
-        };
+        let thought = if cut { thought.max(MIN_CUT_REASONING_TOKENS.min(words)) } else { thought };
         self.add_reasoning(thought, draft, rng, request);
     }
 
@@ -482,10 +442,7 @@ impl ReplyGenerator {
         let mut whole = 0;
         let mut room = room;
         for (index, call) in calls.iter().enumerate() {
-            let open = format!(
-                "<tool_call>\n{{\"name\": \"{}\", \"arguments\": ",
-                call.name
-            );
+            let open = format!("<tool_call>\n{{\"name\": \"{}\", \"arguments\": ", call.name);
             let parts = [
                 (open.as_str(), OutputChannel::Marker),
                 (call.arguments.as_str(), OutputChannel::Call(index as u16)),
@@ -540,9 +497,8 @@ impl ReplyGenerator {
             let early = (ids.len() as u32) < stops.min_tokens;
             let over = lasting.is_empty() || ids.len() as u64 >= draws;
             if !early && over && !ending.is_empty() {
-                last = ending
-                    .get(rng.draw_u64_between(0, ending.len() as u64 - 1) as usize)
-                    .copied();
+                last =
+                    ending.get(rng.draw_u64_between(0, ending.len() as u64 - 1) as usize).copied();
                 break;
             }
             if lasting.is_empty() {
@@ -572,10 +528,7 @@ impl ReplyGenerator {
             return (EndReason::Length, None);
         };
         draft.push_run(TokenSource::Silent(last), 0, 1, OutputChannel::Marker);
-        (
-            EndReason::Stop,
-            (Some(last) != eos).then_some(StopReason::Token(last)),
-        )
+        (EndReason::Stop, (Some(last) != eos).then_some(StopReason::Token(last)))
     }
 
     fn visible_fragments(&self, ids: &[u32], special: SpecialTokens) -> TokenFragments {
@@ -610,9 +563,5 @@ fn token_fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> Tok
         text.len() as u32
     });
     let ends = ends.collect();
-    TokenFragments {
-        ids: ids.to_vec(),
-        ends,
-        text,
-    }
+    TokenFragments { ids: ids.to_vec(), ends, text }
 }

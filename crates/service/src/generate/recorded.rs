@@ -62,9 +62,9 @@ impl ReplyGenerator {
         let tokens = hash_tokens(&prompt.tokens);
         match recordings.dataset.generation() {
             DatasetFormat::Tokens if recordings.dataset.has(&tokens) => vec![tokens],
-            DatasetFormat::Tokens => std::iter::once(tokens)
-                .chain(self.llmd_prompt_hash(&prompt.tokens))
-                .collect(),
+            DatasetFormat::Tokens => {
+                std::iter::once(tokens).chain(self.llmd_prompt_hash(&prompt.tokens)).collect()
+            }
             DatasetFormat::Texts => {
                 let text = prompt.text_hash.unwrap_or_else(|| hash_text(&prompt.echo));
                 vec![tokens, text]
@@ -111,11 +111,8 @@ impl ReplyGenerator {
         }
         let cut = found.cut || found.texts.len() as u32 > limit - draft.len.min(limit);
         let ends = self.push_recorded_reply(found, request, draft);
-        let least = if request.stops.ignore_eos {
-            limit
-        } else {
-            request.stops.min_tokens.min(limit)
-        };
+        let least =
+            if request.stops.ignore_eos { limit } else { request.stops.min_tokens.min(limit) };
         if draft.len < least {
             self.add_sentences(least, draft, rng, OutputChannel::Content, request);
         }
@@ -138,13 +135,7 @@ impl ReplyGenerator {
         request: &GeneratorInput,
         draft: &mut ScriptBuilder,
     ) -> bool {
-        let RecordedReply {
-            mut tokens,
-            mut texts,
-            reasoning,
-            cut,
-            ..
-        } = found;
+        let RecordedReply { mut tokens, mut texts, reasoning, cut, .. } = found;
         if tokens.is_empty() {
             tokens = texts.iter().map(|text| self.first_token_id(text)).collect();
         }
@@ -218,9 +209,5 @@ fn text_fragments(ids: &[u32], texts: &[String]) -> TokenFragments {
         text.push_str(piece);
         u32::try_from(text.len()).unwrap_or(u32::MAX)
     });
-    TokenFragments {
-        ids: ids.to_vec(),
-        ends: ends.collect(),
-        text,
-    }
+    TokenFragments { ids: ids.to_vec(), ends: ends.collect(), text }
 }

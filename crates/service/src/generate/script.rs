@@ -204,9 +204,7 @@ impl ReplyScript {
 
     /// Returns whether any output token is reasoning.
     pub fn has_reasoning(&self) -> bool {
-        self.runs
-            .iter()
-            .any(|run| run.channel == OutputChannel::Reasoning)
+        self.runs.iter().any(|run| run.channel == OutputChannel::Reasoning)
     }
 
     /// Returns the token position at which each tool call but the first starts, markers included.
@@ -241,11 +239,7 @@ impl ReplyScript {
             Ok(fragments) => (fragments.ids[index], fragments.fragment_text(index)),
             Err(id) => (id, ""),
         };
-        Some(OutputToken {
-            id,
-            text,
-            channel: piece.channel,
-        })
+        Some(OutputToken { id, text, channel: piece.channel })
     }
 
     /// Returns the texts of the consecutive tokens at the cursor; `None` if the next token has no
@@ -268,10 +262,7 @@ impl ReplyScript {
             let run = self.runs.get(at.run as usize)?;
             let left = run.to - run.from - at.taken;
             if left == 0 {
-                *at = ScriptCursor {
-                    run: at.run + 1,
-                    ..ScriptCursor::default()
-                };
+                *at = ScriptCursor { run: at.run + 1, ..ScriptCursor::default() };
                 continue;
             }
             let mut has_escapes = None;
@@ -281,9 +272,8 @@ impl ReplyScript {
                 TokenSource::Sentences { start, first } => {
                     let index = self.sentences[(start + at.sentence) as usize];
                     let first = first && at.sentence == 0;
-                    let sentence = self
-                        .corpus
-                        .tokenized_sentence(CorpusSentenceIndex { index, first });
+                    let sentence =
+                        self.corpus.tokenized_sentence(CorpusSentenceIndex { index, first });
                     let fragments = &sentence.fragments;
                     has_escapes = Some(sentence.has_escapes);
                     let rest = fragments.ids.len() as u32 - at.offset;
@@ -296,13 +286,7 @@ impl ReplyScript {
                 }
             };
             let channel = run.channel;
-            return Some(RunPiece {
-                fragments,
-                has_escapes,
-                from,
-                tokens,
-                channel,
-            });
+            return Some(RunPiece { fragments, has_escapes, from, tokens, channel });
         }
     }
 

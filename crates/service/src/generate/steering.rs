@@ -47,9 +47,7 @@ impl StopString {
     /// Creates the search table of a stop string; `None` for an empty string.
     pub fn new(text: String) -> Option<Self> {
         let bytes = text.as_bytes();
-        u32::try_from(bytes.len())
-            .ok()
-            .filter(|length| *length > 0)?;
+        u32::try_from(bytes.len()).ok().filter(|length| *length > 0)?;
         let mut borders = vec![0; bytes.len()];
         let mut matched = 0;
         for at in 1..bytes.len() {
@@ -132,14 +130,9 @@ impl TokenSteering {
         }
         let decided = || strongest.map(|(id, _)| id).into_iter().collect();
         Self {
-            forced: allowed
-                .filter(|ids| !ids.is_empty())
-                .unwrap_or_else(decided),
+            forced: allowed.filter(|ids| !ids.is_empty()).unwrap_or_else(decided),
             banned: banned.into_iter().collect(),
-            bad_words: bad_words
-                .iter()
-                .map(|word| word.trim().to_owned())
-                .collect(),
+            bad_words: bad_words.iter().map(|word| word.trim().to_owned()).collect(),
             ..Self::default()
         }
     }
@@ -186,9 +179,7 @@ mod tests {
     fn ends(stop: &str, pieces: &[String]) -> Vec<Option<usize>> {
         let stop = StopString::new(stop.to_owned()).expect("a text");
         let mut matched = 0;
-        let read = pieces
-            .iter()
-            .map(|piece| stop.match_piece(piece, &mut matched));
+        let read = pieces.iter().map(|piece| stop.match_piece(piece, &mut matched));
         read.collect()
     }
 
@@ -214,19 +205,11 @@ mod tests {
     fn the_strongest_bias_decides() {
         let forced = |logits: &[(u32, f64)], allowed: Option<Vec<u32>>| {
             let bias = TokenSteering::new(logits.iter().copied(), allowed, &[]);
-            bias.forced_tokens(|id| id == 2)
-                .cloned()
-                .map(|f| (f.ending, f.lasting))
+            bias.forced_tokens(|id| id == 2).cloned().map(|f| (f.ending, f.lasting))
         };
         assert_eq!(forced(&[(1, 49.0)], None), None);
-        assert_eq!(
-            forced(&[(9, 60.0), (7, 60.0), (8, 50.0)], None),
-            Some((vec![], vec![7]))
-        );
-        assert_eq!(
-            forced(&[(9, 60.0)], Some(vec![2, 1])),
-            Some((vec![2], vec![1]))
-        );
+        assert_eq!(forced(&[(9, 60.0), (7, 60.0), (8, 50.0)], None), Some((vec![], vec![7])));
+        assert_eq!(forced(&[(9, 60.0)], Some(vec![2, 1])), Some((vec![2], vec![1])));
         assert_eq!(forced(&[(9, 60.0)], Some(vec![])), Some((vec![], vec![9])));
     }
 }

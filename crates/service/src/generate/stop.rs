@@ -58,10 +58,7 @@ fn cut_at_stop_token(script: &mut ReplyScript, stops: &StopConditions, tokenizer
     });
     script.len = index + 1;
     let stop = (!primary).then_some(StopReason::Token(id));
-    script.finish = PlannedEnd {
-        reason: EndReason::Stop,
-        stop,
-    };
+    script.finish = PlannedEnd { reason: EndReason::Stop, stop };
 }
 
 /// Gives the stop token at the end of a reply its text.
@@ -81,17 +78,11 @@ fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: Spe
         return;
     };
     let context = script.tokens_before(script.len.saturating_sub(1) as usize);
-    let text = tokenizer
-        .detokenizer_after(&context, special)
-        .decode_token(id);
+    let text = tokenizer.detokenizer_after(&context, special).decode_token(id);
     if text.is_empty() {
         return;
     }
-    script.own.push(TokenFragments {
-        ids: vec![id],
-        ends: vec![text.len() as u32],
-        text,
-    });
+    script.own.push(TokenFragments { ids: vec![id], ends: vec![text.len() as u32], text });
     if let Some(last) = script.runs.last_mut() {
         last.source = TokenSource::Own(own);
         last.channel = channel;
@@ -124,8 +115,7 @@ impl SearchedText {
     fn push_token(&mut self, token: &OutputToken<'_>) {
         let thought = self.channels.last() == Some(&OutputChannel::Reasoning);
         let ends_it = token.channel == OutputChannel::Marker && token.text.is_empty() && thought;
-        self.text
-            .push_str(if ends_it { THINK_END } else { token.text });
+        self.text.push_str(if ends_it { THINK_END } else { token.text });
         self.ids.push(token.id);
         self.ends.push(self.text.len());
         self.channels.push(token.channel);
@@ -152,9 +142,7 @@ impl SearchedText {
                 for end in &mut self.ends[from..shows_all] {
                     *end = held_back.shown_end(*end).max(start);
                 }
-                let shown = shows_all
-                    .checked_sub(1)
-                    .map_or(0, |before| self.ends[before]);
+                let shown = shows_all.checked_sub(1).map_or(0, |before| self.ends[before]);
                 if shown < self.ends[shows_all] {
                     self.channels[shows_all] = OutputChannel::Content;
                 }
@@ -165,11 +153,7 @@ impl SearchedText {
 }
 
 fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
-    let longest = stops
-        .strings
-        .iter()
-        .map(|s| s.as_str().chars().count())
-        .max();
+    let longest = stops.strings.iter().map(|s| s.as_str().chars().count()).max();
     let held = match stops.include {
         true => 0,
         false => longest.unwrap_or(0).saturating_sub(1),
@@ -197,13 +181,9 @@ fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
         let stop = stops.strings[which].as_str();
         let end = if stops.include { end } else { end - stop.len() };
         seen.text.truncate(end);
-        seen.ends
-            .iter_mut()
-            .for_each(|shown| *shown = (*shown).min(end));
-        script.finish = PlannedEnd {
-            reason: EndReason::Stop,
-            stop: Some(StopReason::Text(stop.to_owned())),
-        };
+        seen.ends.iter_mut().for_each(|shown| *shown = (*shown).min(end));
+        script.finish =
+            PlannedEnd { reason: EndReason::Stop, stop: Some(StopReason::Text(stop.to_owned())) };
     }
     seen.hold_back(held);
     rebuild_script(script, seen);
@@ -234,13 +214,7 @@ struct HeldBackTail<'t> {
 
 impl<'t> HeldBackTail<'t> {
     fn new(text: &'t str, held: usize) -> Self {
-        Self {
-            text,
-            held,
-            read: 0,
-            begin: 0,
-            between: 0,
-        }
+        Self { text, held, read: 0, begin: 0, between: 0 }
     }
 
     /// Returns the end of the part of `text[..end]` that streaming shows; `end` must not decrease
@@ -274,12 +248,7 @@ fn rebuild_script(script: &mut ReplyScript, seen: SearchedText) {
     let mut from = 0;
     for same in seen.channels.chunk_by(|a, b| a == b) {
         let to = from + same.len() as u32;
-        script.runs.push(TokenRun {
-            source: TokenSource::Own(own),
-            from,
-            to,
-            channel: same[0],
-        });
+        script.runs.push(TokenRun { source: TokenSource::Own(own), from, to, channel: same[0] });
         from = to;
     }
     script.own.push(TokenFragments {

@@ -171,11 +171,7 @@ pub(crate) fn plan_calls(
         return Ok(Vec::new());
     }
     let once = matches!(choice, ToolChoice::Named(_)) && !settings.repeats_named;
-    let most = if settings.parallel && !once {
-        tools.len()
-    } else {
-        1
-    };
+    let most = if settings.parallel && !once { tools.len() } else { 1 };
     let mut count = least;
     while count < most && rng.draw_percent_chance(settings.extra_call_probability) {
         count += 1;
@@ -195,10 +191,7 @@ fn generate_call(
     cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
 ) -> Result<ToolCall, ToolError> {
-    let schema = |source| ToolError::Schema {
-        tool: tool.name.clone(),
-        source,
-    };
+    let schema = |source| ToolError::Schema { tool: tool.name.clone(), source };
     let arguments = match &tool.parameters {
         None | Some(Value::Null) => "{}".to_owned(),
         Some(parameters) => cache
@@ -206,10 +199,7 @@ fn generate_call(
             .and_then(|compiled| compiled.sample_object(rng, limits))
             .map_err(schema)?,
     };
-    Ok(ToolCall {
-        name: tool.name.clone(),
-        arguments,
-    })
+    Ok(ToolCall { name: tool.name.clone(), arguments })
 }
 
 fn check_llmd_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
@@ -217,10 +207,7 @@ fn check_llmd_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
         let none = json!({});
         let parameters = tool.parameters.as_ref().unwrap_or(&none);
         if let Err(reason) = validate_llmd_whitelist(parameters) {
-            return Err(ToolError::NotAllowed {
-                tool: tool.name.clone(),
-                reason,
-            });
+            return Err(ToolError::NotAllowed { tool: tool.name.clone(), reason });
         }
     }
     Ok(())

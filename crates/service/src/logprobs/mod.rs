@@ -70,26 +70,19 @@ impl LogprobPosition {
             };
             ranked_token(&law, token, rank)
         });
-        std::iter::once(ranked_token(&law, id, own))
-            .chain(likeliest)
-            .collect()
+        std::iter::once(ranked_token(&law, id, own)).chain(likeliest).collect()
     }
 
     /// Returns log probabilities: the chosen token `id`, then `others` in the given order.
     pub fn row_of_tokens(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
         let law = self.rank_distribution();
         let all = std::iter::once(&id).chain(others);
-        all.map(|id| ranked_token(&law, *id, self.drawn_rank(&law, *id)))
-            .collect()
+        all.map(|id| ranked_token(&law, *id, self.drawn_rank(&law, *id))).collect()
     }
 }
 
 fn ranked_token(law: &ZipfDistribution, id: u32, rank: u32) -> RankedToken {
-    RankedToken {
-        id,
-        logprob: law.logprob_of_rank(rank).max(-9999.0) as f32,
-        rank,
-    }
+    RankedToken { id, logprob: law.logprob_of_rank(rank).max(-9999.0) as f32, rank }
 }
 
 #[cfg(test)]
@@ -99,11 +92,7 @@ mod tests {
     #[test]
     fn a_row_has_the_likeliest_in_order_and_entries_the_chosen_one_once() {
         for context in 0..200 {
-            let position = LogprobPosition {
-                vocabulary: 100,
-                context,
-                temperature: 1.0,
-            };
+            let position = LogprobPosition { vocabulary: 100, context, temperature: 1.0 };
             let row = position.row_of_likeliest(7, 5);
             let ranks: Vec<_> = row[1..].iter().map(|entry| entry.rank).collect();
             assert_eq!(ranks, [1, 2, 3, 4, 5]);

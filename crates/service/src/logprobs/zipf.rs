@@ -28,14 +28,7 @@ impl ZipfDistribution {
             stride += 1;
         }
         let total = normalizing_sum(exponent, vocabulary);
-        Self {
-            context,
-            vocabulary,
-            exponent,
-            total,
-            norm: total.ln(),
-            stride,
-        }
+        Self { context, vocabulary, exponent, total, norm: total.ln(), stride }
     }
 
     pub(super) fn logprob_of_rank(&self, rank: u32) -> f64 {
@@ -77,9 +70,7 @@ impl ZipfDistribution {
 
 fn normalizing_sum(exponent: f64, vocabulary: u32) -> f64 {
     let summed = vocabulary.min(EXACTLY_SUMMED_RANKS);
-    let first: f64 = (1..=summed)
-        .map(|rank| f64::from(rank).powf(-exponent))
-        .sum();
+    let first: f64 = (1..=summed).map(|rank| f64::from(rank).powf(-exponent)).sum();
     let (from, to) = (f64::from(summed) + 0.5, f64::from(vocabulary) + 0.5);
     let rest = 1.0 - exponent;
     if rest.abs() < 1e-9 {
@@ -105,13 +96,10 @@ mod tests {
     fn probabilities_add_up_to_one_and_each_token_has_one_rank() {
         for (context, vocabulary) in [(1, 2), (2, 50), (3, 4096), (4, 128_256)] {
             let law = ZipfDistribution::new(context, vocabulary);
-            let sum: f64 = (1..=vocabulary)
-                .map(|rank| law.logprob_of_rank(rank).exp())
-                .sum();
+            let sum: f64 = (1..=vocabulary).map(|rank| law.logprob_of_rank(rank).exp()).sum();
             assert!((sum - 1.0).abs() < 1e-4, "{vocabulary}: {sum}");
-            let mut tokens: Vec<u32> = (1..=vocabulary)
-                .map(|rank| law.token_of_rank(rank))
-                .collect();
+            let mut tokens: Vec<u32> =
+                (1..=vocabulary).map(|rank| law.token_of_rank(rank)).collect();
             tokens.sort_unstable();
             assert!(tokens.into_iter().eq(0..vocabulary));
         }

@@ -44,15 +44,9 @@ impl InferenceService {
             None => self.conversation_tokens(rules, conversation).await?,
         };
         if bound == PromptLengthLimit::RoomForOutput {
-            rules
-                .dialect
-                .check_response_prompt_length(&rules.limits, tokens.len())?;
+            rules.dialect.check_response_prompt_length(&rules.limits, tokens.len())?;
         }
-        Ok(TokenizedPrompt {
-            tokens,
-            media,
-            ..prompt
-        })
+        Ok(TokenizedPrompt { tokens, media, ..prompt })
     }
 
     /// Tokenizes a chat conversation with the chat template.
@@ -66,11 +60,7 @@ impl InferenceService {
     ) -> Result<(Vec<u32>, Vec<PlacedMediaItem>), Fault> {
         self.check_tokenizer()?;
         let (truncation, bound) = (conversation.truncation, conversation.bound);
-        let size = conversation
-            .messages
-            .iter()
-            .map(RequestMessage::text_len)
-            .sum();
+        let size = conversation.messages.iter().map(RequestMessage::text_len).sum();
         let (messages, mut found) = self.template_messages(rules, &conversation)?;
         let marked = std::mem::take(&mut found.marked);
         let checked = bound != PromptLengthLimit::None && truncation.keep.is_none();
@@ -99,16 +89,9 @@ impl InferenceService {
         };
         let whole = tokens.len();
         let tokens = truncation.truncate_tokens(self.generator.tokenizer(), &rules.limits, tokens);
-        remove_cut_media(
-            &mut media,
-            whole - tokens.len(),
-            tokens.len(),
-            truncation.side,
-        );
+        remove_cut_media(&mut media, whole - tokens.len(), tokens.len(), truncation.side);
         if bound != PromptLengthLimit::None {
-            rules
-                .dialect
-                .check_encoded_length(&rules.limits, tokens.len())?;
+            rules.dialect.check_encoded_length(&rules.limits, tokens.len())?;
         }
         if !found.spread.is_empty() {
             media = found.spread_over(tokens.len());
@@ -128,9 +111,7 @@ impl InferenceService {
             kwargs.extend(own.map(|(name, value)| (name.clone(), value.clone())));
             kwargs
         });
-        let kwargs = server
-            .as_ref()
-            .unwrap_or(&conversation.chat_template_kwargs);
+        let kwargs = server.as_ref().unwrap_or(&conversation.chat_template_kwargs);
         let template = conversation.chat_template.as_ref();
         let template = template.or(settings.chat_template.as_ref());
         let text = self.generator.tokenizer().render_chat(&ChatInput {

@@ -21,11 +21,7 @@ impl InferenceService {
     ) -> Result<Vec<TokenizedPrompt>, Fault> {
         match source {
             PromptSource::Ready(prompts) => Ok(prompts),
-            PromptSource::Inputs(PromptInputs {
-                inputs,
-                add_special_tokens,
-                truncation,
-            }) => {
+            PromptSource::Inputs(PromptInputs { inputs, add_special_tokens, truncation }) => {
                 let special = SpecialTokens::from_bool(add_special_tokens);
                 let mut prompts = Vec::with_capacity(inputs.len());
                 for input in inputs {
@@ -63,9 +59,7 @@ impl InferenceService {
         special: SpecialTokens,
         truncation: PromptTruncation,
     ) -> Result<TokenizedPrompt, Fault> {
-        let RequestRules {
-            limits, dialect, ..
-        } = rules;
+        let RequestRules { limits, dialect, .. } = rules;
         let tokenizer = self.generator.tokenizer();
         match input {
             PromptInput::Text(text) => {
@@ -79,11 +73,7 @@ impl InferenceService {
                 let (tokens, text) = run_blocking_if_large(size, encode).await;
                 let tokens = truncation.truncate_tokens(tokenizer, limits, tokens);
                 dialect.check_encoded_length(limits, tokens.len())?;
-                Ok(TokenizedPrompt {
-                    tokens,
-                    echo: text.into(),
-                    ..TokenizedPrompt::default()
-                })
+                Ok(TokenizedPrompt { tokens, echo: text.into(), ..TokenizedPrompt::default() })
             }
             PromptInput::Tokens { ids, text, media } => {
                 let small = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
@@ -93,10 +83,7 @@ impl InferenceService {
                 let tokens: Vec<u32> = ids.iter().map(small).collect();
                 let echo = text.unwrap_or_else(|| join_ids(&ids).into());
                 let echo_ids = dialect.echo_ids(&tokens);
-                let truncation = PromptTruncation {
-                    special: false,
-                    ..truncation
-                };
+                let truncation = PromptTruncation { special: false, ..truncation };
                 let tokens = truncation.truncate_tokens(tokenizer, limits, tokens);
                 dialect.check_prompt_ids_length(limits, tokens.len())?;
                 Ok(TokenizedPrompt {

@@ -81,15 +81,11 @@ impl InferenceService {
             return Ok(Some((marked, media)));
         }
         if settings.unchecked {
-            let parts = messages
-                .iter()
-                .filter_map(|message| match message.content() {
-                    ChatContent::Parts(parts) => Some(parts),
-                    _ => None,
-                });
-            let items = parts
-                .flatten()
-                .filter_map(|part| Some((part_modality(part)?, part)));
+            let parts = messages.iter().filter_map(|message| match message.content() {
+                ChatContent::Parts(parts) => Some(parts),
+                _ => None,
+            });
+            let items = parts.flatten().filter_map(|part| Some((part_modality(part)?, part)));
             media.spread = items
                 .enumerate()
                 .map(|(i, (modality, part))| (modality, llmd_media_name(i, modality, part)))
@@ -195,9 +191,7 @@ fn check_media_url(
         "data" => match url.split_once(',') {
             None => {
                 let start: String = url.chars().take(32).collect();
-                refuse(format!(
-                    "Invalid data URL '{start}': missing ',' separator."
-                ))
+                refuse(format!("Invalid data URL '{start}': missing ',' separator."))
             }
             Some((spec, _)) if !spec.ends_with(";base64") => {
                 refuse("Only base64 data URLs are supported for now.".to_owned())
@@ -237,10 +231,7 @@ fn check_media_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(
         (MediaModality::Video, limits.video),
     ] {
         let name = modality.as_str();
-        let count = items
-            .iter()
-            .filter(|item| item.modality == modality)
-            .count();
+        let count = items.iter().filter(|item| item.modality == modality).count();
         if count as u64 > limit {
             return Err(Fault::bad_parameter(
                 format!(
@@ -261,10 +252,7 @@ fn llmd_media_name(i: usize, modality: MediaModality, part: &Value) -> String {
         MediaModality::Audio => "audio",
         MediaModality::Video => "video",
     };
-    format!(
-        "sim_{kind}_{i}_{:x}",
-        fnv1a_32(media_source(part).as_bytes())
-    )
+    format!("sim_{kind}_{i}_{:x}", fnv1a_32(media_source(part).as_bytes()))
 }
 
 /// Removes media items that truncation of the prompt cut; `gone` tokens were removed and `left`

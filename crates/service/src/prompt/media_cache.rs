@@ -26,9 +26,7 @@ pub struct MediaCache {
 
 impl Debug for MediaCache {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MediaCache")
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
+        f.debug_struct("MediaCache").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -59,11 +57,7 @@ impl MediaCache {
     ///
     /// Each look-up calls `count` with the number of media items and the number of hits.
     pub fn new(bytes: u64, count: impl Fn(u32, u32) + Send + Sync + 'static) -> Self {
-        Self {
-            bytes,
-            cached: Mutex::default(),
-            count: Box::new(count),
-        }
+        Self { bytes, cached: Mutex::default(), count: Box::new(count) }
     }
 
     /// Adds media items to the cache and returns the number of hits; `None` if the cache is
@@ -107,11 +101,7 @@ mod tests {
     use super::*;
 
     fn item(name: &str, tokens: u32) -> MediaItem {
-        MediaItem {
-            modality: MediaModality::Image,
-            identifier: name.into(),
-            tokens,
-        }
+        MediaItem { modality: MediaModality::Image, identifier: name.into(), tokens }
     }
 
     #[test]
@@ -123,16 +113,10 @@ mod tests {
         };
         assert_eq!(look(&[("a", 10), ("b", 10), ("a", 10)]), Some(1));
         // Evicts b, then a; an item larger than the cache evicts nothing.
-        assert_eq!(
-            look(&[("c", 20), ("a", 10), ("b", 10), ("huge", 31), ("c", 20)]),
-            Some(1)
-        );
+        assert_eq!(look(&[("c", 20), ("a", 10), ("b", 10), ("huge", 31), ("c", 20)]), Some(1));
         assert_eq!(look(&[("huge", 31), ("b", 10), ("c", 20)]), Some(2));
         cache.clear();
         assert_eq!(look(&[("c", 20)]), Some(0));
-        assert_eq!(
-            MediaCache::default().add_and_count_hits(&[item("a", 1)]),
-            None
-        );
+        assert_eq!(MediaCache::default().add_and_count_hits(&[item("a", 1)]), None);
     }
 }

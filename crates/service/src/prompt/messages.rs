@@ -36,10 +36,7 @@ pub fn to_unvalidated_messages(messages: &[RequestMessage]) -> Vec<ChatMessage> 
 }
 
 pub(super) fn template_fault(error: TemplateError) -> Fault {
-    Fault {
-        param: error.parameter().map(str::to_owned),
-        ..Fault::bad_request(error.to_string())
-    }
+    Fault { param: error.parameter().map(str::to_owned), ..Fault::bad_request(error.to_string()) }
 }
 
 fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage, Fault> {

@@ -14,10 +14,7 @@ const MAX_BRACES: usize = 32;
 pub(super) fn find_prompt_schema<'t>(
     texts: impl DoubleEndedIterator<Item = &'t str>,
 ) -> Option<Value> {
-    texts
-        .rev()
-        .filter(|text| text.contains("chema"))
-        .find_map(last_schema_in_text)
+    texts.rev().filter(|text| text.contains("chema")).find_map(last_schema_in_text)
 }
 
 fn last_schema_in_text(text: &str) -> Option<Value> {
@@ -70,10 +67,7 @@ mod tests {
         let tool = r#"schemas: {"name": "f", "parameters": {"properties": {}}}"#;
         assert_eq!(found(&[tool]), None);
         assert_eq!(found(&[&format!("schema {}", "{".repeat(9))]), None);
-        let braces = format!(
-            "schema {} {{\"properties\": {{}}}}",
-            "{ ".repeat(MAX_BRACES)
-        );
+        let braces = format!("schema {} {{\"properties\": {{}}}}", "{ ".repeat(MAX_BRACES));
         assert_eq!(found(&[&braces]), None);
     }
 }

@@ -21,18 +21,12 @@ pub struct ScenarioError {
 impl ScenarioError {
     /// Creates an error about the phase with this index and name.
     pub fn in_phase(index: usize, name: &str, why: impl ToString) -> Self {
-        Self {
-            place: format!("phases[{index}] {name:?}: "),
-            why: why.to_string(),
-        }
+        Self { place: format!("phases[{index}] {name:?}: "), why: why.to_string() }
     }
 }
 
 fn scenario_error(why: impl Into<String>) -> ScenarioError {
-    ScenarioError {
-        place: String::new(),
-        why: why.into(),
-    }
+    ScenarioError { place: String::new(), why: why.into() }
 }
 
 const SCENARIO_KEYS: [&str; 5] = ["name", "seed", "repeat", "by", "phases"];
@@ -58,9 +52,7 @@ impl Scenario {
     pub fn from_value(value: &Value) -> Result<Self, ScenarioError> {
         let Value::Object(fields) = value else {
             let keys = SCENARIO_KEYS.join(", ");
-            return Err(scenario_error(format!(
-                "a mapping with the keys {keys} was expected"
-            )));
+            return Err(scenario_error(format!("a mapping with the keys {keys} was expected")));
         };
         check_known_keys(fields, &SCENARIO_KEYS).map_err(scenario_error)?;
         let name = match fields.get("name") {
@@ -79,10 +71,7 @@ impl Scenario {
             }),
         };
         let repeat = whole("repeat")?.unwrap_or(1);
-        let by = match fields
-            .get("by")
-            .map(|by| text_value(by).unwrap_or_default())
-        {
+        let by = match fields.get("by").map(|by| text_value(by).unwrap_or_default()) {
             None => FaultRandomKey::Ordinal,
             Some(by) => match by.as_str() {
                 "ordinal" => FaultRandomKey::Ordinal,
@@ -121,10 +110,7 @@ impl Scenario {
 
 fn check_known_keys(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
     match fields.keys().find(|key| !keys.contains(&key.as_str())) {
-        Some(key) => Err(format!(
-            "unknown key {key:?}; allowed are {}",
-            keys.join(", ")
-        )),
+        Some(key) => Err(format!("unknown key {key:?}; allowed are {}", keys.join(", "))),
         None => Ok(()),
     }
 }
@@ -154,9 +140,7 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let length = match (given("for"), given("requests")) {
         (Some(_), Some(_)) => {
-            return Err(fail(
-                "'for' and 'requests' cannot be used together".to_owned(),
-            ));
+            return Err(fail("'for' and 'requests' cannot be used together".to_owned()));
         }
         (Some(time), None) => {
             PhaseLength::Time(read_duration("for", time, MIN_PHASE_LENGTH).map_err(fail)?)
@@ -180,9 +164,9 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
                     Value::Object(fields) => {
                         check_known_keys(fields, &REPLICA_KEYS).and_then(|()| read_override(fields))
                     }
-                    other => Err(format!(
-                        "a mapping with the keys set, do was expected, not {other}"
-                    )),
+                    other => {
+                        Err(format!("a mapping with the keys set, do was expected, not {other}"))
+                    }
                 };
                 let read = read.map_err(|why| format!("replicas: {who:?}: {why}"))?;
                 Ok((who.clone(), read))
@@ -194,13 +178,7 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
             return Err(fail(format!("{why}, not {other}")));
         }
     };
-    Ok(ScenarioPhase {
-        length,
-        set,
-        actions,
-        replicas,
-        name,
-    })
+    Ok(ScenarioPhase { length, set, actions, replicas, name })
 }
 
 fn read_override(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
@@ -215,10 +193,7 @@ fn read_override(fields: &Map<String, Value>) -> Result<ReplicaOverride, String>
         Some(Value::Array(actions)) => actions.iter().map(read_action).collect(),
         Some(one) => read_action(one).map(|action| vec![action]),
     };
-    Ok(ReplicaOverride {
-        set,
-        actions: actions?,
-    })
+    Ok(ReplicaOverride { set, actions: actions? })
 }
 
 fn read_action(value: &Value) -> Result<PhaseAction, String> {
@@ -244,17 +219,11 @@ fn read_action(value: &Value) -> Result<PhaseAction, String> {
                 .map_err(|why| format!("load-lora: {why}"))?;
             let name = adapter.get("name").and_then(text_value).ok_or_else(wrong)?;
             let path = adapter.get("path").and_then(text_value);
-            PhaseAction::LoadLora {
-                path: path.unwrap_or_else(|| name.clone()),
-                name,
-            }
+            PhaseAction::LoadLora { path: path.unwrap_or_else(|| name.clone()), name }
         }
         ("load-lora", Some(name)) => {
             let name = text_value(name).ok_or_else(wrong)?;
-            PhaseAction::LoadLora {
-                path: name.clone(),
-                name,
-            }
+            PhaseAction::LoadLora { path: name.clone(), name }
         }
         _ => return Err(wrong()),
     })
@@ -266,10 +235,7 @@ fn read_duration(key: &str, value: &Value, least: Duration) -> Result<Duration, 
     let time = duration::parse_duration(&typed)
         .map_err(|why| format!("'{key}': {value} is not a duration such as 30s: {why}"))?;
     if time < least {
-        return Err(format!(
-            "'{key}' must be at least {}",
-            duration::format_go_duration(least)
-        ));
+        return Err(format!("'{key}' must be at least {}", duration::format_go_duration(least)));
     }
     Ok(time)
 }

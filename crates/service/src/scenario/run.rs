@@ -33,14 +33,7 @@ pub struct ScenarioArrival {
 impl ScenarioPosition {
     /// Creates the position at the start of the scenario's first phase.
     pub fn new(scenario: Arc<Scenario>, now: SimTime) -> Self {
-        Self {
-            scenario,
-            round: 0,
-            phase: 0,
-            since: now,
-            requests: 0,
-            over: false,
-        }
+        Self { scenario, round: 0, phase: 0, since: now, requests: 0, over: false }
     }
 
     /// Returns the fault scenario of the position.
@@ -95,9 +88,9 @@ impl ScenarioPosition {
         let ordinal = self.requests;
         self.requests += 1;
         let known = match (self.scenario.by, id) {
-            (FaultRandomKey::RequestId, Some(id)) => id
-                .bytes()
-                .fold(0x1d, |key, byte| mix_u64_pair(key, u64::from(byte))),
+            (FaultRandomKey::RequestId, Some(id)) => {
+                id.bytes().fold(0x1d, |key, byte| mix_u64_pair(key, u64::from(byte)))
+            }
             _ => ordinal,
         };
         let place = u64::from(round) << 32 | phase as u64;
@@ -133,10 +126,7 @@ impl ScenarioRun {
     /// Starts a fault scenario and calls `on_change` for its first phase.
     pub fn start_scenario(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
         on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
-        Self {
-            position: Mutex::new(ScenarioPosition::new(scenario, now)),
-            on_change,
-        }
+        Self { position: Mutex::new(ScenarioPosition::new(scenario, now)), on_change }
     }
 
     /// Enters every phase that has begun by `now`, and returns the time of the next call.
@@ -175,11 +165,7 @@ impl ScenarioRun {
     pub fn repeat_phase_callback(&self) {
         let position = self.position.lock();
         if position.round_and_phase().is_some() {
-            (self.on_change)(
-                position.scenario(),
-                position.round_and_phase(),
-                PhaseChange::Again,
-            );
+            (self.on_change)(position.scenario(), position.round_and_phase(), PhaseChange::Again);
         }
     }
 
@@ -193,11 +179,7 @@ impl ScenarioRun {
 
     fn catch_up(&self, position: &mut ScenarioPosition, now: SimTime) {
         while position.advance_phase(now) {
-            (self.on_change)(
-                position.scenario(),
-                position.round_and_phase(),
-                PhaseChange::Begin,
-            );
+            (self.on_change)(position.scenario(), position.round_and_phase(), PhaseChange::Begin);
         }
     }
 }
@@ -232,10 +214,7 @@ phases:
         let run = ScenarioRun::start_scenario(scenario, at(0), on_change);
         let arrival =
             |ms| run.count_arrival(at(ms), None, |_, arrival| (arrival.phase, arrival.ordinal));
-        assert_eq!(
-            [arrival(1), arrival(2), arrival(3)],
-            [0, 1, 2].map(|n| Some((0, n)))
-        );
+        assert_eq!([arrival(1), arrival(2), arrival(3)], [0, 1, 2].map(|n| Some((0, n))));
         // A late call: the third phase began when the second was due to end.
         assert_eq!(run.enter_due_phases(at(4)), Some(at(10_003)));
         assert_eq!(arrival(5), Some((1, 0)));
@@ -260,14 +239,9 @@ phases:
             let mut position = ScenarioPosition::new(scenario, at(0));
             ids.map(|id| position.count_arrival(Some(id)).unwrap().key)
         };
-        assert_eq!(
-            keys("ordinal", ["a", "b", "c"]),
-            keys("ordinal", ["c", "b", "a"])
-        );
-        let (mut there, mut back) = (
-            keys("request-id", ["a", "b", "c"]),
-            keys("request-id", ["c", "b", "a"]),
-        );
+        assert_eq!(keys("ordinal", ["a", "b", "c"]), keys("ordinal", ["c", "b", "a"]));
+        let (mut there, mut back) =
+            (keys("request-id", ["a", "b", "c"]), keys("request-id", ["c", "b", "a"]));
         assert_ne!(there, back);
         there.sort_unstable();
         back.sort_unstable();
@@ -286,10 +260,7 @@ phases:
 ";
         let scenario = Scenario::from_yaml(text).unwrap();
         let played = |number, pod: &str| {
-            let id = ReplicaId {
-                number,
-                pod: Some(pod.to_owned()),
-            };
+            let id = ReplicaId { number, pod: Some(pod.to_owned()) };
             let phase = scenario.clone().for_replica(&id).phases.remove(0);
             assert!(phase.replicas.is_empty());
             (phase.set["latency-factor"].clone(), phase.actions.len())
@@ -306,41 +277,20 @@ phases:
     fn errors_name_their_phase() {
         let cases = [
             ("[]", "a mapping with the keys"),
-            (
-                "{phases: []}",
-                "'phases' must be a list of 1 to 1000 phases",
-            ),
+            ("{phases: []}", "'phases' must be a list of 1 to 1000 phases"),
             ("{phases: [{}], speed: 1}", "unknown key \"speed\""),
             ("{phases: [{name: a}, {name: a}]}", "a unique name"),
-            (
-                "{phases: [{name: a, for: 1s, requests: 2}]}",
-                "phases[0] \"a\": 'for' and",
-            ),
-            (
-                "{phases: [{for: x}]}",
-                "phases[0] \"phase-1\": 'for': \"x\" is not a duration",
-            ),
+            ("{phases: [{name: a, for: 1s, requests: 2}]}", "phases[0] \"a\": 'for' and"),
+            ("{phases: [{for: x}]}", "phases[0] \"phase-1\": 'for': \"x\" is not a duration"),
             ("{phases: [{for: 0}]}", "'for' must be at least 1ms"),
-            (
-                "{phases: [{requests: 0}]}",
-                "'requests' must be a whole number of at least 1",
-            ),
+            ("{phases: [{requests: 0}]}", "'requests' must be a whole number of at least 1"),
             (
                 "{phases: [{do: dance}]}",
                 "'do' has the unknown action \"dance\"; allowed are reset-prefix-cache",
             ),
-            (
-                "{phases: [{replicas: {1: {for: 1s}}}]}",
-                "replicas: \"1\": unknown key \"for\"",
-            ),
-            (
-                "{phases: [{replicas: [1]}]}",
-                "'replicas' must map numbers or",
-            ),
-            (
-                "{phases: [{}], by: luck}",
-                "'by' must be ordinal or request-id",
-            ),
+            ("{phases: [{replicas: {1: {for: 1s}}}]}", "replicas: \"1\": unknown key \"for\""),
+            ("{phases: [{replicas: [1]}]}", "'replicas' must map numbers or"),
+            ("{phases: [{}], by: luck}", "'by' must be ordinal or request-id"),
         ];
         for (text, why) in cases {
             let error = Scenario::from_yaml(text).unwrap_err().to_string();

@@ -221,10 +221,7 @@ impl ScriptedFailure {
             }
         };
         let retry_after_seconds = self.retry_after_seconds;
-        let fault = Fault {
-            retry_after_seconds,
-            ..fault
-        };
+        let fault = Fault { retry_after_seconds, ..fault };
         (fault, name)
     }
 }
@@ -288,10 +285,7 @@ mod tests {
         let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
         let chosen = rules.reserve_reply("", "").unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
-        assert_eq!(
-            chosen.reply().token_release_times(3).as_deref(),
-            Some(&times[..])
-        );
+        assert_eq!(chosen.reply().token_release_times(3).as_deref(), Some(&times[..]));
     }
 
     #[test]
@@ -301,42 +295,15 @@ mod tests {
             ("- {}", "replies[0]: one of say, call and fail is required"),
             ("- {say: a, tell: b}", "replies[0]: unknown key \"tell\""),
             ("- {say: 1}", "replies[0]: 'say' must be a string, not 1"),
-            (
-                "- {say: a}\n- {say: a, when: {matches: '('}}",
-                "replies[1]: 'when': 'matches'",
-            ),
-            (
-                "- {say: a, when: {text: b}}",
-                "replies[0]: 'when': unknown key \"text\"",
-            ),
-            (
-                "- {call: {arguments: {}}}",
-                "replies[0]: 'call' needs a 'name'",
-            ),
-            (
-                "- {say: a, times: 0}",
-                "replies[0]: 'times' must be a whole number of at least 1",
-            ),
-            (
-                "- {say: a, pace: {first_token: x}}",
-                "replies[0]: 'pace': 'first_token'",
-            ),
-            (
-                "- {fail: {pace: {}, call: {name: a}}}",
-                "'fail': unknown key \"pace\"",
-            ),
-            (
-                "- {fail: {error: oops}}",
-                "replies[0]: 'error' must be rate_limit",
-            ),
-            (
-                "- {fail: {error: 200}}",
-                "or a status from 400 to 599, not 200",
-            ),
-            (
-                "- {fail: {error: 500}, pace: {}}",
-                "replies[0]: 'pace' needs say or call",
-            ),
+            ("- {say: a}\n- {say: a, when: {matches: '('}}", "replies[1]: 'when': 'matches'"),
+            ("- {say: a, when: {text: b}}", "replies[0]: 'when': unknown key \"text\""),
+            ("- {call: {arguments: {}}}", "replies[0]: 'call' needs a 'name'"),
+            ("- {say: a, times: 0}", "replies[0]: 'times' must be a whole number of at least 1"),
+            ("- {say: a, pace: {first_token: x}}", "replies[0]: 'pace': 'first_token'"),
+            ("- {fail: {pace: {}, call: {name: a}}}", "'fail': unknown key \"pace\""),
+            ("- {fail: {error: oops}}", "replies[0]: 'error' must be rate_limit"),
+            ("- {fail: {error: 200}}", "or a status from 400 to 599, not 200"),
+            ("- {fail: {error: 500}, pace: {}}", "replies[0]: 'pace' needs say or call"),
         ] {
             let error = ReplyRules::from_yaml(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");

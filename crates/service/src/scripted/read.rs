@@ -35,10 +35,9 @@ impl ReplyRules {
             Value::Object(fields) if fields.len() == 1 => fields.get("replies"),
             list => Some(list),
         };
-        let Some(Value::Array(rules)) = list.filter(|list| {
-            list.as_array()
-                .is_some_and(|rules| rules.len() <= MAX_RULES)
-        }) else {
+        let Some(Value::Array(rules)) =
+            list.filter(|list| list.as_array().is_some_and(|rules| rules.len() <= MAX_RULES))
+        else {
             let words = format!("replies: a list of rules was expected, {MAX_RULES} at most");
             return Err(ScriptedReplyError(words));
         };
@@ -83,12 +82,7 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
         }
     }
     let reply = speaks.then(|| {
-        Arc::new(ScriptedReply {
-            reasoning,
-            text: text.unwrap_or_default(),
-            calls,
-            pace,
-        })
+        Arc::new(ScriptedReply { reasoning, text: text.unwrap_or_default(), calls, pace })
     });
     Ok(ReplyRule {
         condition,
@@ -129,10 +123,7 @@ fn read_tool_call(value: &Value) -> Result<ToolCall, String> {
         Some(Value::String(text)) => text.clone(),
         Some(value) => vllm_sim_python::json::dumps(value),
     };
-    Ok(ToolCall {
-        name: name.ok_or("'call' needs a 'name'")?,
-        arguments,
-    })
+    Ok(ToolCall { name: name.ok_or("'call' needs a 'name'")?, arguments })
 }
 
 fn read_pacing(value: &Value) -> Result<TokenPacing, String> {
@@ -148,19 +139,14 @@ fn read_pacing(value: &Value) -> Result<TokenPacing, String> {
                 .map_err(|why| format!("'{key}': {value} is not a duration such as 20ms: {why}"))
         }
     };
-    Ok(TokenPacing {
-        first_token: time("first_token")?,
-        between_tokens: time("between_tokens")?,
-    })
+    Ok(TokenPacing { first_token: time("first_token")?, between_tokens: time("between_tokens")? })
 }
 
 fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
     let keys = "times, error, retry_after";
     let fields = expect_mapping(value, keys).map_err(|why| format!("'fail': {why}"))?;
     let given_error = non_null_field(fields, "error");
-    let named = given_error
-        .and_then(Value::as_str)
-        .and_then(InjectedFailure::from_name);
+    let named = given_error.and_then(Value::as_str).and_then(InjectedFailure::from_name);
     let status = given_error.and_then(Value::as_u64);
     let error = match (named, status) {
         (Some(failure), _) => ScriptedError::Failure(failure),
@@ -184,14 +170,9 @@ fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
 
 fn expect_mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
     let Value::Object(fields) = value else {
-        return Err(format!(
-            "a mapping with the keys {keys} was expected, not {value}"
-        ));
+        return Err(format!("a mapping with the keys {keys} was expected, not {value}"));
     };
-    match fields
-        .keys()
-        .find(|key| keys.split(", ").all(|known| known != **key))
-    {
+    match fields.keys().find(|key| keys.split(", ").all(|known| known != **key)) {
         Some(key) => Err(format!("unknown key {key:?}; allowed are {keys}")),
         None => Ok(fields),
     }
@@ -219,8 +200,6 @@ fn whole_number_field(
     };
     match value.as_u64().filter(|number| *number >= least) {
         Some(number) => Ok(Some(number)),
-        None => Err(format!(
-            "'{key}' must be a whole number of at least {least}, not {value}"
-        )),
+        None => Err(format!("'{key}' must be a whole number of at least {least}, not {value}")),
     }
 }

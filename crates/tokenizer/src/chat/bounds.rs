@@ -60,10 +60,7 @@ pub(super) fn check_template_limits(source: &str) -> Result<(), TemplateError> {
     };
     let depth = tags.iter().map(max_nested_operators).max().unwrap_or(0);
     if depth > MAX_NESTED_OPERATORS {
-        return refuse(
-            &format!("{depth} operators in one expression"),
-            MAX_NESTED_OPERATORS,
-        );
+        return refuse(&format!("{depth} operators in one expression"), MAX_NESTED_OPERATORS);
     }
     let first = |tag: &JinjaTag<'_>| tag.tokens.first().map_or("", |token| token.text).to_owned();
     let mut words = tags.iter().filter(|tag| tag.is_statement()).map(first);
@@ -73,10 +70,7 @@ pub(super) fn check_template_limits(source: &str) -> Result<(), TemplateError> {
     }
     let branches = max_nested_branches(&tags);
     if branches > MAX_TEMPLATE_BRANCHES {
-        return refuse(
-            &format!("{branches} branches of one `if`"),
-            MAX_TEMPLATE_BRANCHES,
-        );
+        return refuse(&format!("{branches} branches of one `if`"), MAX_TEMPLATE_BRANCHES);
     }
     Ok(())
 }
@@ -192,10 +186,7 @@ fn spend_recursively(value: &Value, level: usize) -> Result<(), Error> {
 }
 
 fn is_container_value(value: &Value) -> bool {
-    matches!(
-        value.kind(),
-        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
-    )
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
 }
 
 pub(super) fn spend_element() -> Result<(), Error> {
@@ -227,12 +218,7 @@ pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(
     match method {
         "split" | "rsplit" | "splitlines" => spend_work(length.saturating_mul(ELEMENT_WORK_BYTES)),
         "join" => {
-            for item in args
-                .first()
-                .and_then(|items| items.try_iter().ok())
-                .into_iter()
-                .flatten()
-            {
+            for item in args.first().and_then(|items| items.try_iter().ok()).into_iter().flatten() {
                 spend_work(length)?;
                 spend_on_nested(&item)?;
             }
@@ -271,10 +257,7 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
         spec[..end.unwrap_or(spec.len())].split(|c: char| !c.is_ascii_digit())
     });
     // A width may also be an argument.
-    let given = args
-        .iter()
-        .filter(|_| text.contains(['*', ':']))
-        .filter_map(Value::as_usize);
+    let given = args.iter().filter(|_| text.contains(['*', ':'])).filter_map(Value::as_usize);
     let widest = widths
         .filter(|digits| !digits.is_empty())
         .map(|digits| digits.parse().unwrap_or(usize::MAX))
@@ -293,11 +276,7 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
     }
     let fields = specs().count() as u64;
     let each = largest.saturating_mul(3).saturating_add(widest as u64);
-    spend_work(
-        fields
-            .saturating_mul(each)
-            .saturating_add(text.len() as u64),
-    )
+    spend_work(fields.saturating_mul(each).saturating_add(text.len() as u64))
 }
 
 pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
@@ -305,9 +284,7 @@ pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
     env.add_filter(COUNT_PART_FILTER, |value: Value| {
         spend_work(value_size_bytes(&value)).map(|()| value)
     });
-    env.add_filter(COUNT_STORED_FILTER, |value: Value| {
-        spend_on_nested(&value).map(|()| value)
-    });
+    env.add_filter(COUNT_STORED_FILTER, |value: Value| spend_on_nested(&value).map(|()| value));
     env.add_filter(COUNT_LOOP_FILTER, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
         // `len` counts the characters of a text.
@@ -382,9 +359,7 @@ fn replace_by_counting_filter<F, Rv, Args>(
             let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
             let counts = counts.fold(0u64, u64::saturating_add);
             // Applying a filter costs at least as much as reading some text.
-            let work = value_size_bytes(value)
-                .saturating_mul(factor)
-                .max(ELEMENT_WORK_BYTES);
+            let work = value_size_bytes(value).saturating_mul(factor).max(ELEMENT_WORK_BYTES);
             spend_work(work.saturating_add(counts.saturating_mul(ELEMENT_WORK_BYTES)))?;
         }
         state.apply_filter(&hidden, &args)
@@ -430,16 +405,10 @@ mod tests {
             assert_rejected(&source, "too large");
         }
         assert_rejected(&format!("{{{{ a{}", deep(".a", 100_000)), "not well formed");
-        assert_rejected(
-            &format!("{{{{ {}{} }}}}", deep("[", 200), deep("]", 200)),
-            "recursion",
-        );
+        assert_rejected(&format!("{{{{ {}{} }}}}", deep("[", 200), deep("]", 200)), "recursion");
         assert_rejected(&deep("{% if a %}", 10_000), "recursion");
         assert_rejected("{% include 'chat_template' %}", "no loader");
-        assert_rejected(
-            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-            "recursion",
-        );
+        assert_rejected("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion");
     }
 
     #[test]
@@ -499,10 +468,7 @@ mod tests {
             ("{{ '%5d|%s'|format(1, 'a') }}", "    1|a"),
             ("{{ '{:>3}'.format('x') }}", "  x"),
             ("{{ 2 * 3 + 1 }}{{ 'a' * 3 + 'b' }}{{ -2 * 3 }}", "7aaab-6"),
-            (
-                "{{ (1 + 2) ~ 3 }}{{ [1] + [2] }}{{ 'x'|upper }}",
-                "33[1, 2]X",
-            ),
+            ("{{ (1 + 2) ~ 3 }}{{ [1] + [2] }}{{ 'x'|upper }}", "33[1, 2]X"),
         ] {
             assert_eq!(render_template(source).as_deref(), Ok(text), "{source}");
         }

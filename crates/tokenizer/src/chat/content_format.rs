@@ -23,11 +23,7 @@ impl ContentFormat {
     pub(super) fn detect(template: &str) -> Self {
         let found =
             lex_tags(template).and_then(|tags| TemplateStatements::parse(&tags).iterates_content());
-        if found == Some(true) {
-            Self::Openai
-        } else {
-            Self::String
-        }
+        if found == Some(true) { Self::Openai } else { Self::String }
     }
 }
 
@@ -85,14 +81,7 @@ impl<'t> AttributePath<'t> {
             let end = closing_bracket(tokens)?;
             (Self::parse(&tokens[1..end])?, &tokens[end + 1..])
         } else if first.kind == JinjaTokenKind::Name && first.text != "not" {
-            (
-                Self {
-                    path: vec![PathSegment::Attribute(first.text)],
-                    whole: true,
-                    bare: true,
-                },
-                rest,
-            )
+            (Self { path: vec![PathSegment::Attribute(first.text)], whole: true, bare: true }, rest)
         } else {
             return None;
         };
@@ -107,9 +96,7 @@ impl<'t> AttributePath<'t> {
                     let end = closing_bracket(rest)?;
                     match &rest[1..end] {
                         [key] if key.kind == JinjaTokenKind::Str && access.whole => {
-                            access
-                                .path
-                                .push(PathSegment::Key(key.text.trim_matches(['"', '\''])));
+                            access.path.push(PathSegment::Key(key.text.trim_matches(['"', '\''])));
                         }
                         inner if has_top_level_colon(inner) => access.whole = false,
                         _ => return None,
@@ -145,11 +132,9 @@ impl<'t> AttributePath<'t> {
             path = before;
         }
         let mut names = name.split('.');
-        path.iter().all(|step| {
-            names
-                .next()
-                .is_some_and(|name| *step == PathSegment::Attribute(name))
-        }) && names.next().is_none()
+        path.iter()
+            .all(|step| names.next().is_some_and(|name| *step == PathSegment::Attribute(name)))
+            && names.next().is_none()
     }
 }
 
@@ -168,15 +153,10 @@ impl<'t> TemplateStatements<'t> {
                         let parameters = parse_call_arguments(rest)
                             .iter()
                             .filter_map(|argument| {
-                                argument
-                                    .name
-                                    .or_else(|| Some(argument.value.as_ref()?.path_name()))
+                                argument.name.or_else(|| Some(argument.value.as_ref()?.path_name()))
                             })
                             .collect();
-                        template.macros.push(MacroDefinition {
-                            name: name.text,
-                            parameters,
-                        });
+                        template.macros.push(MacroDefinition { name: name.text, parameters });
                         // A macro definition is not a call.
                         tokens = &[];
                     }
@@ -235,23 +215,15 @@ impl<'t> TemplateStatements<'t> {
             _ => None,
         };
         let iter = AttributePath::parse(&iter[..end]);
-        self.loops.push(ForLoop {
-            item,
-            iter,
-            within: within.to_vec(),
-        });
+        self.loops.push(ForLoop { item, iter, within: within.to_vec() });
     }
 
     fn add_calls(&mut self, tokens: &'t [JinjaToken<'t>]) {
         for (index, pair) in tokens.windows(2).enumerate() {
             let [name, open] = pair else { continue };
-            let method = index > 0
-                && [".", "|"]
-                    .iter()
-                    .any(|op| tokens[index - 1].is_operator(op));
+            let method = index > 0 && [".", "|"].iter().any(|op| tokens[index - 1].is_operator(op));
             if name.kind == JinjaTokenKind::Name && open.is_operator("(") && !method {
-                self.calls
-                    .push((name.text, parse_call_arguments(&tokens[index + 1..])));
+                self.calls.push((name.text, parse_call_arguments(&tokens[index + 1..])));
             }
         }
     }
@@ -265,9 +237,7 @@ impl<'t> TemplateStatements<'t> {
             let mut found = Vec::new();
             for assignment in &self.assignments {
                 let held = |access: &Option<AttributePath<'_>>| {
-                    access
-                        .as_ref()
-                        .is_some_and(|access| access.is_path(&holder, None))
+                    access.as_ref().is_some_and(|access| access.is_path(&holder, None))
                 };
                 if held(&assignment.value) {
                     found.push(assignment.target.clone());
@@ -305,17 +275,11 @@ impl<'t> TemplateStatements<'t> {
             let access = access.as_ref();
             access.is_some_and(|a| messages.iter().any(|name| a.is_path(name, Some("content"))))
         };
-        let bound: Vec<Vec<&str>> = self
-            .macros
-            .iter()
-            .map(|m| self.parameters_bound_to_content(m, &content))
-            .collect();
+        let bound: Vec<Vec<&str>> =
+            self.macros.iter().map(|m| self.parameters_bound_to_content(m, &content)).collect();
         for each in &self.loops {
-            let name = each
-                .iter
-                .as_ref()
-                .filter(|access| access.bare)
-                .map(AttributePath::path_name);
+            let name =
+                each.iter.as_ref().filter(|access| access.bare).map(AttributePath::path_name);
             let by_macro = |name| each.within.iter().any(|&m| bound[m].contains(&name));
             if content(&each.iter)
                 || name.is_some_and(by_macro)
@@ -386,14 +350,10 @@ fn bracket_depth_after(depth: usize, token: &JinjaToken<'_>) -> usize {
 fn parse_call_argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
     Some(match tokens {
         [] => return None,
-        [name, equals, value @ ..] if equals.is_operator("=") => CallArgument {
-            name: Some(name.text),
-            value: AttributePath::parse(value),
-        },
-        value => CallArgument {
-            name: None,
-            value: AttributePath::parse(value),
-        },
+        [name, equals, value @ ..] if equals.is_operator("=") => {
+            CallArgument { name: Some(name.text), value: AttributePath::parse(value) }
+        }
+        value => CallArgument { name: None, value: AttributePath::parse(value) },
     })
 }
 

@@ -30,7 +30,5 @@ impl TemplateError {
 }
 
 fn field_suffix(value: Option<&str>) -> String {
-    value
-        .map(|value| format!(", value={value}"))
-        .unwrap_or_default()
+    value.map(|value| format!(", value={value}")).unwrap_or_default()
 }

@@ -44,23 +44,14 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
     env.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
         let text = text_of(value)?;
         bounds::spend_work(4 * text.len() as u64)?;
-        let words = text
-            .split(|c: char| c != '_' && !c.is_alphanumeric())
-            .filter(|w| !w.is_empty());
+        let words =
+            text.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|w| !w.is_empty());
         Ok(words.count())
     });
-    env.add_filter(
-        "center",
-        |state: &State<'_, '_>, value: &Value, width: Option<Value>| {
-            let width = width.unwrap_or(Value::from(80));
-            methods::call_python_method(
-                state,
-                &Value::from(python_str_of(value)),
-                "center",
-                &[width],
-            )
-        },
-    );
+    env.add_filter("center", |state: &State<'_, '_>, value: &Value, width: Option<Value>| {
+        let width = width.unwrap_or(Value::from(80));
+        methods::call_python_method(state, &Value::from(python_str_of(value)), "center", &[width])
+    });
     env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
     env.add_filter("striptags", |value: &Value| -> Result<String, Error> {
         let text = text_of(value)?;
@@ -89,18 +80,13 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
     });
     env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
 
-    env.add_function("cycler", |items: Rest<Value>| {
-        minijinja_contrib::globals::cycler(items.0)
-    });
+    env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
     env.add_function("joiner", minijinja_contrib::globals::joiner);
-    env.add_function(
-        "raise_exception",
-        |message: &Value| -> Result<Value, Error> {
-            let message = python_str_of(message);
-            Err(Error::new(ErrorKind::InvalidOperation, message.clone())
-                .with_source(RaisedException(message)))
-        },
-    );
+    env.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
+        let message = python_str_of(message);
+        Err(Error::new(ErrorKind::InvalidOperation, message.clone())
+            .with_source(RaisedException(message)))
+    });
     env.add_function("strftime_now", move |format: &str| {
         bounds::spend_work(16 * format.len() as u64).map(|()| strftime(clock(), format))
     });
@@ -123,13 +109,9 @@ fn trim_filter(value: &Value, chars: Option<&str>) -> Result<String, Error> {
 
 fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = FilterArgs::new(&args)?;
-    let separator = args
-        .get(0, "d")?
-        .map(|separator| python_str_of(&separator))
-        .unwrap_or_default();
-    let attribute = args
-        .get(1, "attribute")?
-        .map(|attribute| python_str_of(&attribute));
+    let separator =
+        args.get(0, "d")?.map(|separator| python_str_of(&separator)).unwrap_or_default();
+    let attribute = args.get(1, "attribute")?.map(|attribute| python_str_of(&attribute));
     args.reject_unknown_args()?;
     let mut parts = Vec::new();
     if !value.is_undefined() {
@@ -148,11 +130,10 @@ fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
 
 /// Returns the member of a template value at a dotted path of attributes or indices.
 fn attribute_at_path(value: &Value, path: &str) -> Result<Value, Error> {
-    path.split('.')
-        .try_fold(value.clone(), |value, step| match step.parse::<usize>() {
-            Ok(index) => value.get_item(&Value::from(index)),
-            Err(_) => value.get_attr(step),
-        })
+    path.split('.').try_fold(value.clone(), |value, step| match step.parse::<usize>() {
+        Ok(index) => value.get_item(&Value::from(index)),
+        Err(_) => value.get_attr(step),
+    })
 }
 
 fn length_filter(value: &Value) -> Result<usize, Error> {
@@ -165,10 +146,7 @@ fn length_filter(value: &Value) -> Result<usize, Error> {
             bounds::spend_on_nested(value)?;
             Ok(value.try_iter()?.count())
         }
-        None => Err(invalid_operation(format!(
-            "object of type '{}' has no len()",
-            value.kind()
-        ))),
+        None => Err(invalid_operation(format!("object of type '{}' has no len()", value.kind()))),
     }
 }
 
@@ -179,9 +157,7 @@ fn items_filter(value: &Value) -> Result<Value, Error> {
     }
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     match object.and_then(|object| object.try_iter_pairs()) {
-        Some(pairs) => Ok(python_list(
-            pairs.map(|(key, value)| python_pair(key, value)).collect(),
-        )),
+        Some(pairs) => Ok(python_list(pairs.map(|(key, value)| python_pair(key, value)).collect())),
         None => Err(invalid_operation("Can only get item pairs from a mapping.")),
     }
 }
@@ -190,13 +166,9 @@ fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = FilterArgs::new(&args)?;
     let missing = || invalid_operation("replace needs an old and a new text");
     let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
-    let (old, new) = (
-        python_str_of(&old.ok_or_else(missing)?),
-        python_str_of(&new.ok_or_else(missing)?),
-    );
-    let count = args
-        .int_arg(2, "count")?
-        .and_then(|count| usize::try_from(count).ok());
+    let (old, new) =
+        (python_str_of(&old.ok_or_else(missing)?), python_str_of(&new.ok_or_else(missing)?));
+    let count = args.int_arg(2, "count")?.and_then(|count| usize::try_from(count).ok());
     args.reject_unknown_args()?;
     let text = text_of(value)?;
     bounds::spend_replacing(&text, &old, &new)?;
@@ -212,9 +184,7 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
     let length = size(args.int_arg(0, "length")?, 255);
     let kill_words = args.flag_arg(1, "killwords")?;
-    let end = args
-        .get(2, "end")?
-        .map_or("...".to_owned(), |end| python_str_of(&end));
+    let end = args.get(2, "end")?.map_or("...".to_owned(), |end| python_str_of(&end));
     let leeway = size(args.int_arg(3, "leeway")?, 5);
     args.reject_unknown_args()?;
     let text = text_of(value)?;
@@ -222,10 +192,7 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
-    let kept: String = text
-        .chars()
-        .take(length.saturating_sub(end.chars().count()))
-        .collect();
+    let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
     let kept = match kept.rsplit_once(' ') {
         Some((words, _)) if !kill_words => words,
         _ => &kept,
@@ -236,9 +203,7 @@ fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
 fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let args = FilterArgs::new(&args)?;
     let case_sensitive = args.flag_arg(0, "case_sensitive")?;
-    let by_value = args
-        .get(1, "by")?
-        .is_some_and(|by| by.as_str() == Some("value"));
+    let by_value = args.get(1, "by")?.is_some_and(|by| by.as_str() == Some("value"));
     let reverse = args.flag_arg(2, "reverse")?;
     args.reject_unknown_args()?;
     bounds::spend_on_nested(value)?;
@@ -257,12 +222,7 @@ fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     if reverse {
         pairs.reverse();
     }
-    Ok(python_list(
-        pairs
-            .into_iter()
-            .map(|(key, value)| python_pair(key, value))
-            .collect(),
-    ))
+    Ok(python_list(pairs.into_iter().map(|(key, value)| python_pair(key, value)).collect()))
 }
 
 fn first_filter(value: &Value) -> Result<Value, Error> {
@@ -280,10 +240,7 @@ fn last_filter(value: &Value) -> Result<Value, Error> {
         return Ok(Value::UNDEFINED);
     }
     match value.as_str() {
-        Some(text) => Ok(text
-            .chars()
-            .next_back()
-            .map_or(Value::UNDEFINED, Value::from)),
+        Some(text) => Ok(text.chars().next_back().map_or(Value::UNDEFINED, Value::from)),
         None if value.len().is_some_and(|length| length > 0) => {
             value.get_item_by_index(value.len().unwrap_or(1) - 1)
         }
@@ -300,17 +257,12 @@ fn parse_python_number(value: &Value) -> Option<f64> {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "as Python's int(), within i64"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "as Python's int(), within i64")]
 fn int_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     bounds::spend_on_value(value)?;
     let args = FilterArgs::new(&args)?;
     let default = args.get(0, "default")?.unwrap_or(Value::from(0));
-    let base = args
-        .int_arg(1, "base")?
-        .and_then(|base| u32::try_from(base).ok());
+    let base = args.int_arg(1, "base")?.and_then(|base| u32::try_from(base).ok());
     args.reject_unknown_args()?;
     if value.is_integer() {
         return Ok(value.clone());
@@ -344,15 +296,11 @@ fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let args = FilterArgs::new(&args)?;
     let precision = args.int_arg(0, "precision")?.unwrap_or(0).clamp(-300, 300);
     let precision = i32::try_from(precision).unwrap_or(0);
-    let method = args
-        .get(1, "method")?
-        .map_or("common".to_owned(), |method| python_str_of(&method));
+    let method =
+        args.get(1, "method")?.map_or("common".to_owned(), |method| python_str_of(&method));
     args.reject_unknown_args()?;
     let Some(number) = parse_python_number(value).filter(|_| value.as_str().is_none()) else {
-        return Err(invalid_operation(format!(
-            "cannot round a {}",
-            value.kind()
-        )));
+        return Err(invalid_operation(format!("cannot round a {}", value.kind())));
     };
     let scale = 10f64.powi(precision);
     Ok(match method.as_str() {
@@ -377,11 +325,7 @@ fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     args.reject_unknown_args()?;
     let margin = match width.as_str() {
         Some(text) => text.to_owned(),
-        None => " ".repeat(
-            usize::try_from(i64::try_from(width)?)
-                .unwrap_or(0)
-                .min(1 << 16),
-        ),
+        None => " ".repeat(usize::try_from(i64::try_from(width)?).unwrap_or(0).min(1 << 16)),
     };
     let text = text_of(value)? + "\n";
     bounds::spend_work((python_splitlines(&text).count() * margin.len()) as u64)?;

@@ -73,11 +73,8 @@ fn write_content(out: &mut String, message: &Map<String, Json>) {
 }
 
 fn write_tool_calls(out: &mut String, calls: Option<&Json>) {
-    for function in calls
-        .and_then(Json::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|call| call.get("function"))
+    for function in
+        calls.and_then(Json::as_array).into_iter().flatten().filter_map(|call| call.get("function"))
     {
         if let Some(name) = function.get("name").and_then(Json::as_str) {
             out.push('[');
@@ -102,10 +99,7 @@ fn content_part_text(part: &Json) -> Option<String> {
         }
         Some("image_url" | "input_image") => {
             let url = part.get("image_url")?;
-            Some(format!(
-                "image: {}",
-                url.as_str().or_else(|| url.get("url")?.as_str())?
-            ))
+            Some(format!("image: {}", url.as_str().or_else(|| url.get("url")?.as_str())?))
         }
         Some(_) => None,
     }

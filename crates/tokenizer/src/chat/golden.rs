@@ -10,10 +10,7 @@ use time::macros::datetime;
 use super::template::CompiledTemplate;
 use super::{ChatInput, ChatMessage, ChatTemplates, ContentFormat, TemplateError};
 
-const FIXTURES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/fixtures/templates"
-);
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/templates");
 
 pub(crate) struct GoldenCase {
     case: Map<String, Json>,
@@ -30,12 +27,7 @@ impl GoldenCase {
     }
 
     pub(crate) fn input(&self) -> ChatInput<'_> {
-        let list = |name: &str| {
-            self.case
-                .get(name)
-                .and_then(Json::as_array)
-                .map(Vec::as_slice)
-        };
+        let list = |name: &str| self.case.get(name).and_then(Json::as_array).map(Vec::as_slice);
         let flag = |name: &str| self.case.get(name).is_some_and(|flag| *flag == true);
         ChatInput {
             messages: &self.messages,
@@ -59,22 +51,10 @@ fn fixed_clock() -> time::OffsetDateTime {
 
 fn result_difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
     let (Ok(found), Some(text)) = (found, expected["text"].as_str()) else {
-        return format!("{found:?}, expected {expected}")
-            .chars()
-            .take(400)
-            .collect();
+        return format!("{found:?}, expected {expected}").chars().take(400).collect();
     };
-    let same = found
-        .chars()
-        .zip(text.chars())
-        .take_while(|(left, right)| left == right)
-        .count();
-    let near = |text: &str| {
-        text.chars()
-            .skip(same.saturating_sub(20))
-            .take(60)
-            .collect::<String>()
-    };
+    let same = found.chars().zip(text.chars()).take_while(|(left, right)| left == right).count();
+    let near = |text: &str| text.chars().skip(same.saturating_sub(20)).take(60).collect::<String>();
     format!("{:?}, expected {:?}", near(found), near(text))
 }
 
@@ -111,10 +91,7 @@ fn chat_templates_render_as_in_python() {
                 _ => false,
             };
             if !right {
-                wrong.push(format!(
-                    "{name} / {case}: {}",
-                    result_difference(&found, expected)
-                ));
+                wrong.push(format!("{name} / {case}: {}", result_difference(&found, expected)));
             }
         }
     }

@@ -83,10 +83,7 @@ fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
         (hashed_key_operands(tag), COUNT_STORED_FILTER),
     ] {
         for operand in operands {
-            edits.extend(enclose_with_filter(
-                &tag.tokens[operand.start..operand.end],
-                filter,
-            ));
+            edits.extend(enclose_with_filter(&tag.tokens[operand.start..operand.end], filter));
         }
     }
     edits.extend(counted);
@@ -101,10 +98,7 @@ pub(super) fn enclose_with_filter(tokens: &[JinjaToken<'_>], filter: &str) -> Ve
         return Vec::new();
     };
     let (start, end) = (first.span.start, last.span.end);
-    vec![
-        (start..start, "(".to_owned()),
-        (end..end, format!(")|{filter}")),
-    ]
+    vec![(start..start, "(".to_owned()), (end..end, format!(")|{filter}"))]
 }
 
 fn tilde_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
@@ -113,8 +107,7 @@ fn tilde_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
         let ends = |index: usize| ends_operand(&tag.tokens, index);
         [operand_before(tag, at, ends), operand_after(tag, at, ends)]
     });
-    both.filter(|operand| !operand.is_string_literal(tag))
-        .collect()
+    both.filter(|operand| !operand.is_string_literal(tag)).collect()
 }
 
 /// Returns the operands of binary `+` in a template tag, except for string and number literals.
@@ -164,11 +157,7 @@ fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
         if sign && (plain(&left) || plain(&right)) {
             continue;
         }
-        operands.extend(
-            [left, right]
-                .into_iter()
-                .filter(|operand| !literal(operand)),
-        );
+        operands.extend([left, right].into_iter().filter(|operand| !literal(operand)));
     }
     operands
 }
@@ -225,9 +214,7 @@ fn binary_operator_positions<'t>(
         let value = at.checked_sub(1).map(|before| &tag.tokens[before]);
         value.is_some_and(|value| ends_value(value, &OPERATOR_KEYWORDS))
     };
-    (0..tag.tokens.len())
-        .filter(|at| tag.tokens[*at].is_operator(op))
-        .filter(between)
+    (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_operator(op)).filter(between)
 }
 
 fn operand_before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> OperandRange {
@@ -364,14 +351,10 @@ fn slice_roles(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
                     }
                     continue;
                 }
-                parts[start] = SliceToken::Open {
-                    empty: colons[0] == start + 1,
-                };
+                parts[start] = SliceToken::Open { empty: colons[0] == start + 1 };
                 for (n, &colon) in colons.iter().enumerate() {
                     let end = colons.get(n + 1).copied().unwrap_or(index);
-                    parts[colon] = SliceToken::Colon {
-                        empty: end == colon + 1,
-                    };
+                    parts[colon] = SliceToken::Colon { empty: end == colon + 1 };
                 }
                 parts[index] = SliceToken::Close;
             }
@@ -449,10 +432,7 @@ fn unescape_python_string(body: &str) -> String {
 /// Decodes an escape such as `x41`, `u0041` or `U00000041` after its backslash; returns the
 /// backslash if the escape is malformed.
 fn decode_code_escape(rest: &str, digits: usize) -> (Option<char>, usize) {
-    match rest
-        .get(1..=digits)
-        .and_then(|text| char_from_digits(text, 16))
-    {
+    match rest.get(1..=digits).and_then(|text| char_from_digits(text, 16)) {
         Some(c) => (Some(c), digits + 1),
         None => (Some('\\'), 0),
     }
@@ -489,10 +469,7 @@ mod tests {
                 "{% if x and a~b == c %}",
                 "{% if x and ((a)|string~(b)|string)|__kept__ == (c)|__kept__ %}",
             ),
-            (
-                "{% set x = -a ~ b - c %}",
-                "{% set x = ((-a)|string ~ (b)|string - c)|__kept__ %}",
-            ),
+            ("{% set x = -a ~ b - c %}", "{% set x = ((-a)|string ~ (b)|string - c)|__kept__ %}"),
             (
                 "{{ 1 + a * 2 ~ -b|f(g ~ 1)[0] }}",
                 "{{ 1 + (((a * 2)|__part__)|string ~ (-b|f((g)|string ~ (1)|string)[0])|string)|__part__ }}",
@@ -501,10 +478,7 @@ mod tests {
                 "{{ f(k=a ~ b, c) if a is not none ~ d else e }}",
                 "{{ f(k=(a)|string ~ (b)|string, c) if (a is not none)|string ~ (d)|string else e }}",
             ),
-            (
-                "{{ 'x' ~ a[1:] ~ '\\n' }}",
-                "{{ 'x' ~ (a.__slice__(1, none))|string ~ \"\\n\" }}",
-            ),
+            ("{{ 'x' ~ a[1:] ~ '\\n' }}", "{{ 'x' ~ (a.__slice__(1, none))|string ~ \"\\n\" }}"),
             (
                 "{% for a in b ~ c recursive %}",
                 "{% for a in ((b)|string ~ (c)|string)|__looped__(0) recursive %}",

@@ -67,13 +67,7 @@ impl JsonStyle {
             None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
             None => (", ".to_owned(), ": ".to_owned()),
         };
-        Ok(Self {
-            ascii,
-            indent,
-            item_separator,
-            key_separator,
-            sort_keys,
-        })
+        Ok(Self { ascii, indent, item_separator, key_separator, sort_keys })
     }
 
     fn write_value(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
@@ -82,9 +76,7 @@ impl JsonStyle {
         }
         match value.kind() {
             ValueKind::Undefined => {
-                return Err(invalid_operation(
-                    "Object of type Undefined is not JSON serializable",
-                ));
+                return Err(invalid_operation("Object of type Undefined is not JSON serializable"));
             }
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -85,9 +85,7 @@ fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let text = text.strip_prefix("{%")?;
     let text = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start();
     let text = text.strip_prefix(word)?.trim_start();
-    text.strip_prefix(['-', '+'])
-        .unwrap_or(text)
-        .strip_prefix("%}")
+    text.strip_prefix(['-', '+']).unwrap_or(text).strip_prefix("%}")
 }
 
 fn lex_tag<'s>(
@@ -129,11 +127,7 @@ fn lex_tag<'s>(
             ')' | ']' | '}' => depth = depth.checked_sub(1)?,
             _ => {}
         }
-        tokens.push(JinjaToken {
-            kind: token_kind,
-            text: &rest[..length],
-            span: at..at + length,
-        });
+        tokens.push(JinjaToken { kind: token_kind, text: &rest[..length], span: at..at + length });
         at += length;
     }
 }
@@ -144,21 +138,14 @@ fn lex_token(rest: &str, first: char) -> Option<(JinjaTokenKind, usize)> {
         return string_literal_len(rest, first).map(|length| (JinjaTokenKind::Str, length));
     }
     if first == '_' || first.is_alphabetic() {
-        let end = rest
-            .find(|c: char| c != '_' && !c.is_alphanumeric())
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(rest.len());
         return Some((JinjaTokenKind::Name, end));
     }
     if first.is_ascii_digit() {
         return Some((JinjaTokenKind::Other, number_literal_len(rest)));
     }
-    let long = ["//", "**", "==", "!=", "<=", ">="]
-        .iter()
-        .any(|op| rest.starts_with(op));
-    Some((
-        JinjaTokenKind::Other,
-        if long { 2 } else { first.len_utf8() },
-    ))
+    let long = ["//", "**", "==", "!=", "<=", ">="].iter().any(|op| rest.starts_with(op));
+    Some((JinjaTokenKind::Other, if long { 2 } else { first.len_utf8() }))
 }
 
 fn string_literal_len(rest: &str, quote: char) -> Option<usize> {
@@ -175,10 +162,8 @@ fn string_literal_len(rest: &str, quote: char) -> Option<usize> {
 }
 
 fn number_literal_len(rest: &str) -> usize {
-    let digits = |text: &str| {
-        text.find(|c: char| c != '_' && !c.is_ascii_digit())
-            .unwrap_or(text.len())
-    };
+    let digits =
+        |text: &str| text.find(|c: char| c != '_' && !c.is_ascii_digit()).unwrap_or(text.len());
     let mut end = digits(rest);
     if rest[end..].starts_with('.') && rest[end + 1..].starts_with(|c: char| c.is_ascii_digit()) {
         end += 1 + digits(&rest[end + 1..]);
@@ -202,38 +187,21 @@ mod tests {
         let source = "a { {# {{ x }} #}{%- if a['}}'] == {'b': {}} -%}{% raw %}{{ y }}{%- endraw %}\
                       {{+ 1.5e3 ~ z[0][1:] }}";
         let tags = lex_tags(source).unwrap();
-        let texts: Vec<Vec<&str>> = tags
-            .iter()
-            .map(|tag| tag.tokens.iter().map(|token| token.text).collect())
-            .collect();
+        let texts: Vec<Vec<&str>> =
+            tags.iter().map(|tag| tag.tokens.iter().map(|token| token.text).collect()).collect();
         assert_eq!(
             texts,
             [
-                vec![
-                    "if", "a", "[", "'}}'", "]", "==", "{", "'b'", ":", "{", "}", "}"
-                ],
+                vec!["if", "a", "[", "'}}'", "]", "==", "{", "'b'", ":", "{", "}", "}"],
                 vec!["1.5e3", "~", "z", "[", "0", "]", "[", "1", ":", "]"],
             ]
         );
-        assert_eq!(
-            tags.iter()
-                .map(|tag| tag.is_statement())
-                .collect::<Vec<_>>(),
-            [true, false]
-        );
+        assert_eq!(tags.iter().map(|tag| tag.is_statement()).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]
     fn broken_templates_have_no_tags() {
-        for source in [
-            "{{ 'a",
-            "{% if",
-            "{# x",
-            "{% raw %}{{",
-            "{{ ) }}",
-            "{{ ",
-            "{{ a\u{0}",
-        ] {
+        for source in ["{{ 'a", "{% if", "{# x", "{% raw %}{{", "{{ ) }}", "{{ ", "{{ a\u{0}"] {
             assert!(lex_tags(source).is_none(), "{source:?}");
         }
         assert!(lex_tags("").unwrap().is_empty());

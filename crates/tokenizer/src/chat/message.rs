@@ -58,9 +58,7 @@ impl ChatMessage {
 impl TemplateMessage {
     /// Creates a message whose content parts are these texts.
     pub fn from_texts(role: &'static str, texts: &[String]) -> Self {
-        let parts = texts
-            .iter()
-            .filter_map(|text| MessagePart::from_text(role, text));
+        let parts = texts.iter().filter_map(|text| MessagePart::from_text(role, text));
         Self {
             role: Cow::Borrowed(role),
             content: MessageContent::Parts(parts.collect()),
@@ -102,11 +100,7 @@ impl TemplateMessage {
         if role == "developer" {
             set("tools", message.get("tools").unwrap_or(&Json::Null));
         }
-        Self {
-            role: Cow::Owned(role),
-            content: MessageContent::Parts(parts),
-            rest,
-        }
+        Self { role: Cow::Owned(role), content: MessageContent::Parts(parts), rest }
     }
 
     /// Parses the arguments of an assistant's tool calls to JSON objects, which templates expect.
@@ -118,18 +112,12 @@ impl TemplateMessage {
     pub fn parse_arguments(&mut self) -> Result<(), TemplateError> {
         let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
         let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
-        calls
-            .into_iter()
-            .flatten()
-            .try_for_each(parse_tool_call_arguments)
+        calls.into_iter().flatten().try_for_each(parse_tool_call_arguments)
     }
 
     fn parse_message(message: &Json) -> Result<Self, TemplateError> {
         let Some(message) = message.as_object() else {
-            return Err(invalid_message(
-                "messages",
-                "each message must be an object.",
-            ));
+            return Err(invalid_message("messages", "each message must be an object."));
         };
         let role = message.get("role").and_then(Json::as_str);
         let role = role.unwrap_or_default();
@@ -204,10 +192,7 @@ impl TemplateMessage {
         let MessageContent::Parts(parts) = &mut self.content else {
             return None;
         };
-        let text = parts
-            .iter_mut()
-            .rev()
-            .find_map(MessagePart::text_content_mut)?;
+        let text = parts.iter_mut().rev().find_map(MessagePart::text_content_mut)?;
         let before = text.clone();
         text.push_str(tail);
         Some(before)
@@ -234,10 +219,7 @@ impl TemplateMessage {
 
 fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
     let Some(call) = call.as_object_mut() else {
-        return Err(invalid_message(
-            "tool_calls",
-            "assistant tool_calls entries must be objects.",
-        ));
+        return Err(invalid_message("tool_calls", "assistant tool_calls entries must be objects."));
     };
     let of_function = call.get("type").is_none_or(|kind| kind == "function");
     let Some(Json::Object(function)) = call.get_mut("function").filter(|_| of_function) else {
@@ -246,9 +228,7 @@ fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
             "chat completions only support assistant tool_calls of type 'function'.",
         ));
     };
-    let arguments = function
-        .entry("arguments")
-        .or_insert_with(|| Map::new().into());
+    let arguments = function.entry("arguments").or_insert_with(|| Map::new().into());
     if let Json::String(text) = arguments {
         *arguments = loads(text.as_bytes()).unwrap_or_default();
     }

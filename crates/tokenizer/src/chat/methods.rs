@@ -80,11 +80,7 @@ fn call_str_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Va
                 return Err(invalid_operation("empty separator"));
             }
             let last = method == "rpartition";
-            let at = if last {
-                text.rfind(separator)
-            } else {
-                text.find(separator)
-            };
+            let at = if last { text.rfind(separator) } else { text.find(separator) };
             let parts = match at {
                 Some(at) => [&text[..at], separator, &text[at + separator.len()..]],
                 None if last => ["", "", text],
@@ -161,15 +157,10 @@ fn split_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error
     let from_right = method == "rsplit";
     let args = FilterArgs::new(args)?;
     let separator = args.get(0, "sep")?;
-    let separator = separator
-        .as_ref()
-        .map(|separator| match separator.as_str() {
-            Some(separator) => Ok(separator),
-            None => Err(invalid_operation(format!(
-                "must be str or None, not {}",
-                separator.kind()
-            ))),
-        });
+    let separator = separator.as_ref().map(|separator| match separator.as_str() {
+        Some(separator) => Ok(separator),
+        None => Err(invalid_operation(format!("must be str or None, not {}", separator.kind()))),
+    });
     let separator = separator.transpose()?;
     let most = args.int_arg(1, "maxsplit")?.unwrap_or(-1);
     let most = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
@@ -192,11 +183,7 @@ fn split_whitespace_left(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_python_whitespace);
     while !rest.is_empty() {
-        let end = if parts.len() + 1 < most {
-            rest.find(is_python_whitespace)
-        } else {
-            None
-        };
+        let end = if parts.len() + 1 < most { rest.find(is_python_whitespace) } else { None };
         parts.push(&rest[..end.unwrap_or(rest.len())]);
         rest = rest[end.unwrap_or(rest.len())..].trim_start_matches(is_python_whitespace);
     }
@@ -207,14 +194,8 @@ fn split_whitespace_right(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end_matches(is_python_whitespace);
     while !rest.is_empty() {
-        let blank = if parts.len() + 1 < most {
-            rest.rfind(is_python_whitespace)
-        } else {
-            None
-        };
-        let start = blank.map_or(0, |at| {
-            at + rest[at..].chars().next().map_or(1, char::len_utf8)
-        });
+        let blank = if parts.len() + 1 < most { rest.rfind(is_python_whitespace) } else { None };
+        let start = blank.map_or(0, |at| at + rest[at..].chars().next().map_or(1, char::len_utf8));
         parts.push(&rest[start..]);
         rest = rest[..blank.unwrap_or(0)].trim_end_matches(is_python_whitespace);
     }
@@ -267,11 +248,7 @@ fn find_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error>
     if method == "count" {
         return Ok(part.matches(what).count().into());
     }
-    let found = if method.starts_with('r') {
-        part.rfind(what)
-    } else {
-        part.find(what)
-    };
+    let found = if method.starts_with('r') { part.rfind(what) } else { part.find(what) };
     match found {
         Some(at) => Ok(text[..from + at].chars().count().into()),
         None if method.ends_with("index") => Err(invalid_operation("substring not found")),
@@ -323,11 +300,7 @@ fn call_dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value
         }
         "items" => {
             let () = from_args(args)?;
-            python_list(
-                pairs()
-                    .map(|(key, value)| python_pair(key, value))
-                    .collect(),
-            )
+            python_list(pairs().map(|(key, value)| python_pair(key, value)).collect())
         }
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;
@@ -351,10 +324,7 @@ fn call_list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value
             let (what,): (&Value,) = from_args(args)?;
             match value.try_iter()?.position(|item| item == *what) {
                 Some(at) => Ok(at.into()),
-                None => Err(invalid_operation(format!(
-                    "{} is not in list",
-                    python_str_of(what)
-                ))),
+                None => Err(invalid_operation(format!("{} is not in list", python_str_of(what)))),
             }
         }
         "copy" => {
@@ -392,9 +362,7 @@ fn slice_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
             Ok(python_list(
-                slice_indices(start, stop, step, items.len())
-                    .map(|at| items[at].clone())
-                    .collect(),
+                slice_indices(start, stop, step, items.len()).map(|at| items[at].clone()).collect(),
             ))
         }
         ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
@@ -426,18 +394,9 @@ fn slice_indices(
         };
         let from = start.map_or(length, edge);
         let to = stop.map_or(0, edge);
-        (
-            from.wrapping_sub(1),
-            from.saturating_sub(to).div_ceil(stride),
-        )
+        (from.wrapping_sub(1), from.saturating_sub(to).div_ceil(stride))
     };
-    (0..count).map(move |n| {
-        if step > 0 {
-            from + n * stride
-        } else {
-            from - n * stride
-        }
-    })
+    (0..count).map(move |n| if step > 0 { from + n * stride } else { from - n * stride })
 }
 
 fn clamp_slice_bound(at: i64, length: usize) -> usize {
@@ -488,10 +447,7 @@ mod tests {
 
     #[test]
     fn str_split_splits_at_whitespace_runs() {
-        assert_eq!(
-            split_whitespace_left("  a  b c ", usize::MAX),
-            ["a", "b", "c"]
-        );
+        assert_eq!(split_whitespace_left("  a  b c ", usize::MAX), ["a", "b", "c"]);
         assert_eq!(split_whitespace_left("  a  b c ", 2), ["a", "b c "]);
         assert_eq!(split_whitespace_right("  a  b c ", 2), ["  a  b", "c"]);
         assert_eq!(split_whitespace_right(" ", 2), Vec::<&str>::new());

@@ -131,14 +131,9 @@ impl MessagePart {
             }
             media => Some(MessagePartContent::Media(media)),
         };
-        let unknown = part
-            .iter()
-            .filter(|(name, _)| !KNOWN_PART_KEYS.contains(&name.as_str()));
+        let unknown = part.iter().filter(|(name, _)| !KNOWN_PART_KEYS.contains(&name.as_str()));
         let owned = |(name, value): (&String, &Json)| (name.clone(), value.clone());
-        Ok(content.map(|content| Self {
-            content,
-            extra: unknown.map(owned).collect(),
-        }))
+        Ok(content.map(|content| Self { content, extra: unknown.map(owned).collect() }))
     }
 
     /// Returns the type of a media part, such as `image_url`; `None` for other parts.
@@ -198,10 +193,7 @@ impl MessagePart {
 
 impl From<MessagePartContent> for MessagePart {
     fn from(content: MessagePartContent) -> Self {
-        Self {
-            content,
-            extra: Vec::new(),
-        }
+        Self { content, extra: Vec::new() }
     }
 }
 
@@ -248,10 +240,7 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
                 value: Some(name.clone()),
             })
         }
-        Some(_) => Err(invalid_message(
-            "type",
-            "Invalid 'type' field in multimodal part.",
-        )),
+        Some(_) => Err(invalid_message("type", "Invalid 'type' field in multimodal part.")),
         None => MEDIA
             .into_iter()
             .find(|name| part.contains_key(*name))
@@ -260,9 +249,5 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
 }
 
 pub(super) fn invalid_message(parameter: &'static str, message: &str) -> TemplateError {
-    TemplateError::Message {
-        message: message.to_owned(),
-        parameter,
-        value: None,
-    }
+    TemplateError::Message { message: message.to_owned(), parameter, value: None }
 }

@@ -60,11 +60,7 @@ impl Object for PythonDict {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         self.mapped_key_value_enumerator(|this| {
-            Box::new(
-                this.0
-                    .iter()
-                    .map(|(key, value)| (Value::from(key.as_ref()), value.clone())),
-            )
+            Box::new(this.0.iter().map(|(key, value)| (Value::from(key.as_ref()), value.clone())))
         })
     }
 
@@ -75,9 +71,7 @@ impl Object for PythonDict {
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_python_dict(
             f,
-            self.0
-                .iter()
-                .map(|(key, value)| (Value::from(key.as_ref()), value.clone())),
+            self.0.iter().map(|(key, value)| (Value::from(key.as_ref()), value.clone())),
         )
     }
 }
@@ -114,10 +108,7 @@ pub(super) fn python_dict(fields: PythonFields) -> Value {
 }
 
 pub(super) fn python_fields(object: &serde_json::Map<String, Json>) -> PythonFields {
-    object
-        .iter()
-        .map(|(key, value)| (Cow::Owned(key.clone()), value_from_json(value)))
-        .collect()
+    object.iter().map(|(key, value)| (Cow::Owned(key.clone()), value_from_json(value))).collect()
 }
 
 /// Converts JSON to the template value that Python's `json.loads` returns.

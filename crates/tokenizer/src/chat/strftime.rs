@@ -4,15 +4,8 @@ use std::fmt::Write as _;
 
 use time::OffsetDateTime;
 
-const DAY_NAMES: [&str; 7] = [
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-];
+const DAY_NAMES: [&str; 7] =
+    ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const MONTH_NAMES: [&str; 12] = [
     "January",
     "February",
@@ -132,18 +125,12 @@ mod tests {
             strftime(at, "%d %b %Y|%B %-d, %Y|%A %a %e"),
             "06 Jul 2024|July 6, 2024|Saturday Sat  6"
         );
-        assert_eq!(
-            strftime(at, "%H:%M:%S.%f %I %p %-I %y %j"),
-            "09:05:03.000042 09 AM 9 24 188"
-        );
+        assert_eq!(strftime(at, "%H:%M:%S.%f %I %p %-I %y %j"), "09:05:03.000042 09 AM 9 24 188");
         assert_eq!(
             strftime(at, "%F %T %D %R %c %x %X"),
             "2024-07-06 09:05:03 07/06/24 09:05 Sat Jul  6 09:05:03 2024 07/06/24 09:05:03"
         );
-        assert_eq!(
-            strftime(at, "%U %W %V %G %u %w %% %^a [%z%Z]"),
-            "26 27 27 2024 6 6 % SAT []"
-        );
+        assert_eq!(strftime(at, "%U %W %V %G %u %w %% %^a [%z%Z]"), "26 27 27 2024 6 6 % SAT []");
         assert_eq!(strftime(at, "é%"), "é%");
         assert_eq!(strftime(at, "%é%-"), "%é%-");
     }

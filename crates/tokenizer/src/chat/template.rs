@@ -52,11 +52,7 @@ impl CompiledTemplate {
         filters::add_python_filters(&mut env, clock);
         env.add_template_owned(TEMPLATE_NAME, jinja2::rewrite_for_minijinja(source))
             .map_err(|error| render_error(&error))?;
-        Ok(Self {
-            env,
-            source: source.to_owned(),
-            format: ContentFormat::detect(source),
-        })
+        Ok(Self { env, source: source.to_owned(), format: ContentFormat::detect(source) })
     }
 
     pub(super) fn source_contains(&self, text: &str) -> bool {
@@ -64,10 +60,8 @@ impl CompiledTemplate {
     }
 
     pub(super) fn render_template(&self, variables: PythonFields) -> Result<String, TemplateError> {
-        let template = self
-            .env
-            .get_template(TEMPLATE_NAME)
-            .map_err(|error| render_error(&error))?;
+        let template =
+            self.env.get_template(TEMPLATE_NAME).map_err(|error| render_error(&error))?;
         bounds::reset_render_work();
         // minijinja panics on a few absurd expressions, such as a list repeated 2^63 times. No
         // state outlives the rendering, so unwinding is safe.
@@ -98,10 +92,7 @@ pub(super) struct LazyTemplate {
 
 impl LazyTemplate {
     pub(super) fn new(source: String) -> Self {
-        Self {
-            source,
-            compiled: OnceLock::new(),
-        }
+        Self { source, compiled: OnceLock::new() }
     }
 
     pub(super) fn source(&self) -> &str {

@@ -61,15 +61,11 @@ impl ChatTemplates {
     }
 
     fn template_named(&self, name: &str) -> Option<&LazyTemplate> {
-        self.named
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, lazy)| lazy)
+        self.named.iter().find(|(known, _)| known == name).map(|(_, lazy)| lazy)
     }
 
     pub(crate) fn default_source(&self) -> Option<&str> {
-        self.template_named(DEFAULT_TEMPLATE_NAME)
-            .map(LazyTemplate::source)
+        self.template_named(DEFAULT_TEMPLATE_NAME).map(LazyTemplate::source)
     }
 
     /// Returns the chat template for a request; `None` if the model has none.
@@ -117,11 +113,8 @@ impl ChatTemplates {
         chat: &ChatInput<'_>,
     ) -> Result<String, TemplateError> {
         let format = chat.content_format.unwrap_or(template.format);
-        let mut messages = chat
-            .messages
-            .iter()
-            .map(ChatMessage::parsed)
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut messages =
+            chat.messages.iter().map(ChatMessage::parsed).collect::<Result<Vec<_>, _>>()?;
         let quoted = |role| {
             template.source_contains(&format!("\"{role}\""))
                 || template.source_contains(&format!("'{role}'"))
@@ -133,9 +126,7 @@ impl ChatTemplates {
             true => Some(append_continue_tag(&mut messages, template, format)?),
             false => None,
         };
-        let messages = messages
-            .iter()
-            .map(|message| message.to_template_value(format));
+        let messages = messages.iter().map(|message| message.to_template_value(format));
         let variables = self.template_variables(python_list(messages.collect()), chat)?;
         let text = template.render_template(variables)?;
         match continued {
@@ -152,10 +143,8 @@ impl ChatTemplates {
         let mut variables = self.special_tokens.clone();
         let own = |name: &str| matches!(name, "chat_template" | "tokenize");
         let kwargs = || chat.kwargs.into_iter().flatten();
-        let unexpected: Vec<String> = kwargs()
-            .filter(|(name, _)| own(name))
-            .map(|(name, _)| repr_str(name))
-            .collect();
+        let unexpected: Vec<String> =
+            kwargs().filter(|(name, _)| own(name)).map(|(name, _)| repr_str(name)).collect();
         if !unexpected.is_empty() {
             return Err(TemplateError::Rejected(format!(
                 "Found unexpected chat template kwargs from request: {{{}}}",
@@ -168,22 +157,16 @@ impl ChatTemplates {
         let mut set =
             |name: &'static str, value: Value| variables.insert(Cow::Borrowed(name), value);
         set("messages", messages);
-        let tools = chat
-            .tools
-            .map(|tools| python_list(tools.iter().map(value_from_json).collect()));
+        let tools =
+            chat.tools.map(|tools| python_list(tools.iter().map(value_from_json).collect()));
         set("tools", tools.unwrap_or(Value::from(())));
-        set(
-            "add_generation_prompt",
-            Value::from(chat.add_generation_prompt),
-        );
+        set("add_generation_prompt", Value::from(chat.add_generation_prompt));
         match chat.documents.filter(|documents| !documents.is_null()) {
             Some(documents) => {
                 set("documents", value_from_json(documents));
             }
             None => {
-                variables
-                    .entry(Cow::Borrowed("documents"))
-                    .or_insert(Value::from(()));
+                variables.entry(Cow::Borrowed("documents")).or_insert(Value::from(()));
             }
         }
         Ok(variables)
@@ -223,10 +206,7 @@ fn append_continue_tag(
 /// A template that trims messages removes the trailing space of the tag; then the text before the
 /// tag is trimmed, too.
 fn cut_at_continue_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
-    let (last, tag) = (
-        last.trim_matches(is_python_whitespace),
-        CONTINUE_TAG.trim_end(),
-    );
+    let (last, tag) = (last.trim_matches(is_python_whitespace), CONTINUE_TAG.trim_end());
     let Some(at) = text.rfind(tag).filter(|_| text.contains(last)) else {
         return Err(TemplateError::Rejected(format!(
             "continue_final_message is set but the final message does not appear in the chat \

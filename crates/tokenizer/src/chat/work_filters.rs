@@ -7,11 +7,10 @@ use super::lexer::{JinjaTag, JinjaToken};
 
 pub(super) fn work_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
     let bodies = loop_body_sizes(tags);
-    let recursive = tags.iter().zip(&bodies).filter(|(tag, _)| {
-        tag.tokens
-            .last()
-            .is_some_and(|last| last.is_named("recursive"))
-    });
+    let recursive = tags
+        .iter()
+        .zip(&bodies)
+        .filter(|(tag, _)| tag.tokens.last().is_some_and(|last| last.is_named("recursive")));
     let again = recursive.map(|(_, body)| *body).max().unwrap_or(0);
     let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
         let mut edits = match tag.tokens.as_slice() {
@@ -33,9 +32,7 @@ pub(super) fn work_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
 
 fn count_stored_value_edits(tokens: &[JinjaToken<'_>]) -> Vec<TextEdit> {
     let equals = tokens.iter().position(|token| token.is_operator("="));
-    equals.map_or_else(Vec::new, |at| {
-        enclose_with_filter(&tokens[at + 1..], COUNT_STORED_FILTER)
-    })
+    equals.map_or_else(Vec::new, |at| enclose_with_filter(&tokens[at + 1..], COUNT_STORED_FILTER))
 }
 
 /// Returns the tokens of a loop's iterable; `tokens` follow the keyword `for`.
@@ -73,10 +70,7 @@ fn count_recursion_edits(tokens: &[JinjaToken<'_>], body: usize) -> Vec<TextEdit
         });
         if let Some(close) = close {
             let argument = &tokens[at + 2..at + 1 + close];
-            edits.extend(enclose_with_filter(
-                argument,
-                &format!("{COUNT_LOOP_FILTER}({body})"),
-            ));
+            edits.extend(enclose_with_filter(argument, &format!("{COUNT_LOOP_FILTER}({body})")));
         }
     }
     edits

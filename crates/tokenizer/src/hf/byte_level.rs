@@ -69,12 +69,7 @@ impl ByteLevelEncoder {
         let pattern = split_pattern_of(&steps)?;
         let added = AddedTokens::new(tokenizer)?;
         let words = (0..WORD_CACHE_SHARDS).map(|_| RwLock::default()).collect();
-        Some(Self {
-            pattern,
-            composed,
-            added,
-            words,
-        })
+        Some(Self { pattern, composed, added, words })
     }
 
     /// Returns the token ids of a text; `None` if only the general encoder is certain to be
@@ -114,12 +109,7 @@ impl ByteLevelEncoder {
         }
         let spelled: String = word.bytes().map(char_of_byte).collect();
         let start = ids.len();
-        ids.extend(
-            bpe.tokenize(&spelled)
-                .ok()?
-                .into_iter()
-                .map(|token| token.id),
-        );
+        ids.extend(bpe.tokenize(&spelled).ok()?.into_iter().map(|token| token.id));
         if word.len() <= MAX_CACHED_WORD_BYTES {
             let mut shard = shard.write();
             if shard.len() >= MAX_CACHED_WORDS {
@@ -168,9 +158,7 @@ impl AddedTokens {
     fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let tokens = tokenizer.get_added_tokens_decoder();
         let normalized = tokens.values().filter(|token| token.normalized).count();
-        let plain = tokens
-            .values()
-            .all(|t| !t.single_word && !t.lstrip && !t.rstrip);
+        let plain = tokens.values().all(|t| !t.single_word && !t.lstrip && !t.rstrip);
         if !plain || (normalized > 0 && normalized < tokens.len()) {
             return None;
         }
@@ -195,10 +183,8 @@ impl AddedTokens {
         for (at, byte) in text.bytes().enumerate() {
             if self.starts[usize::from(byte)] {
                 let rest = &text.as_bytes()[at..];
-                let found = self
-                    .tokens
-                    .iter()
-                    .find(|(token, _)| rest.starts_with(token.as_bytes()));
+                let found =
+                    self.tokens.iter().find(|(token, _)| rest.starts_with(token.as_bytes()));
                 if let Some((token, id)) = found {
                     return (at, Some((token.len(), *id)));
                 }

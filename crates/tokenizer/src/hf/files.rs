@@ -38,10 +38,7 @@ impl ModelFiles {
 
     /// Returns the special tokens that chat templates may use: all names that end in `_token`.
     pub(super) fn special_tokens(&self) -> Map<String, Json> {
-        let extra = self
-            .tokenizer_config
-            .get("extra_special_tokens")
-            .and_then(Json::as_object);
+        let extra = self.tokenizer_config.get("extra_special_tokens").and_then(Json::as_object);
         self.tokenizer_config
             .iter()
             .chain(extra.into_iter().flatten())
@@ -52,9 +49,7 @@ impl ModelFiles {
 
     pub(super) fn all_special_tokens(&self) -> Vec<String> {
         let lists = ["additional_special_tokens", "extra_special_tokens"];
-        let listed = lists
-            .iter()
-            .filter_map(|name| self.tokenizer_config.get(*name)?.as_array());
+        let listed = lists.iter().filter_map(|name| self.tokenizer_config.get(*name)?.as_array());
         self.special_tokens()
             .values()
             .chain(listed.flatten())
@@ -79,16 +74,8 @@ impl ModelFiles {
     /// Returns the size of the model's vocabulary, in tokens; padding may make it exceed the
     /// tokenizer's.
     pub(super) fn vocab_size(&self) -> Option<u32> {
-        let text = self
-            .config
-            .get("text_config")
-            .and_then(|text| text.get("vocab_size"));
-        self.config
-            .get("vocab_size")
-            .or(text)?
-            .as_u64()?
-            .try_into()
-            .ok()
+        let text = self.config.get("text_config").and_then(|text| text.get("vocab_size"));
+        self.config.get("vocab_size").or(text)?.as_u64()?.try_into().ok()
     }
 }
 
@@ -113,10 +100,7 @@ fn read_optional_file(folder: &Path, name: &str) -> Result<Option<String>, Token
 }
 
 fn broken_file_error(folder: &Path, name: &str, reason: impl std::fmt::Display) -> TokenizerError {
-    TokenizerError::Broken {
-        file: folder.join(name),
-        reason: reason.to_string(),
-    }
+    TokenizerError::Broken { file: folder.join(name), reason: reason.to_string() }
 }
 
 /// Reads the chat templates of a model. `chat_template.jinja` and `additional_chat_templates/`
@@ -129,20 +113,12 @@ fn read_chat_templates(
 ) -> Result<Vec<(String, String)>, TokenizerError> {
     const DEFAULT_TEMPLATE_NAME: &str = "default";
     let own = |text: String| (DEFAULT_TEMPLATE_NAME.to_owned(), text);
-    let mut templates: Vec<(String, String)> = read_optional_file(folder, "chat_template.jinja")?
-        .map(own)
-        .into_iter()
-        .collect();
+    let mut templates: Vec<(String, String)> =
+        read_optional_file(folder, "chat_template.jinja")?.map(own).into_iter().collect();
     if let Ok(entries) = std::fs::read_dir(folder.join("additional_chat_templates")) {
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            let stem = path
-                .file_stem()
-                .and_then(|stem| stem.to_str())
-                .unwrap_or_default();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "jinja")
-            {
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if path.extension().is_some_and(|extension| extension == "jinja") {
                 let source = std::fs::read_to_string(&path).map_err(|error| {
                     broken_file_error(folder, &path.display().to_string(), error)
                 })?;

@@ -32,10 +32,7 @@ fn text_growth_factor(part: &Json, unicode: &mut f64) -> f64 {
         "Sequence" => {
             let lists = ["normalizers", "decoders"];
             let parts = lists.iter().filter_map(|list| part[*list].as_array());
-            parts
-                .flatten()
-                .map(|part| text_growth_factor(part, unicode))
-                .product()
+            parts.flatten().map(|part| text_growth_factor(part, unicode)).product()
         }
         "Replace" => match part["pattern"]["String"].as_str() {
             Some(pattern) => (length("content") / pattern.len().max(1) as f64).max(1.0),

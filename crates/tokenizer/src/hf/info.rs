@@ -48,10 +48,8 @@ pub(super) fn tokenizer_info_json(
     if !info.contains_key("added_tokens_decoder") {
         let mut added: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
-        let added: Map<String, Json> = added
-            .into_iter()
-            .map(|(id, token)| (id.to_string(), token.content.into()))
-            .collect();
+        let added: Map<String, Json> =
+            added.into_iter().map(|(id, token)| (id.to_string(), token.content.into())).collect();
         info.insert("added_tokens_decoder".into(), added.into());
     }
     info.insert("backend".into(), "tokenizers".into());
@@ -60,10 +58,7 @@ pub(super) fn tokenizer_info_json(
 
 /// Returns the name of vLLM's class that wraps the tokenizer of transformers.
 fn vllm_tokenizer_class(files: &ModelFiles) -> String {
-    let named = files
-        .tokenizer_config
-        .get("tokenizer_class")
-        .and_then(Json::as_str);
+    let named = files.tokenizer_config.get("tokenizer_class").and_then(Json::as_str);
     let class = match named.map(|name| name.strip_suffix("Fast").unwrap_or(name)) {
         None | Some("PreTrainedTokenizer") => "TokenizersBackend",
         Some(name) => name,

@@ -43,9 +43,7 @@ impl HfTokenizer {
         let files = ModelFiles::read_folder(&model.folder)?;
         let tokenizer = load_tokenizer_json(&model.folder.join(TOKENIZER_JSON), &files)?;
         let special = special_ids(&tokenizer);
-        let configured = files
-            .special_token("eos_token")
-            .and_then(|t| tokenizer.token_to_id(t));
+        let configured = files.special_token("eos_token").and_then(|t| tokenizer.token_to_id(t));
         let eos_ids = files.eos_ids();
         let eos = configured.or_else(|| eos_ids.first().copied());
         let templates = ChatTemplates::new(files.templates.clone(), &files.special_tokens());
@@ -90,8 +88,7 @@ impl HfTokenizer {
     }
 
     pub(super) fn vocabulary(&self) -> &TokenVocabulary {
-        self.vocabulary
-            .get_or_init(|| TokenVocabulary::new(&self.tokenizer))
+        self.vocabulary.get_or_init(|| TokenVocabulary::new(&self.tokenizer))
     }
 
     pub(crate) fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
@@ -105,11 +102,7 @@ impl HfTokenizer {
             ids.extend(self.encode_text_part(part, SpecialTokens::Without));
             rest = after;
         }
-        if special == SpecialTokens::With {
-            self.add_special_tokens_around(ids)
-        } else {
-            ids
-        }
+        if special == SpecialTokens::With { self.add_special_tokens_around(ids) } else { ids }
     }
 
     fn encode_text_part(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
@@ -129,9 +122,7 @@ impl HfTokenizer {
         let (before, after) = self.around.get_or_init(|| {
             let plain = self.encode_with_library("a", SpecialTokens::Without);
             let around = self.encode_with_library("a", SpecialTokens::With);
-            let at = around
-                .windows(plain.len().max(1))
-                .position(|ids| *ids == plain);
+            let at = around.windows(plain.len().max(1)).position(|ids| *ids == plain);
             let before = at.unwrap_or(around.len());
             let after = around.iter().skip(before + plain.len()).copied().collect();
             (around[..before].to_vec(), after)
@@ -143,10 +134,7 @@ impl HfTokenizer {
 
     /// Encodes text to token ids with the general encoder of the tokenizers crate.
     pub(crate) fn encode_with_library(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        let encode = || {
-            self.tokenizer
-                .encode_fast(text, special == SpecialTokens::With)
-        };
+        let encode = || self.tokenizer.encode_fast(text, special == SpecialTokens::With);
         match catch_unwind(AssertUnwindSafe(encode)) {
             Ok(Ok(encoding)) => encoding.get_ids().to_vec(),
             // The split pattern backtracks beyond the limit of the regex library.
@@ -162,16 +150,11 @@ impl HfTokenizer {
     pub(crate) fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
         let text = match self.decode_bytes(ids, special) {
             Some(text) => text,
-            None => self
-                .tokenizer
-                .decode(ids, special == SpecialTokens::Without)
-                .unwrap_or_default(),
+            None => {
+                self.tokenizer.decode(ids, special == SpecialTokens::Without).unwrap_or_default()
+            }
         };
-        if self.clean_up {
-            clean_up_tokenization_spaces(&text)
-        } else {
-            text
-        }
+        if self.clean_up { clean_up_tokenization_spaces(&text) } else { text }
     }
 
     fn decode_bytes(&self, ids: &[u32], special: SpecialTokens) -> Option<String> {
@@ -205,9 +188,7 @@ impl HfTokenizer {
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {
-        self.vocabulary()
-            .size
-            .max(self.files.vocab_size().unwrap_or(0))
+        self.vocabulary().size.max(self.files.vocab_size().unwrap_or(0))
     }
 
     pub(crate) fn eos(&self) -> Option<u32> {
@@ -252,38 +233,25 @@ fn first_part_end(text: &str) -> usize {
     }
     let bytes = text.as_bytes();
     let word_end = |at: &usize| bytes[*at] == b' ' && bytes[*at - 1].is_ascii_alphanumeric();
-    if let Some(end) = (MAX_ENCODED_PART_BYTES - NEAR..MAX_ENCODED_PART_BYTES)
-        .rev()
-        .find(word_end)
+    if let Some(end) = (MAX_ENCODED_PART_BYTES - NEAR..MAX_ENCODED_PART_BYTES).rev().find(word_end)
     {
         return end;
     }
-    (0..=MAX_ENCODED_PART_BYTES)
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or(text.len())
+    (0..=MAX_ENCODED_PART_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
 }
 
 /// Parses `tokenizer.json` and adds the special tokens that transformers adds.
 fn load_tokenizer_json(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
-    let broken = |reason: String| TokenizerError::Broken {
-        file: path.to_owned(),
-        reason,
-    };
+    let broken = |reason: String| TokenizerError::Broken { file: path.to_owned(), reason };
     let mut tokenizer = Tokenizer::from_file(path).map_err(|error| broken(error.to_string()))?;
     let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or_default();
     growth::check_text_growth("normalizer", &normalizer).map_err(broken)?;
     let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
     growth::check_text_growth("decoder", &decoder).map_err(broken)?;
     // Prompts are never truncated or padded, whatever the file says.
-    tokenizer
-        .with_truncation(None)
-        .map_err(|error| broken(error.to_string()))?;
+    tokenizer.with_truncation(None).map_err(|error| broken(error.to_string()))?;
     tokenizer.with_padding(None);
-    let decoder = files
-        .tokenizer_config
-        .get("added_tokens_decoder")
-        .and_then(Json::as_object);
+    let decoder = files.tokenizer_config.get("added_tokens_decoder").and_then(Json::as_object);
     let mut added: Vec<(u32, AddedToken)> = decoder
         .into_iter()
         .flatten()
@@ -292,14 +260,10 @@ fn load_tokenizer_json(path: &Path, files: &ModelFiles) -> Result<Tokenizer, Tok
         .collect();
     added.sort_by_key(|(id, _)| *id);
     let failed = |error: tokenizers::Error| broken(error.to_string());
-    tokenizer
-        .add_tokens(added.into_iter().map(|(_, token)| token))
-        .map_err(failed)?;
+    tokenizer.add_tokens(added.into_iter().map(|(_, token)| token)).map_err(failed)?;
     let special = files.all_special_tokens();
     let known = special_contents(&tokenizer);
-    let missing = special
-        .into_iter()
-        .filter(|token| !token.is_empty() && !known.contains(token));
+    let missing = special.into_iter().filter(|token| !token.is_empty() && !known.contains(token));
     let missing: Vec<AddedToken> = missing.map(|token| AddedToken::from(token, true)).collect();
     tokenizer.add_special_tokens(missing).map_err(failed)?;
     Ok(tokenizer)
@@ -317,19 +281,12 @@ fn parse_added_token(token: &Json) -> Option<AddedToken> {
 
 fn special_contents(tokenizer: &Tokenizer) -> HashSet<String> {
     let tokens = tokenizer.get_added_tokens_decoder().into_values();
-    tokens
-        .filter(|token| token.special)
-        .map(|token| token.content)
-        .collect()
+    tokens.filter(|token| token.special).map(|token| token.content).collect()
 }
 
 fn special_ids(tokenizer: &Tokenizer) -> HashSet<u32> {
     let tokens = tokenizer.get_added_tokens_decoder();
-    tokens
-        .into_iter()
-        .filter(|(_, token)| token.special)
-        .map(|(id, _)| id)
-        .collect()
+    tokens.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect()
 }
 
 /// Returns the space character of a Metaspace pre-tokenizer, alone or within a sequence.
@@ -357,7 +314,5 @@ fn clean_up_tokenization_spaces(text: &str) -> String {
         (" 've", "'ve"),
         (" 're", "'re"),
     ];
-    PAIRS
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    PAIRS.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }

@@ -101,10 +101,9 @@ fn ranges_contain(ranges: &[(char, char)], c: char) -> bool {
 fn char_class_ranges(pattern: &str) -> Vec<(char, char)> {
     let hir = regex_syntax::parse(pattern).expect("a class of one Unicode property is valid");
     match hir.into_kind() {
-        HirKind::Class(Class::Unicode(class)) => class
-            .iter()
-            .map(|range| (range.start(), range.end()))
-            .collect(),
+        HirKind::Class(Class::Unicode(class)) => {
+            class.iter().map(|range| (range.start(), range.end())).collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -152,11 +151,7 @@ fn blanks_len(text: &str) -> usize {
         return line_end + 1;
     }
     let last = run.chars().next_back().map_or(0, char::len_utf8);
-    if length == text.len() || length == last {
-        length
-    } else {
-        length - last
-    }
+    if length == text.len() || length == last { length } else { length - last }
 }
 
 #[cfg(test)]
@@ -177,33 +172,18 @@ mod tests {
     fn split_words_equal_the_regex() {
         let llama = SplitPattern { digits: 3 };
         for (text, expected) in [
-            (
-                "Hello, it's 12345",
-                vec!["Hello", ",", " it", "'s", " ", "123", "45"],
-            ),
-            (
-                "don'T 'RE'sx x'lL",
-                vec!["don", "'T", " '", "RE", "'s", "x", " x", "'lL"],
-            ),
-            (
-                "a  b   \n\n  c \t",
-                vec!["a", " ", " b", "   \n\n", " ", " c", " \t"],
-            ),
+            ("Hello, it's 12345", vec!["Hello", ",", " it", "'s", " ", "123", "45"]),
+            ("don'T 'RE'sx x'lL", vec!["don", "'T", " '", "RE", "'s", "x", " x", "'lL"]),
+            ("a  b   \n\n  c \t", vec!["a", " ", " b", "   \n\n", " ", " c", " \t"]),
             ("!!\n\r x.y (z)", vec!["!!\n\r", " x", ".y", " (", "z", ")"]),
-            (
-                "世界, \u{a0}é\u{301}½",
-                vec!["世界", ",", " ", "\u{a0}é", "\u{301}", "½"],
-            ),
+            ("世界, \u{a0}é\u{301}½", vec!["世界", ",", " ", "\u{a0}é", "\u{301}", "½"]),
             (" \n", vec![" \n"]),
             (" ", vec![" "]),
             ("\r\nx", vec!["\r\n", "x"]),
         ] {
             assert_eq!(words(llama, text), expected, "{text:?}");
         }
-        assert_eq!(
-            words(SplitPattern { digits: 1 }, "x123"),
-            ["x", "1", "2", "3"]
-        );
+        assert_eq!(words(SplitPattern { digits: 1 }, "x123"), ["x", "1", "2", "3"]);
         assert_eq!(words(llama, ""), Vec::<&str>::new());
     }
 
@@ -211,9 +191,6 @@ mod tests {
     fn only_known_split_patterns_are_accepted() {
         assert_eq!(SplitPattern::from_regex(r"\s+"), None);
         let qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        assert_eq!(
-            SplitPattern::from_regex(qwen),
-            Some(SplitPattern { digits: 1 })
-        );
+        assert_eq!(SplitPattern::from_regex(qwen), Some(SplitPattern { digits: 1 }));
     }
 }

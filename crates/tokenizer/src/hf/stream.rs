@@ -40,10 +40,7 @@ impl<'t> DecodeStream<'t> {
     pub(crate) fn new(hf: &'t HfTokenizer, prompt: &[u32], special: SpecialTokens) -> Self {
         let vocabulary = hf.vocabulary();
         let state = if vocabulary.token_bytes(0).is_some() {
-            StreamState::Bytes {
-                vocabulary,
-                held: Vec::new(),
-            }
+            StreamState::Bytes { vocabulary, held: Vec::new() }
         } else {
             StreamState::General {
                 tokenizer: hf.library_tokenizer(),
@@ -52,11 +49,7 @@ impl<'t> DecodeStream<'t> {
                 prefix_index: 0,
             }
         };
-        Self {
-            hf,
-            skip_special: special == SpecialTokens::Without,
-            state,
-        }
+        Self { hf, skip_special: special == SpecialTokens::Without, state }
     }
 
     /// Decodes one more token id and appends the text that is complete to `out`.
@@ -71,12 +64,7 @@ impl<'t> DecodeStream<'t> {
                     held.clear();
                 }
             }
-            StreamState::General {
-                tokenizer,
-                ids,
-                prefix,
-                prefix_index,
-            } => {
+            StreamState::General { tokenizer, ids, prefix, prefix_index } => {
                 let step = |ids: &mut Vec<u32>, prefix: &mut String, index: &mut usize| {
                     step_decode_stream(tokenizer, vec![id], self.skip_special, ids, prefix, index)
                 };
@@ -100,15 +88,8 @@ impl<'t> DecodeStream<'t> {
     pub(crate) fn finish(self, out: &mut String) {
         match self.state {
             StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),
-            StreamState::General {
-                tokenizer,
-                ids,
-                prefix,
-                ..
-            } => {
-                let text = tokenizer
-                    .decode(&ids, self.skip_special)
-                    .unwrap_or_default();
+            StreamState::General { tokenizer, ids, prefix, .. } => {
+                let text = tokenizer.decode(&ids, self.skip_special).unwrap_or_default();
                 out.push_str(text.strip_prefix(&prefix).unwrap_or_default());
             }
         }

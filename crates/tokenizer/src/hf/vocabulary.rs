@@ -20,15 +20,8 @@ struct TokenBytesTable {
 impl TokenVocabulary {
     pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         let pieces = tokenizer.get_vocab(true);
-        let size = pieces
-            .values()
-            .max()
-            .map_or(0, |largest| largest.saturating_add(1));
-        let longest = pieces
-            .keys()
-            .map(|piece| piece.chars().count())
-            .max()
-            .unwrap_or(0);
+        let size = pieces.values().max().map_or(0, |largest| largest.saturating_add(1));
+        let longest = pieces.keys().map(|piece| piece.chars().count()).max().unwrap_or(0);
         // A table with gaps is not built for ids far beyond the number of tokens.
         let dense = (size as usize) < 4 * pieces.len() + (1 << 20);
         let by_bytes = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
@@ -40,11 +33,7 @@ impl TokenVocabulary {
             }
             TokenBytesTable::new(by_id)
         });
-        Self {
-            size,
-            longest,
-            bytes,
-        }
+        Self { size, longest, bytes }
     }
 
     /// Returns the bytes of a token id, empty for an unknown id; `None` if the tokenizer is not
@@ -62,15 +51,10 @@ impl TokenVocabulary {
 
 impl TokenBytesTable {
     fn new(by_id: Vec<Option<String>>) -> Self {
-        let mut table = Self {
-            bytes: Vec::new(),
-            ends: Vec::with_capacity(by_id.len()),
-        };
+        let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(by_id.len()) };
         for piece in by_id {
             push_piece_bytes(&mut table.bytes, piece.as_deref().unwrap_or_default());
-            table
-                .ends
-                .push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
+            table.ends.push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
         }
         table
     }

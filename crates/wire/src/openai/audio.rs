@@ -192,9 +192,7 @@ fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         return Err(Fault::new(422, ErrorType::UnprocessablePhrase, text).into());
     }
     let options = ["stream_include_usage", "stream_continuous_usage_stats"];
-    let set = options
-        .into_iter()
-        .find(|option| is_truthy_member(body, option));
+    let set = options.into_iter().find(|option| is_truthy_member(body, option));
     if let Some(option) = set.filter(|_| !is_truthy_member(body, "stream")) {
         let text = "Stream options can only be defined when `stream=True`.";
         return Err(Fault::bad_parameter(text, option).into());

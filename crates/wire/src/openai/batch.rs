@@ -16,10 +16,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 
-const AT_LEAST_ONE: LengthLimits = LengthLimits {
-    min: 1,
-    max: usize::MAX,
-};
+const AT_LEAST_ONE: LengthLimits = LengthLimits { min: 1, max: usize::MAX };
 
 wire_model! {
     /// A batch chat request: several conversations with the same sampling parameters.

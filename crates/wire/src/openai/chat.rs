@@ -206,11 +206,7 @@ fn check_tool_calls(body: &JsonBody) -> ValidatorResult {
         for (index, call) in calls.into_iter().flatten().enumerate() {
             if check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call).is_none() {
                 let schema = &message_schema::ANY_TOOL_CALL;
-                return Err(ValidatorError::Item {
-                    index,
-                    schema,
-                    value: call.clone(),
-                });
+                return Err(ValidatorError::Item { index, schema, value: call.clone() });
             }
         }
     }
@@ -280,8 +276,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         .into());
     }
     if body_member(body, "tool_choice").is_none() && is_truthy_member(body, "tools") {
-        body.to_mut()
-            .insert("tool_choice".to_owned(), Value::from("auto"));
+        body.to_mut().insert("tool_choice".to_owned(), Value::from("auto"));
     }
     let Some(choice) = non_null_member(body, "tool_choice") else {
         return Ok(());
@@ -373,17 +368,16 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
 /// Returns `value[key]` as Python would, with its error messages.
 fn python_subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     match PythonValue::of_json(value) {
-        PythonValue::Dict(map) => map
-            .get(key)
-            .ok_or_else(|| Fault::bad_request(python::repr_str(key))),
+        PythonValue::Dict(map) => {
+            map.get(key).ok_or_else(|| Fault::bad_request(python::repr_str(key)))
+        }
         PythonValue::Str(_) => Err(string_index_fault()),
-        PythonValue::List(_) => Err(Fault::bad_request(
-            "list indices must be integers or slices, not str",
-        )),
-        other => Err(Fault::bad_request(format!(
-            "'{}' object is not subscriptable",
-            other.type_name()
-        ))),
+        PythonValue::List(_) => {
+            Err(Fault::bad_request("list indices must be integers or slices, not str"))
+        }
+        other => {
+            Err(Fault::bad_request(format!("'{}' object is not subscriptable", other.type_name())))
+        }
     }
 }
 
@@ -435,9 +429,7 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         return Ok(());
     };
     validators::check_not_below_minus_one("top_logprobs", top)?;
-    let wanted = PythonValue::of_json(top)
-        .as_number()
-        .is_some_and(|top| top == -1.0 || top > 0.0);
+    let wanted = PythonValue::of_json(top).as_number().is_some_and(|top| top == -1.0 || top > 0.0);
     if wanted && !is_truthy_member(body, "logprobs") {
         return Err(Fault::bad_parameter(
             "when using `top_logprobs`, `logprobs` must be set to true.",

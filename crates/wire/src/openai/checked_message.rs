@@ -72,11 +72,7 @@ impl CheckedMessage {
             }
             _ => (Vec::new(), None),
         };
-        Self {
-            members,
-            parts,
-            lazy,
-        }
+        Self { members, parts, lazy }
     }
 
     /// Returns the members of the chat message except its content.

@@ -42,12 +42,7 @@ impl RequestField for PromptTokenIds {
         #[expect(clippy::cast_possible_truncation, reason = "clamped")]
         let id =
             |id: &Value| i128::read(id).map(|id| id.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
-        value
-            .as_array()?
-            .iter()
-            .map(id)
-            .collect::<Option<_>>()
-            .map(Self)
+        value.as_array()?.iter().map(id).collect::<Option<_>>().map(Self)
     }
 }
 
@@ -291,10 +286,7 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let echo = is_truthy_member(body, "echo");
     let logprobs = non_null_member(body, "logprobs");
     if wanted && beams {
-        return refuse(
-            "`logprob_token_ids` is not supported with beam search.",
-            ids,
-        );
+        return refuse("`logprob_token_ids` is not supported with beam search.", ids);
     }
     if beams && echo && logprobs.is_some() {
         return refuse(
@@ -303,10 +295,8 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
             "echo",
         );
     }
-    let no_output = body
-        .get("max_tokens")
-        .and_then(|max| PythonValue::of_json(max).as_number())
-        == Some(0.0);
+    let no_output =
+        body.get("max_tokens").and_then(|max| PythonValue::of_json(max).as_number()) == Some(0.0);
     if wanted && echo && no_output {
         return refuse(
             "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because \
@@ -315,10 +305,7 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         );
     }
     if wanted && logprobs.is_none() {
-        return refuse(
-            "when using `logprob_token_ids`, `logprobs` must be set.",
-            ids,
-        );
+        return refuse("when using `logprob_token_ids`, `logprobs` must be set.", ids);
     }
     validators::check_number_or_absent(body, "prompt_logprobs")?;
     validators::check_number_or_absent(body, "logprobs")?;
@@ -344,10 +331,7 @@ fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResu
 fn normalize_null_max_tokens(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if non_null_member(body, "max_tokens").is_none() {
         #[expect(clippy::cast_possible_truncation, reason = "16")]
-        body.to_mut().insert(
-            "max_tokens".to_owned(),
-            Value::from(DEFAULT_MAX_TOKENS as i64),
-        );
+        body.to_mut().insert("max_tokens".to_owned(), Value::from(DEFAULT_MAX_TOKENS as i64));
     }
     Ok(())
 }

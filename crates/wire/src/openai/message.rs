@@ -89,10 +89,7 @@ impl PlainMessage {
             }
             _ => return None,
         };
-        Some(Self {
-            role: MessageRole::from_role(role.as_str()?)?,
-            content,
-        })
+        Some(Self { role: MessageRole::from_role(role.as_str()?)?, content })
     }
 }
 
@@ -267,10 +264,7 @@ impl RequestMessage {
             Some(MessageToolCall {
                 id: call.get("id").and_then(Value::as_str),
                 name: function.get("name")?.as_str()?,
-                arguments: function
-                    .get("arguments")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default(),
+                arguments: function.get("arguments").and_then(Value::as_str).unwrap_or_default(),
             })
         })
     }

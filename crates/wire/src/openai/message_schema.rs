@@ -82,10 +82,7 @@ static ASSISTANT: Model = Model::typed_dict(
         required("role", literal_schema(&["assistant"])),
         optional(
             "audio",
-            Schema::Nullable(&Schema::Model(&Model::typed_dict(
-                "Audio",
-                &[required("id", STR)],
-            ))),
+            Schema::Nullable(&Schema::Model(&Model::typed_dict("Audio", &[required("id", STR)]))),
         ),
         optional("content", Schema::Nullable(&Schema::Union(TEXT_OR_PARTS))),
         optional(
@@ -97,10 +94,7 @@ static ASSISTANT: Model = Model::typed_dict(
         ),
         optional("name", STR),
         optional("refusal", Schema::Nullable(&STR)),
-        optional(
-            "tool_calls",
-            Schema::Iterable(&Schema::Union(TOOL_CALL_SCHEMAS)),
-        ),
+        optional("tool_calls", Schema::Iterable(&Schema::Union(TOOL_CALL_SCHEMAS))),
     ],
 );
 
@@ -110,10 +104,7 @@ static CUSTOM: Model = Model::typed_dict(
         required("role", STR),
         optional(
             "content",
-            Schema::Union(&[
-                STR,
-                Schema::List(&Schema::Union(CONTENT_PART_SCHEMAS), ANY_LENGTH),
-            ]),
+            Schema::Union(&[STR, Schema::List(&Schema::Union(CONTENT_PART_SCHEMAS), ANY_LENGTH)]),
         ),
         optional("name", STR),
         optional("tool_call_id", Schema::Nullable(&STR)),
@@ -226,10 +217,7 @@ static IMAGE_PART: Model = Model::typed_dict(
                 "ImageURL",
                 &[
                     required("url", STR),
-                    optional(
-                        "detail",
-                        literal_schema(&["auto", "low", "high", "original"]),
-                    ),
+                    optional("detail", literal_schema(&["auto", "low", "high", "original"])),
                 ],
             )),
         ),
@@ -245,10 +233,7 @@ static INPUT_AUDIO_PART: Model = Model::typed_dict(
             "input_audio",
             Schema::Model(&Model::typed_dict(
                 "InputAudio",
-                &[
-                    required("data", STR),
-                    required("format", literal_schema(&["wav", "mp3"])),
-                ],
+                &[required("data", STR), required("format", literal_schema(&["wav", "mp3"]))],
             )),
         ),
         required("type", literal_schema(&["input_audio"])),
@@ -263,11 +248,7 @@ static FILE_PART: Model = Model::typed_dict(
             "file",
             Schema::Model(&Model::typed_dict(
                 "FileFile",
-                &[
-                    optional("file_data", STR),
-                    optional("file_id", STR),
-                    optional("filename", STR),
-                ],
+                &[optional("file_data", STR), optional("file_id", STR), optional("filename", STR)],
             )),
         ),
         required("type", literal_schema(&["file"])),
@@ -277,18 +258,12 @@ static FILE_PART: Model = Model::typed_dict(
 
 static REFUSAL_PART: Model = Model::typed_dict(
     "ChatCompletionContentPartRefusalParam",
-    &[
-        required("refusal", STR),
-        required("type", literal_schema(&["refusal"])),
-    ],
+    &[required("refusal", STR), required("type", literal_schema(&["refusal"]))],
 );
 
 static PROMPT_EMBEDS_PART: Model = Model::typed_dict(
     "ChatCompletionContentPartPromptEmbedsParam",
-    &[
-        required("data", STR),
-        required("type", literal_schema(&["prompt_embeds"])),
-    ],
+    &[required("data", STR), required("type", literal_schema(&["prompt_embeds"]))],
 );
 
 static AUDIO_URL_PART: Model = Model::typed_dict(
@@ -353,11 +328,8 @@ static SCORE_PARTS: Model = Model::typed_dict(
 pub(crate) static SCORE_INPUT: &[Schema] = &[STR, Schema::Model(&SCORE_PARTS)];
 
 /// Schema of one or many inputs of a score request (queries or documents).
-pub(crate) static SCORE_INPUTS: &[Schema] = &[
-    STR,
-    Schema::Model(&SCORE_PARTS),
-    Schema::List(&Schema::Union(SCORE_INPUT), ANY_LENGTH),
-];
+pub(crate) static SCORE_INPUTS: &[Schema] =
+    &[STR, Schema::Model(&SCORE_PARTS), Schema::List(&Schema::Union(SCORE_INPUT), ANY_LENGTH)];
 
 /// Schema of the content parts of a user message.
 static USER_PART_SCHEMAS: &[Schema] = &[
@@ -389,10 +361,7 @@ static CONTENT_PART_SCHEMAS: &[Schema] = &[
     )),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentSimpleImageParam",
-        &[
-            optional("image_url", NULLABLE_STR),
-            optional("uuid", NULLABLE_STR),
-        ],
+        &[optional("image_url", NULLABLE_STR), optional("uuid", NULLABLE_STR)],
     )),
     Schema::Model(&IMAGE_EMBEDS_PART),
     Schema::Model(&Model::typed_dict(
@@ -418,17 +387,11 @@ static CONTENT_PART_SCHEMAS: &[Schema] = &[
     )),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentSimpleVideoParam",
-        &[
-            optional("video_url", NULLABLE_STR),
-            optional("uuid", NULLABLE_STR),
-        ],
+        &[optional("video_url", NULLABLE_STR), optional("uuid", NULLABLE_STR)],
     )),
     Schema::Model(&Model::typed_dict(
         "CustomChatCompletionContentToolReferenceParam",
-        &[
-            optional("name", STR),
-            optional("type", literal_schema(&["tool_reference"])),
-        ],
+        &[optional("name", STR), optional("type", literal_schema(&["tool_reference"]))],
     )),
     STR,
     Schema::Model(&Model::typed_dict(

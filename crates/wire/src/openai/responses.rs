@@ -242,16 +242,12 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     };
     let choice = body.get("tool_choice");
     let named = choice.and_then(Value::as_object).filter(|choice| {
-        matches!(
-            choice.get("type").and_then(Value::as_str),
-            Some("function" | "custom")
-        )
+        matches!(choice.get("type").and_then(Value::as_str), Some("function" | "custom"))
     });
     if count == 0 {
         match choice.map(PythonValue::of_json) {
             None | Some(PythonValue::Str("auto" | "none")) => {
-                body.to_mut()
-                    .insert("tool_choice".to_owned(), Value::from("none"));
+                body.to_mut().insert("tool_choice".to_owned(), Value::from("none"));
             }
             Some(PythonValue::Str("required")) => {
                 return Err(Fault::bad_parameter(
@@ -269,10 +265,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if !is_truthy_member(named, "name") {
         return Err(missing().into());
     }
-    let tools = body
-        .get("tools")
-        .and_then(Value::as_array)
-        .map_or(&[][..], Vec::as_slice);
+    let tools = body.get("tools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if let Some(name) = resolve_named_tool_choice(&named["name"], tools)?
         && let Some(Value::Object(choice)) = body.to_mut().get_mut("tool_choice")
     {
@@ -311,11 +304,8 @@ fn resolve_named_tool_choice(name: &Value, tools: &[Value]) -> Result<Option<Str
     if exact.iter().any(|name| name == wanted) {
         return Ok(None);
     }
-    let found: Vec<String> = flat
-        .into_iter()
-        .filter(|(local, _)| local == wanted)
-        .map(|(_, full)| full)
-        .collect();
+    let found: Vec<String> =
+        flat.into_iter().filter(|(local, _)| local == wanted).map(|(_, full)| full).collect();
     match found.as_slice() {
         [] => Err(Fault::bad_parameter(
             "Tool choice 'function' not found in 'tools' parameter.",
@@ -338,10 +328,7 @@ fn check_custom_tool_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
     let tools = body.get("tools").and_then(Value::as_array);
     let grammar = tools.into_iter().flatten().any(|tool| {
-        is(tool, "custom")
-            && tool
-                .get("format")
-                .is_some_and(|format| is(format, "grammar"))
+        is(tool, "custom") && tool.get("format").is_some_and(|format| is(format, "grammar"))
     });
     if grammar {
         return Err(Fault::bad_parameter(

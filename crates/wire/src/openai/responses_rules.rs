@@ -33,14 +33,8 @@ impl ResponsesRequest {
                 "background",
             );
         }
-        let earlier = self
-            .previous_input_messages
-            .as_ref()
-            .is_some_and(|all| !all.is_empty());
-        let follows = self
-            .previous_response_id
-            .as_ref()
-            .is_some_and(|id| !id.is_empty());
+        let earlier = self.previous_input_messages.as_ref().is_some_and(|all| !all.is_empty());
+        let follows = self.previous_response_id.as_ref().is_some_and(|id| !id.is_empty());
         if earlier && follows {
             return refuse(
                 "Only one of `previous_input_messages` and `previous_response_id` can be set.",
@@ -68,9 +62,7 @@ impl ResponsesRequest {
     /// Returns whether the request asks for log probabilities of output tokens.
     pub fn wants_logprobs(&self) -> bool {
         let wanted = "message.output_text.logprobs";
-        self.include
-            .as_ref()
-            .is_some_and(|include| include.iter().any(|part| part == wanted))
+        self.include.as_ref().is_some_and(|include| include.iter().any(|part| part == wanted))
     }
 
     /// Returns the sampling parameters of the request.
@@ -100,11 +92,7 @@ impl ResponsesRequest {
             include_stop_str_in_output: self.include_stop_str_in_output,
             output_kind: if self.stream == Some(true) { 1 } else { 2 },
             structured_outputs: self.structured_outputs()?,
-            logit_bias: self
-                .logit_bias
-                .as_ref()
-                .map(sampling::to_token_bias)
-                .transpose()?,
+            logit_bias: self.logit_bias.as_ref().map(sampling::to_token_bias).transpose()?,
             extra_args: rules::extra(
                 self.vllm_xargs.as_ref(),
                 self.kv_transfer_params.as_ref(),
@@ -130,14 +118,11 @@ impl ResponsesRequest {
         }
         let schema = format.get("schema").filter(|schema| !schema.is_null());
         Ok(match format.get("type").and_then(Value::as_str) {
-            Some("json_object") => Some(StructuredOutputs {
-                json_object: Some(true),
-                ..StructuredOutputs::default()
-            }),
-            Some("json_schema") => schema.map(|json| StructuredOutputs {
-                json: Some(json.clone()),
-                ..Default::default()
-            }),
+            Some("json_object") => {
+                Some(StructuredOutputs { json_object: Some(true), ..StructuredOutputs::default() })
+            }
+            Some("json_schema") => schema
+                .map(|json| StructuredOutputs { json: Some(json.clone()), ..Default::default() }),
             _ => None,
         })
     }
@@ -147,11 +132,7 @@ impl ResponsesRequest {
 pub fn response_not_stored(id: &str) -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
-        ..Fault::new(
-            404,
-            ErrorType::InvalidRequest,
-            format!("Response with id '{id}' not found."),
-        )
+        ..Fault::new(404, ErrorType::InvalidRequest, format!("Response with id '{id}' not found."))
     }
 }
 
@@ -159,10 +140,6 @@ pub fn response_not_stored(id: &str) -> Fault {
 pub fn response_not_cancellable() -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
-        ..Fault::new(
-            400,
-            ErrorType::InvalidRequest,
-            "Cannot cancel a synchronous response.",
-        )
+        ..Fault::new(400, ErrorType::InvalidRequest, "Cannot cancel a synchronous response.")
     }
 }

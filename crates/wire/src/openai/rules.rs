@@ -29,28 +29,18 @@ macro_rules! shared_params {
         SamplingParams {
             presence_penalty: or($request.presence_penalty, $defaults.presence_penalty, 0.0),
             frequency_penalty: or($request.frequency_penalty, $defaults.frequency_penalty, 0.0),
-            repetition_penalty: or(
-                $request.repetition_penalty,
-                $defaults.repetition_penalty,
-                1.0,
-            ),
+            repetition_penalty: or($request.repetition_penalty, $defaults.repetition_penalty, 1.0),
             temperature: or($request.temperature, $defaults.temperature, 1.0),
             watermarking: $request.watermarking,
             top_p: or($request.top_p, $defaults.top_p, 1.0),
             top_k: $request.top_k.or($defaults.top_k).unwrap_or(0),
             min_p: or($request.min_p, $defaults.min_p, 0.0),
             seed: $request.seed.map(i128::from),
-            stop: $request
-                .stop
-                .as_ref()
-                .map(|stop| StringOrList(stop.0.clone())),
+            stop: $request.stop.as_ref().map(|stop| StringOrList(stop.0.clone())),
             stop_token_ids: stop_ids($request.stop_token_ids.as_deref(), $defaults),
             ignore_eos: $request.ignore_eos,
             min_tokens: $request.min_tokens,
-            logprob_token_ids: $request
-                .logprob_token_ids
-                .clone()
-                .filter(|ids| !ids.is_empty()),
+            logprob_token_ids: $request.logprob_token_ids.clone().filter(|ids| !ids.is_empty()),
             skip_special_tokens: skip_special($request.skip_special_tokens, $defaults),
             spaces_between_special_tokens: $request.spaces_between_special_tokens,
             include_stop_str_in_output: $request.include_stop_str_in_output,
@@ -113,24 +103,19 @@ impl ChatRequest {
         limits: &ServerLimits,
     ) -> Result<Option<Vec<i64>>, Fault> {
         let key = "kv_transfer_params.prompt_token_ids";
-        let ids = self
-            .kv_transfer_params
-            .as_ref()
-            .and_then(|params| params.get("prompt_token_ids"));
+        let ids =
+            self.kv_transfer_params.as_ref().and_then(|params| params.get("prompt_token_ids"));
         let Some(ids) = ids.filter(|ids| !ids.is_null() && !self.echo) else {
             return Ok(None);
         };
-        let listed = ids
-            .as_array()
-            .filter(|ids| !ids.is_empty())
-            .and_then(|ids| {
-                ids.iter()
-                    .map(|id| match PythonValue::of_json(id) {
-                        PythonValue::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
-                        _ => None,
-                    })
-                    .collect::<Option<Vec<_>>>()
-            });
+        let listed = ids.as_array().filter(|ids| !ids.is_empty()).and_then(|ids| {
+            ids.iter()
+                .map(|id| match PythonValue::of_json(id) {
+                    PythonValue::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
+                    _ => None,
+                })
+                .collect::<Option<Vec<_>>>()
+        });
         let Some(listed) = listed else {
             return Err(Fault::bad_parameter(
                 "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of \
@@ -153,17 +138,12 @@ impl ChatRequest {
         if self.use_beam_search {
             return beam_search_request(n, self.temperature, defaults);
         }
-        let wants_ids = self
-            .logprob_token_ids
-            .as_ref()
-            .is_some_and(|ids| !ids.is_empty());
+        let wants_ids = self.logprob_token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
         let logprobs = (self.logprobs == Some(true) && !wants_ids).then_some(self.top_logprobs);
         Ok(SamplingRequest::from(SamplingParams {
             n,
             logprobs,
-            prompt_logprobs: self
-                .prompt_logprobs
-                .or(self.echo.then_some(self.top_logprobs)),
+            prompt_logprobs: self.prompt_logprobs.or(self.echo.then_some(self.top_logprobs)),
             ..shared_params!(self, defaults)
         }))
     }
@@ -196,20 +176,14 @@ impl CompletionRequest {
         self.reject_suffix()?;
         let embeds = self.prompt_embeds.is_some();
         if self.echo == Some(true) && embeds {
-            return Err(Fault::bad_request(
-                "Echo is unsupported with prompt embeds.",
-            ));
+            return Err(Fault::bad_request("Echo is unsupported with prompt embeds."));
         }
         if self.prompt_logprobs.is_some() && embeds {
             return Err(Fault::bad_request(
                 "prompt_logprobs is not compatible with prompt embeds.",
             ));
         }
-        if self
-            .prompt
-            .as_ref()
-            .is_some_and(|prompts| prompts.0.is_empty())
-        {
+        if self.prompt.as_ref().is_some_and(|prompts| prompts.0.is_empty()) {
             let text = "You must pass at least one prompt";
             return Err(match limits.version {
                 VllmVersion::V032 => Fault::bad_request(text),
@@ -245,20 +219,13 @@ impl CompletionRequest {
             match self.prompt.as_ref().map(|prompts| prompts.0.as_slice()) {
                 // An empty list passes upstream's loop and fails later as a missing prompt.
                 Some([]) => return Ok(()),
-                Some(prompts)
-                    if prompts
-                        .iter()
-                        .all(|p| matches!(p, CompletionPrompt::Text(_))) =>
-                {
+                Some(prompts) if prompts.iter().all(|p| matches!(p, CompletionPrompt::Text(_))) => {
                     "suffix is only supported for models with FIM completion rendering"
                 }
                 _ => "suffix requires text prompt input for FIM completion rendering",
             }
         };
-        Err(Fault {
-            param: Some("suffix".to_owned()),
-            ..Fault::bad_request(text)
-        })
+        Err(Fault { param: Some("suffix".to_owned()), ..Fault::bad_request(text) })
     }
 
     /// Returns the sampling parameters of the request.
@@ -270,10 +237,7 @@ impl CompletionRequest {
             return beam_search_request(self.n, self.temperature, defaults);
         }
         let echo = self.echo == Some(true);
-        let wants_ids = self
-            .logprob_token_ids
-            .as_ref()
-            .is_some_and(|ids| !ids.is_empty());
+        let wants_ids = self.logprob_token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
         let only_echo = echo && self.max_tokens == Some(0);
         let params = SamplingParams {
             n: self.n,
@@ -302,9 +266,7 @@ fn check_tool_parser(choice: Option<&ChatToolChoice>, limits: &ServerLimits) -> 
         return Ok(());
     }
     let needs = |what: String| {
-        Err(Fault::bad_request(format!(
-            "tool_choice={what} requires --tool-call-parser to be set"
-        )))
+        Err(Fault::bad_request(format!("tool_choice={what} requires --tool-call-parser to be set")))
     };
     match choice {
         None | Some(ChatToolChoice::None) => Ok(()),
@@ -330,10 +292,7 @@ fn beam_search_request(
         temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
         ..SamplingParams::default()
     };
-    Ok(SamplingRequest {
-        checks: SamplingChecks::None,
-        ..SamplingRequest::from(params)
-    })
+    Ok(SamplingRequest { checks: SamplingChecks::None, ..SamplingRequest::from(params) })
 }
 
 fn or(asked: Option<f64>, server: Option<f64>, plain: f64) -> f64 {
@@ -396,8 +355,5 @@ fn parse_usage_options(options: Option<&super::shared::StreamOptions>) -> (bool,
         return (false, false);
     };
     let wanted = options.include_usage == Some(true);
-    (
-        wanted,
-        wanted && options.continuous_usage_stats == Some(true),
-    )
+    (wanted, wanted && options.continuous_usage_stats == Some(true))
 }

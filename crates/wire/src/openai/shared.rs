@@ -59,16 +59,10 @@ impl ChatTool {
         let function = &self.function;
         let mut inner = Map::new();
         inner.insert("name".to_owned(), Value::from(function.name.as_str()));
-        inner.insert(
-            "description".to_owned(),
-            Value::from(function.description.clone()),
-        );
+        inner.insert("description".to_owned(), Value::from(function.description.clone()));
         inner.insert(
             "parameters".to_owned(),
-            function
-                .parameters
-                .clone()
-                .map_or(Value::Null, Value::Object),
+            function.parameters.clone().map_or(Value::Null, Value::Object),
         );
         let defer = function.defer_loading.or(self.defer_loading);
         for (key, flag) in [("strict", function.strict), ("defer_loading", defer)] {
@@ -191,11 +185,8 @@ pub enum ResponseFormat {
 }
 
 impl RequestField for ResponseFormat {
-    const SCHEMA: Schema = Schema::Union(&[
-        PlainFormat::SCHEMA,
-        TagFormat::SCHEMA,
-        LegacyTagFormat::SCHEMA,
-    ]);
+    const SCHEMA: Schema =
+        Schema::Union(&[PlainFormat::SCHEMA, TagFormat::SCHEMA, LegacyTagFormat::SCHEMA]);
 
     fn read(value: &Value) -> Option<Self> {
         match value.get("type")?.as_str()? {
@@ -214,13 +205,7 @@ pub struct StopStrings(pub Vec<String>);
 impl RequestField for StopStrings {
     const SCHEMA: Schema = Schema::Union(&[
         STR,
-        Schema::List(
-            &STR,
-            LengthLimits {
-                min: 0,
-                max: bounds::STOP_STRINGS_PLACEHOLDER,
-            },
-        ),
+        Schema::List(&STR, LengthLimits { min: 0, max: bounds::STOP_STRINGS_PLACEHOLDER }),
     ]);
 
     fn read(value: &Value) -> Option<Self> {
@@ -327,17 +312,10 @@ wire_model! {
 
 /// Mirrors vLLM's `StructuredOutputsParams.__post_init__`.
 fn validate_one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
-    let given = [
-        "json",
-        "regex",
-        "choice",
-        "grammar",
-        "json_object",
-        "structural_tag",
-    ]
-    .iter()
-    .filter(|key| map.get(**key).is_some_and(|value| !value.is_null()))
-    .count();
+    let given = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"]
+        .iter()
+        .filter(|key| map.get(**key).is_some_and(|value| !value.is_null()))
+        .count();
     let text = match given {
         0 => "You must use one kind of structured outputs constraint but none are specified",
         1 => return Ok(()),
@@ -366,10 +344,7 @@ fn python_attributes(map: &Map<String, Value>) -> String {
         ("_backend_was_auto", &off),
     ];
     let texts = members.map(|(key, default)| {
-        format!(
-            "'{key}': {}",
-            python::python_repr(map.get(key).unwrap_or(default))
-        )
+        format!("'{key}': {}", python::python_repr(map.get(key).unwrap_or(default)))
     });
     format!("{{{}}}", texts.join(", "))
 }

@@ -82,8 +82,7 @@ pub(crate) fn check_cache_salt_support(body: &mut Cow<'_, JsonBody>) -> Validato
 pub(crate) fn apply_return_mm_kwargs_alias(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let silent = body_member(body, "mm_payload").is_none();
     if body_member(body, "return_mm_kwargs") == Some(&Value::Bool(false)) && silent {
-        body.to_mut()
-            .insert("mm_payload".to_owned(), Value::from("none"));
+        body.to_mut().insert("mm_payload".to_owned(), Value::from("none"));
     }
     Ok(())
 }
@@ -123,9 +122,7 @@ pub(crate) fn validate_structural_tag_format(body: &JsonBody) -> ValidatorResult
     let Some(Value::Object(format)) = non_null_member(body, "response_format") else {
         return Ok(());
     };
-    let tag = format
-        .get("type")
-        .is_some_and(|kind| kind == "structural_tag");
+    let tag = format.get("type").is_some_and(|kind| kind == "structural_tag");
     if tag && !is_structural_tag(format) {
         return Err(Fault::bad_parameter(
             "Invalid response_format structural_tag specification.",
@@ -165,9 +162,8 @@ pub(crate) fn has_single_constraint(body: &JsonBody, two: Fault) -> Result<bool,
     let PythonValue::Dict(outputs) = PythonValue::of_json(outputs) else {
         return Err(no_get_attribute_fault(outputs).into());
     };
-    let count = ["json", "regex", "choice"]
-        .iter()
-        .filter(|key| non_null_member(outputs, key).is_some());
+    let count =
+        ["json", "regex", "choice"].iter().filter(|key| non_null_member(outputs, key).is_some());
     match count.count() {
         0 => Ok(false),
         1 => Ok(true),

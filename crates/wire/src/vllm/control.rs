@@ -109,10 +109,9 @@ impl StartProfileRequest {
                  and contain only letters, numbers, '.', '_', or '-'",
             ));
         }
-        for (name, count) in [
-            ("delay_iterations", self.delay_iterations),
-            ("max_iterations", self.max_iterations),
-        ] {
+        for (name, count) in
+            [("delay_iterations", self.delay_iterations), ("max_iterations", self.max_iterations)]
+        {
             if count.is_some_and(|count| count < 0) {
                 return Err(Fault::bad_request(format!(
                     "{name} must be greater than or equal to 0"

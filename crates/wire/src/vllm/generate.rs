@@ -21,16 +21,8 @@ use crate::schema::{
 /// Schema of the request field `output_mode`: the content of a response.
 pub(crate) const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
 
-const TOKEN_IDS: Schema = Schema::After(
-    no_negative_ids,
-    &Schema::List(
-        &INT,
-        LengthLimits {
-            min: 1,
-            max: usize::MAX,
-        },
-    ),
-);
+const TOKEN_IDS: Schema =
+    Schema::After(no_negative_ids, &Schema::List(&INT, LengthLimits { min: 1, max: usize::MAX }));
 
 fn no_negative_ids(ids: &Value) -> Result<Option<Value>, ValidatorError> {
     let negative = |id: &Value| i128::read(id).is_some_and(|id| id < 0);
@@ -47,29 +39,21 @@ const MEDIA_PLACEHOLDERS: Schema = Schema::Dict(
     &Schema::List(
         &Schema::Model(&Model::plain(
             "PlaceholderRangeInfo",
-            &[
-                required("offset", int_from(0)),
-                required("length", int_above(0)),
-            ],
+            &[required("offset", int_from(0)), required("length", int_above(0))],
         )),
         ANY_LENGTH,
     ),
 );
 
-const MEDIA_ITEMS: Schema = Schema::Nullable(&Schema::Dict(
-    &STR,
-    &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH),
-));
+const MEDIA_ITEMS: Schema =
+    Schema::Nullable(&Schema::Dict(&STR, &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH)));
 
 /// Schema of preprocessed images, audio and video (`MultiModalFeatures`), without the checks
 /// between its members.
 const MEDIA_FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "MultiModalFeatures",
     &[
-        required(
-            "mm_hashes",
-            Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH)),
-        ),
+        required("mm_hashes", Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH))),
         required("mm_placeholders", MEDIA_PLACEHOLDERS),
         optional("kwargs_data", MEDIA_ITEMS),
         optional("mm_metadata", MEDIA_ITEMS),
@@ -79,10 +63,7 @@ const MEDIA_FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
 const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "ParseContext",
     &[
-        optional(
-            "tools",
-            Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH)),
-        ),
+        optional("tools", Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH))),
         optional(
             "tool_choice",
             Schema::Nullable(&Schema::Union(&[
@@ -100,10 +81,7 @@ const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
 const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
     name: "ReasoningParserKwargs",
     kind: ClassKind::Strict,
-    fields: &[optional(
-        "chat_template_kwargs",
-        Schema::Dict(&STR, &Schema::Any),
-    )],
+    fields: &[optional("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any))],
     before: &[],
     after: None,
 }));
@@ -167,13 +145,8 @@ fn check_field_combinations(map: &Map<String, Value>) -> Result<(), ValidatorErr
     {
         return refuse("content_parts and features are mutually exclusive".to_owned());
     }
-    let mode = map
-        .get("output_mode")
-        .and_then(Value::as_str)
-        .unwrap_or("tokens");
-    let detokenize = map
-        .get("sampling_params")
-        .and_then(|params| params.get("detokenize"));
+    let mode = map.get("output_mode").and_then(Value::as_str).unwrap_or("tokens");
+    let detokenize = map.get("sampling_params").and_then(|params| params.get("detokenize"));
     if mode != "tokens" && detokenize == Some(&Value::Bool(false)) {
         return refuse(format!(
             "output_mode='{mode}' requires sampling_params.detokenize to be true"
@@ -217,12 +190,8 @@ impl GenerateRequest {
         let mut request: Self = check::read_body_within(value, bounds)?;
         let params = &mut request.sampling_params;
         params.normalize_and_verify(bounds)?;
-        let named = |key: &str| {
-            value
-                .get("sampling_params")
-                .and_then(|params| params.get(key))
-                .is_some()
-        };
+        let named =
+            |key: &str| value.get("sampling_params").and_then(|params| params.get(key)).is_some();
         if !named("max_tokens") {
             params.max_tokens = None;
         }

@@ -101,11 +101,7 @@ pub fn adapter_not_found(name: &str, path: &str) -> Fault {
 
 /// Returns the 404 for a LoRA adapter that is not loaded.
 pub fn adapter_not_loaded(name: &str) -> Fault {
-    Fault::new(
-        404,
-        ErrorType::NotFound,
-        format!("The lora adapter '{name}' cannot be found."),
-    )
+    Fault::new(404, ErrorType::NotFound, format!("The lora adapter '{name}' cannot be found."))
 }
 
 fn invalid_adapter_request(message: &str) -> Fault {

@@ -88,11 +88,7 @@ fn reject_removed_parameters(body: &Value) -> Result<(), Fault> {
             "normalize",
         ));
     }
-    match body
-        .get("task")
-        .and_then(Value::as_str)
-        .and_then(removed_task_message)
-    {
+    match body.get("task").and_then(Value::as_str).and_then(removed_task_message) {
         Some(text) => Err(Fault::bad_parameter(text, "task")),
         None => Ok(()),
     }
@@ -183,12 +179,8 @@ impl PoolingRequest {
 
     fn parse_forms(forms: &'static [Schema], value: &Value) -> Result<Self, Fault> {
         let checked = check::checked_body(&Schema::Union(forms), value)?;
-        let prompts = || {
-            checked
-                .get("input")
-                .and_then(CompletionPrompts::read)
-                .map(PoolingInput::Prompts)
-        };
+        let prompts =
+            || checked.get("input").and_then(CompletionPrompts::read).map(PoolingInput::Prompts);
         let either = |key: &str| {
             let value = checked.get(key)?;
             Vec::read(value)

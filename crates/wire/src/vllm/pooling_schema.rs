@@ -29,10 +29,7 @@ const CONVERSATIONS: Schema = Schema::After(
     require_nonempty_list,
     &Schema::Sequence(&Schema::List(
         &RequestMessage::SCHEMA,
-        LengthLimits {
-            min: 1,
-            max: usize::MAX,
-        },
+        LengthLimits { min: 1, max: usize::MAX },
     )),
 );
 
@@ -43,10 +40,8 @@ fn require_nonempty_list(list: &Value) -> Result<Option<Value>, ValidatorError> 
     Ok(None)
 }
 
-const PADDING: Field = optional(
-    "padding",
-    Schema::Nullable(&Schema::Literal(&["max_length", "do_not_pad"])),
-);
+const PADDING: Field =
+    optional("padding", Schema::Nullable(&Schema::Literal(&["max_length", "do_not_pad"])));
 const USE_ACTIVATION: Field = optional("use_activation", NULLABLE_BOOL);
 const ADD_SPECIAL_TOKENS: Field = optional("add_special_tokens", Schema::Bool);
 const DIMENSIONS: Field = optional("dimensions", NULLABLE_INT);
@@ -63,10 +58,7 @@ const MESSAGES: Field = required("messages", CONVERSATION);
 
 /// Request fields for the encoding of returned vectors.
 const ENCODING_FIELDS: [Field; 3] = [
-    optional(
-        "encoding_format",
-        Schema::Literal(&["float", "base64", "bytes", "bytes_only"]),
-    ),
+    optional("encoding_format", Schema::Literal(&["float", "base64", "bytes", "bytes_only"])),
     optional(
         "embed_dtype",
         Schema::Literal(&["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]),
@@ -130,23 +122,15 @@ const fn concat_fields<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
 }
 
 const TEXT_CHECKS: &[BeforeValidator] = &[validators::check_cache_salt_support];
-const CHAT_CHECKS: &[BeforeValidator] = &[
-    validators::check_cache_salt_support,
-    check_generation_prompt,
-];
+const CHAT_CHECKS: &[BeforeValidator] =
+    &[validators::check_cache_salt_support, check_generation_prompt];
 
 const fn form(
     name: &'static str,
     fields: &'static [Field],
     before: &'static [BeforeValidator],
 ) -> Model {
-    Model {
-        name,
-        kind: ClassKind::Wrapped,
-        fields,
-        before,
-        after: None,
-    }
+    Model { name, kind: ClassKind::Wrapped, fields, before, after: None }
 }
 
 pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
@@ -199,11 +183,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
             &LAST_FIELDS,
             &[required("input", CONVERSATION)],
         ]),
-        &[
-            normalize_input_messages,
-            validators::check_cache_salt_support,
-            check_generation_prompt,
-        ],
+        &[normalize_input_messages, validators::check_cache_salt_support, check_generation_prompt],
     )),
     Schema::Model(&form(
         "EmbeddingBatchChatInputRequest",
@@ -214,10 +194,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
             &RENDERING_FIELDS,
             &FIRST_FIELDS,
             &LAST_FIELDS,
-            &[
-                required("messages", CONVERSATIONS),
-                required("input", CONVERSATIONS),
-            ],
+            &[required("messages", CONVERSATIONS), required("input", CONVERSATIONS)],
         ]),
         &[
             normalize_input_conversations,
@@ -312,20 +289,13 @@ const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
 ]);
 
 /// Pairs of request fields that name the two sides (queries and documents) of a score request.
-pub(super) const SCORE_SIDE_NAMES: [(&str, &str); 4] = [
-    ("queries", "documents"),
-    ("queries", "items"),
-    ("data_1", "data_2"),
-    ("text_1", "text_2"),
-];
+pub(super) const SCORE_SIDE_NAMES: [(&str, &str); 4] =
+    [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
 
 const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
     concat_fields::<16>(&[
         &SCORING_FIELDS,
-        &[
-            required(pair.0, ONE_OR_MORE_SCORE_INPUTS),
-            required(pair.1, ONE_OR_MORE_SCORE_INPUTS),
-        ],
+        &[required(pair.0, ONE_OR_MORE_SCORE_INPUTS), required(pair.1, ONE_OR_MORE_SCORE_INPUTS)],
     ])
 }
 
@@ -340,16 +310,8 @@ pub(super) static SCORE_REQUEST: &[Schema] = &[
         &score_side_fields(SCORE_SIDE_NAMES[1]),
         TEXT_CHECKS,
     )),
-    Schema::Model(&form(
-        "ScoreDataRequest",
-        &score_side_fields(SCORE_SIDE_NAMES[2]),
-        TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
-        "ScoreTextRequest",
-        &score_side_fields(SCORE_SIDE_NAMES[3]),
-        TEXT_CHECKS,
-    )),
+    Schema::Model(&form("ScoreDataRequest", &score_side_fields(SCORE_SIDE_NAMES[2]), TEXT_CHECKS)),
+    Schema::Model(&form("ScoreTextRequest", &score_side_fields(SCORE_SIDE_NAMES[3]), TEXT_CHECKS)),
 ];
 
 pub(super) static RERANK_REQUEST: Model = form(
@@ -381,9 +343,7 @@ fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 /// Mirrors vLLM's `_is_chat_messages`.
 fn is_messages(value: &Value) -> bool {
     let message = |item: &Value| item.get("role").is_some_and(Value::is_string);
-    value
-        .as_array()
-        .is_some_and(|items| !items.is_empty() && items.iter().all(message))
+    value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(message))
 }
 
 fn adopt_input_as_messages(body: &mut Cow<'_, JsonBody>, fits: fn(&Value) -> bool) {
@@ -404,9 +364,7 @@ fn normalize_input_messages(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 /// Mirrors vLLM's `EmbeddingBatchChatInputRequest.normalize_input_messages`.
 fn normalize_input_conversations(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     adopt_input_as_messages(body, |value| {
-        value
-            .as_array()
-            .is_some_and(|items| !items.is_empty() && items.iter().all(is_messages))
+        value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(is_messages))
     });
     Ok(())
 }

@@ -81,10 +81,7 @@ pub(super) struct ArcPolicy {
 
 impl ArcPolicy {
     pub(super) fn new(capacity: u32) -> Self {
-        Self {
-            capacity,
-            ..Self::default()
-        }
+        Self { capacity, ..Self::default() }
     }
 
     /// Records chunks that a request did not find and would store, in prompt order from the start.

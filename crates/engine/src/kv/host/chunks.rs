@@ -133,14 +133,7 @@ impl HostChunks {
         if let Some(arc) = &mut self.arc {
             arc.insert(key);
         }
-        let chunk = HostChunk {
-            key,
-            name,
-            hash,
-            recency,
-            reads: 0,
-            storing: true,
-        };
+        let chunk = HostChunk { key, name, hash, recency, reads: 0, storing: true };
         let id = match self.free.pop() {
             Some(id) => {
                 self.chunks[id as usize] = chunk;

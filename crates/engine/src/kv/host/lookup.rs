@@ -34,10 +34,7 @@ impl LayerGroup {
     fn first_needed_chunk(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.has_full_attention() {
             true => first,
-            false => self
-                .blocks_outside_window(tokens)
-                .min(end.saturating_sub(1))
-                .max(first),
+            false => self.blocks_outside_window(tokens).min(end.saturating_sub(1)).max(first),
         }
     }
 }
@@ -108,11 +105,7 @@ impl HostCache {
             chunks.filter_map(move |chunk| {
                 let id = self.find_chunk(plan, at, chunk)?;
                 let group = group.index;
-                Some(CopiedChunk {
-                    group,
-                    at: chunk,
-                    id,
-                })
+                Some(CopiedChunk { group, at: chunk, id })
             })
         });
         all.collect()
@@ -130,8 +123,7 @@ impl HostCache {
         let id = request.id;
         let (first, last) = (
             request.from / size,
-            self.full_chunk_count(plan, self.max_hit_blocks(request))
-                .max(request.from / size),
+            self.full_chunk_count(plan, self.max_hit_blocks(request)).max(request.from / size),
         );
         let mut waits = self.seqs.get(&id).is_some_and(|seq| seq.copies > 0);
         let end = match waits {
@@ -139,9 +131,8 @@ impl HostCache {
             false => self.hit_end_chunk(plan, request, (first, last)),
         };
         let needed = self.chunks_to_load(plan, request, (first, end));
-        waits |= needed
-            .iter()
-            .any(|chunk| self.chunks.chunk_state(chunk.id) != HostChunkState::Ready);
+        waits |=
+            needed.iter().any(|chunk| self.chunks.chunk_state(chunk.id) != HostChunkState::Ready);
         let seq = self.seqs.entry(id).or_default();
         if waits {
             if seq.asked.is_none() {
@@ -153,9 +144,7 @@ impl HostCache {
         if let Some(since) = seq.asked.take() {
             self.deferred -= 1;
             let waited = now.since(since);
-            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Answered {
-                waited,
-            })));
+            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Answered { waited })));
         }
         if self.config.rules == OffloadConnector::Native {
             let epoch = self.use_counter_of(id);
@@ -190,16 +179,11 @@ impl HostCache {
         for chunk in &chunks {
             self.chunks.pin_chunk(chunk.id);
             let place = (chunk.at, chunk.group);
-            self.chunks
-                .record_chunk_use(request.id, chunk.id, place, ChunkUseKind::Reused);
+            self.chunks.record_chunk_use(request.id, chunk.id, place, ChunkUseKind::Reused);
         }
         let takes = self.copy_duration(chunks.len(), self.config.chunk_time.1);
         let id = request.id;
-        let copy = HostLoadCopy {
-            id,
-            chunks,
-            generation: self.generation,
-        };
+        let copy = HostLoadCopy { id, chunks, generation: self.generation };
         self.loads.push(now, takes, copy);
         let seq = self.seqs.entry(id).or_default();
         seq.offered = seq.offered.max(end);

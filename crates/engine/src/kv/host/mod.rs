@@ -127,10 +127,7 @@ struct HostCopyQueue<T> {
 
 impl<T> HostCopyQueue<T> {
     fn new() -> Self {
-        Self {
-            copies: VecDeque::new(),
-            tail: SimTime::ZERO,
-        }
+        Self { copies: VecDeque::new(), tail: SimTime::ZERO }
     }
 
     /// Queues a copy that takes `takes` and starts at `from` or later. Returns the end of the copy.
@@ -241,9 +238,7 @@ impl HostCache {
 
     fn copy_duration(&self, chunks: usize, each: Duration) -> Duration {
         let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
-        self.config
-            .latency
-            .saturating_add(each.saturating_mul(chunks))
+        self.config.latency.saturating_add(each.saturating_mul(chunks))
     }
 
     /// Reserves room in host memory for the chunks not stored yet among the first `blocks` full
@@ -288,8 +283,7 @@ impl HostCache {
                     }
                     if self.chunks.chunk_state(chunk) != HostChunkState::Storing {
                         let place = (at, self.groups[group].index);
-                        self.chunks
-                            .record_chunk_use(id, chunk, place, ChunkUseKind::Reused);
+                        self.chunks.record_chunk_use(id, chunk, place, ChunkUseKind::Reused);
                     }
                     present.insert(chunk);
                 }
@@ -333,16 +327,10 @@ impl HostCache {
             let recency: ChunkRecency = (epoch, Reverse(at));
             let name = (group, plan.keys[last(at)]);
             let id = self.chunks.insert(key, name, hash, recency);
-            self.chunks
-                .record_chunk_use(seq, id, (at, group), ChunkUseKind::Stored);
+            self.chunks.record_chunk_use(seq, id, (at, group), ChunkUseKind::Stored);
             chunks.push(CopiedChunk { group, at, id });
         }
-        HostStoreCopy {
-            id: seq,
-            plan: Arc::clone(plan),
-            chunks,
-            generation: self.generation,
-        }
+        HostStoreCopy { id: seq, plan: Arc::clone(plan), chunks, generation: self.generation }
     }
 
     /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered for
@@ -360,9 +348,7 @@ impl HostCache {
         kept: &HashSet<u32>,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> Option<()> {
-        let lacking = missing
-            .len()
-            .saturating_sub(self.chunks.free_chunks() as usize);
+        let lacking = missing.len().saturating_sub(self.chunks.free_chunks() as usize);
         let victims = self.chunks.choose_victims(lacking, kept);
         if victims.len() < lacking {
             out(SchedulerEvent::Host(Box::new(HostCacheEvent::Refused)));
@@ -373,16 +359,12 @@ impl HostCache {
         }
         if !missing.is_empty() {
             let chunks = missing.len() as u32;
-            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Allocated {
-                chunks,
-            })));
+            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Allocated { chunks })));
         }
         let keys = victims.into_iter().map(|id| self.chunks.evict_chunk(id));
         let keys: Vec<_> = keys.collect();
         if self.events && !keys.is_empty() {
-            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Removed {
-                keys,
-            })));
+            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Removed { keys })));
         }
         Some(())
     }
@@ -433,8 +415,7 @@ impl HostCache {
                 for chunk in &copy.chunks {
                     self.chunks.unpin_chunk(chunk.id);
                     if let Some(epoch) = epoch {
-                        self.chunks
-                            .touch_chunk(chunk.id, (epoch, Reverse(chunk.at)));
+                        self.chunks.touch_chunk(chunk.id, (epoch, Reverse(chunk.at)));
                     }
                 }
             }
@@ -477,11 +458,7 @@ impl HostCache {
         took: Duration,
     ) -> SchedulerEvent {
         let bytes = self.config.chunk_bytes.saturating_mul(chunks as u64);
-        SchedulerEvent::Host(Box::new(HostCacheEvent::Copied {
-            direction,
-            bytes,
-            took,
-        }))
+        SchedulerEvent::Host(Box::new(HostCacheEvent::Copied { direction, bytes, took }))
     }
 
     fn record_copy_end(&mut self, id: SeqId) {

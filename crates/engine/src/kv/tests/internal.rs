@@ -6,21 +6,15 @@ use crate::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, 
 use crate::{BlockKey, LoraId};
 
 fn keys(algo: HashAlgo, tokens: &[u32], extras: &ExtraKeys) -> Vec<BlockKey> {
-    let hasher = BlockHasher::new(BlockHashConfig {
-        algo,
-        block_size: 4,
-        ..BlockHashConfig::default()
-    });
+    let hasher =
+        BlockHasher::new(BlockHashConfig { algo, block_size: 4, ..BlockHashConfig::default() });
     hasher.block_plan(tokens, extras).keys
 }
 
 /// Returns all pairs of prompts, with their extra keys.
 #[test]
 fn internal_block_keys_are_equal_iff_vllm_keys_are() {
-    let salted = |salt: &str| ExtraKeys {
-        salt: Some(Arc::from(salt)),
-        ..ExtraKeys::default()
-    };
+    let salted = |salt: &str| ExtraKeys { salt: Some(Arc::from(salt)), ..ExtraKeys::default() };
     let adapter = |name: &str| ExtraKeys {
         lora: Some(LoraAdapter {
             id: LoraId(1),
@@ -30,11 +24,7 @@ fn internal_block_keys_are_equal_iff_vllm_keys_are() {
         ..ExtraKeys::default()
     };
     let image = |identifier: &str, start: u32| ExtraKeys {
-        media: vec![MediaSpan {
-            identifier: Arc::from(identifier),
-            start,
-            len: 3,
-        }],
+        media: vec![MediaSpan { identifier: Arc::from(identifier), start, len: 3 }],
         ..ExtraKeys::default()
     };
     let extras = [
@@ -52,19 +42,14 @@ fn internal_block_keys_are_equal_iff_vllm_keys_are() {
     other_middle[5] = 1 << 24;
     let prompts = [same_start, other_middle, (4..16).collect()];
     let named = |algo| {
-        let named = extras
-            .iter()
-            .flat_map(|extras| prompts.iter().map(move |prompt| (extras, prompt)));
-        named
-            .map(|(extras, prompt)| keys(algo, prompt, extras))
-            .collect::<Vec<_>>()
+        let named =
+            extras.iter().flat_map(|extras| prompts.iter().map(move |prompt| (extras, prompt)));
+        named.map(|(extras, prompt)| keys(algo, prompt, extras)).collect::<Vec<_>>()
     };
     let (internal, vllm) = (named(HashAlgo::Internal), named(HashAlgo::Sha256));
     for (i, j) in (0..vllm.len()).flat_map(|i| (0..vllm.len()).map(move |j| (i, j))) {
         let equal = |all: &[Vec<BlockKey>]| -> Vec<bool> {
-            let pairs = all[i]
-                .iter()
-                .flat_map(|a| all[j].iter().map(move |b| a == b));
+            let pairs = all[i].iter().flat_map(|a| all[j].iter().map(move |b| a == b));
             pairs.collect()
         };
         assert_eq!(equal(&internal), equal(&vllm), "{i} and {j}");

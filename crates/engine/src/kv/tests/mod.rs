@@ -17,11 +17,7 @@ fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
         *parent = mix_u64_pair(*parent, own);
         Some(BlockKey(*parent))
     });
-    Arc::new(BlockPlan {
-        keys: chain.collect(),
-        block_size,
-        ..BlockPlan::default()
-    })
+    Arc::new(BlockPlan { keys: chain.collect(), block_size, ..BlockPlan::default() })
 }
 
 /// Creates a plan that shares no block with plans of other names.
@@ -41,10 +37,7 @@ enum ObservedEvent {
 fn to_observed(event: SchedulerEvent) -> ObservedEvent {
     match event {
         SchedulerEvent::Stored { plan, from, to } => ObservedEvent::Stored(
-            plan.keys[from as usize..to as usize]
-                .iter()
-                .map(|key| key.0)
-                .collect(),
+            plan.keys[from as usize..to as usize].iter().map(|key| key.0).collect(),
             from.checked_sub(1).map(|i| plan.keys[i as usize].0),
         ),
         SchedulerEvent::Removed { keys } => {
@@ -90,11 +83,8 @@ impl ObservedPool {
     /// Admits a sequence of `tokens` tokens and returns how many were cached.
     fn admit(&mut self, plan: &Arc<BlockPlan>, tokens: u32) -> (PoolSequence, u32) {
         let prefix = self.pool.cached_prefix_tokens(plan, tokens);
-        let mut running = PoolSequence {
-            table: BlockTable::default(),
-            plan: Arc::clone(plan),
-            computed: 0,
-        };
+        let mut running =
+            PoolSequence { table: BlockTable::default(), plan: Arc::clone(plan), computed: 0 };
         assert!(self.step(&mut running, prefix, tokens));
         (running, prefix)
     }
@@ -108,9 +98,7 @@ impl ObservedPool {
             ..BlockAllocationRequest::default()
         };
         let out = &mut |event| self.said.push(to_observed(event));
-        let fits = self
-            .pool
-            .allocate_blocks(&mut running.table, Some(&running.plan), &need, out);
+        let fits = self.pool.allocate_blocks(&mut running.table, Some(&running.plan), &need, out);
         if fits {
             running.computed = computed;
         }
@@ -156,16 +144,10 @@ fn the_last_block_of_a_full_hit_is_computed_and_stored_again() {
     let a = plan_without_shared_blocks(1, 2);
     kv.run_sequence(&a, 64, 1);
     assert_eq!(kv.run_sequence(&a, 64, 1), 32);
-    assert_eq!(
-        kv.take_events(),
-        [stored_event(&a, 0, 2), stored_event(&a, 1, 2)]
-    );
+    assert_eq!(kv.take_events(), [stored_event(&a, 0, 2), stored_event(&a, 1, 2)]);
     // Each copy is removed by its own event. The newer one was freed first.
     kv.run_sequence(&plan_without_shared_blocks(2, 49), 49 * 32, 1);
-    assert_eq!(
-        kv.take_events()[0],
-        removed_event(&[(&a, 1), (&a, 1), (&a, 0)])
-    );
+    assert_eq!(kv.take_events()[0], removed_event(&[(&a, 1), (&a, 1), (&a, 0)]));
 }
 
 #[test]
@@ -173,11 +155,7 @@ fn decode_stores_each_block_as_it_fills_and_the_last_token_is_never_computed() {
     let mut kv = ObservedPool::new();
     let a = plan_without_shared_blocks(1, 4);
     kv.run_sequence(&a, 30, 70);
-    let fills = [
-        stored_event(&a, 0, 1),
-        stored_event(&a, 1, 2),
-        stored_event(&a, 2, 3),
-    ];
+    let fills = [stored_event(&a, 0, 1), stored_event(&a, 1, 2), stored_event(&a, 2, 3)];
     assert_eq!(kv.take_events(), fills);
     // A prompt shorter than a block has no hit, so the same blocks fill again.
     assert_eq!(kv.run_sequence(&a, 30, 70), 0);
@@ -204,31 +182,21 @@ fn eviction_starts_at_the_tail_of_the_oldest_prefix() {
         kv.run_sequence(&plan_without_shared_blocks(name, 6), 192, 1);
     }
     let idle = 3 + 7 * 6;
-    let counts = BlockCounts {
-        unused: 49 - idle,
-        idle,
-        used: 0,
-    };
+    let counts = BlockCounts { unused: 49 - idle, idle, used: 0 };
     assert_eq!(kv.pool.block_counts(), counts);
     kv.take_events();
     let last = plan_without_shared_blocks(9, 6);
     kv.run_sequence(&last, 192, 1);
     assert_eq!(
         kv.take_events(),
-        [
-            removed_event(&[(&oldest, 2), (&oldest, 1)]),
-            stored_event(&last, 0, 6)
-        ]
+        [removed_event(&[(&oldest, 2), (&oldest, 1)]), stored_event(&last, 0, 6)]
     );
 }
 
 #[test]
 fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
     let mut kv = ObservedPool::new();
-    let (a, b) = (
-        plan_without_shared_blocks(1, 30),
-        plan_without_shared_blocks(2, 30),
-    );
+    let (a, b) = (plan_without_shared_blocks(1, 30), plan_without_shared_blocks(2, 30));
     let (mut first, _) = kv.admit(&a, 640);
     let (mut second, _) = kv.admit(&b, 640);
     // Both have 20 blocks and grow until the pool has none left for the second.
@@ -240,10 +208,7 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
             break;
         }
     }
-    assert_eq!(
-        (computed, first.table.len(), second.table.len()),
-        (769, 25, 24)
-    );
+    assert_eq!((computed, first.table.len(), second.table.len()), (769, 25, 24));
     let before = second.computed;
     kv.pool.release_table(&mut second.table);
     kv.take_events();
@@ -251,11 +216,8 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
         assert!(kv.step(&mut first, 0, computed));
     }
     // Each of the last 5 of 30 blocks evicted one from the tail of the preempted sequence.
-    let taken: Vec<ObservedEvent> = kv
-        .take_events()
-        .into_iter()
-        .filter(|s| matches!(s, ObservedEvent::Removed(_)))
-        .collect();
+    let taken: Vec<ObservedEvent> =
+        kv.take_events().into_iter().filter(|s| matches!(s, ObservedEvent::Removed(_))).collect();
     let tail: Vec<ObservedEvent> = (19..24).rev().map(|i| removed_event(&[(&b, i)])).collect();
     assert_eq!(taken, tail);
     kv.pool.release_table(&mut first.table);
@@ -273,30 +235,15 @@ fn reset_fails_while_sequences_hold_blocks() {
     let mut kv = ObservedPool::new();
     let a = plan_without_shared_blocks(1, 2);
     let (mut held, _) = kv.admit(&a, 64);
-    assert!(
-        !kv.pool
-            .reset_prefix_cache(&mut |_| panic!("a held cache was cleared"))
-    );
+    assert!(!kv.pool.reset_prefix_cache(&mut |_| panic!("a held cache was cleared")));
     kv.pool.release_table(&mut held.table);
     kv.take_events();
     for _ in 0..2 {
-        assert!(
-            kv.pool
-                .reset_prefix_cache(&mut |event| kv.said.push(to_observed(event)))
-        );
+        assert!(kv.pool.reset_prefix_cache(&mut |event| kv.said.push(to_observed(event))));
     }
-    assert_eq!(
-        kv.take_events(),
-        [ObservedEvent::Cleared, ObservedEvent::Cleared]
-    );
+    assert_eq!(kv.take_events(), [ObservedEvent::Cleared, ObservedEvent::Cleared]);
     assert_eq!(kv.pool.cached_prefix_tokens(&a, 65), 0);
-    assert_eq!(
-        kv.pool.block_counts(),
-        BlockCounts {
-            unused: 49,
-            ..BlockCounts::default()
-        }
-    );
+    assert_eq!(kv.pool.block_counts(), BlockCounts { unused: 49, ..BlockCounts::default() });
 }
 
 #[test]
@@ -305,22 +252,12 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     let a = plan_without_shared_blocks(1, 4);
     let (mut held, _) = kv.admit(&a, 64);
     kv.take_events();
-    kv.pool
-        .forget_prefix_cache(&mut |event| kv.said.push(to_observed(event)));
+    kv.pool.forget_prefix_cache(&mut |event| kv.said.push(to_observed(event)));
     assert!(kv.step(&mut held, 0, 128));
     assert_eq!(kv.take_events(), [ObservedEvent::Cleared]);
-    assert_eq!(
-        (kv.pool.used_blocks(), kv.pool.cached_prefix_tokens(&a, 129)),
-        (4, 0)
-    );
+    assert_eq!((kv.pool.used_blocks(), kv.pool.cached_prefix_tokens(&a, 129)), (4, 0));
     kv.pool.release_table(&mut held.table);
-    assert_eq!(
-        kv.pool.block_counts(),
-        BlockCounts {
-            unused: 49,
-            ..BlockCounts::default()
-        }
-    );
+    assert_eq!(kv.pool.block_counts(), BlockCounts { unused: 49, ..BlockCounts::default() });
     assert_eq!(kv.run_sequence(&a, 64, 1), 0);
     assert_eq!(kv.take_events(), [stored_event(&a, 0, 2)]);
 }
@@ -352,31 +289,16 @@ fn a_sequence_that_does_not_fit_waits_and_changes_nothing() {
         (!fits, table.len())
     };
     for need in [
-        BlockAllocationRequest {
-            tokens: 10 * 32,
-            ..BlockAllocationRequest::default()
-        },
-        BlockAllocationRequest {
-            tokens: 32,
-            whole: 10 * 32,
-            ..BlockAllocationRequest::default()
-        },
-        BlockAllocationRequest {
-            tokens: 8 * 32,
-            spare: 2,
-            ..BlockAllocationRequest::default()
-        },
+        BlockAllocationRequest { tokens: 10 * 32, ..BlockAllocationRequest::default() },
+        BlockAllocationRequest { tokens: 32, whole: 10 * 32, ..BlockAllocationRequest::default() },
+        BlockAllocationRequest { tokens: 8 * 32, spare: 2, ..BlockAllocationRequest::default() },
         BlockAllocationRequest {
             tokens: u32::MAX,
             spare: u32::MAX,
             ..BlockAllocationRequest::default()
         },
         // This prefix is no longer cached.
-        BlockAllocationRequest {
-            tokens: 64,
-            prefix: 32,
-            ..BlockAllocationRequest::default()
-        },
+        BlockAllocationRequest { tokens: 64, prefix: 32, ..BlockAllocationRequest::default() },
     ] {
         assert_eq!(refused(&mut kv.pool, need), (true, 0), "{need:?}");
     }
@@ -388,9 +310,7 @@ fn a_sequence_that_does_not_fit_waits_and_changes_nothing() {
         prefix: 9 * 32,
         ..BlockAllocationRequest::default()
     };
-    let fits = kv
-        .pool
-        .allocate_blocks(&mut held.table, Some(&a), &hit, &mut |_| ());
+    let fits = kv.pool.allocate_blocks(&mut held.table, Some(&a), &hit, &mut |_| ());
     assert!(!fits && kv.pool.block_counts().idle == 40);
 }
 
@@ -405,21 +325,12 @@ fn no_block_changes_up_to_the_settled_tokens() {
     assert_eq!(kv.take_events(), []);
     assert!(kv.step(&mut running, 0, 64));
     assert_eq!(kv.take_events(), [stored_event(&a, 1, 2)]);
-    assert_eq!(
-        (running.table.len(), running.table.settled_tokens()),
-        (2, 64)
-    );
+    assert_eq!((running.table.len(), running.table.settled_tokens()), (2, 64));
     // Without a plan only free blocks count.
     let mut plain = BlockTable::default();
-    let need = BlockAllocationRequest {
-        tokens: 40,
-        cache: 40,
-        ..BlockAllocationRequest::default()
-    };
-    assert!(
-        kv.pool
-            .allocate_blocks(&mut plain, None, &need, &mut |_| ())
-    );
+    let need =
+        BlockAllocationRequest { tokens: 40, cache: 40, ..BlockAllocationRequest::default() };
+    assert!(kv.pool.allocate_blocks(&mut plain, None, &need, &mut |_| ()));
     assert_eq!(plain.settled_tokens(), 64);
 }
 
@@ -428,20 +339,11 @@ fn transferred_tokens_enter_the_cache_on_arrival() {
     let mut kv = ObservedPool::new();
     let a = plan_without_shared_blocks(1, 3);
     let mut table = BlockTable::default();
-    let need = BlockAllocationRequest {
-        tokens: 96,
-        cache: 0,
-        ..BlockAllocationRequest::default()
-    };
-    assert!(
-        kv.pool
-            .allocate_blocks(&mut table, Some(&a), &need, &mut |_| panic!("too early"))
-    );
+    let need = BlockAllocationRequest { tokens: 96, cache: 0, ..BlockAllocationRequest::default() };
+    assert!(kv.pool.allocate_blocks(&mut table, Some(&a), &need, &mut |_| panic!("too early")));
     assert_eq!(kv.pool.cached_prefix_tokens(&a, 97), 0);
     kv.pool
-        .cache_full_blocks(&mut table, Some(&a), 96, &mut |event| {
-            kv.said.push(to_observed(event))
-        });
+        .cache_full_blocks(&mut table, Some(&a), 96, &mut |event| kv.said.push(to_observed(event)));
     assert_eq!(kv.take_events(), [stored_event(&a, 0, 3)]);
     assert_eq!(kv.pool.cached_prefix_tokens(&a, 97), 96);
 }
@@ -456,24 +358,12 @@ fn without_prefix_caching_blocks_are_only_counted() {
     });
     let a = plan(&[1, 2, 3], 4);
     let mut table = BlockTable::default();
-    let need = BlockAllocationRequest {
-        tokens: 12,
-        cache: 12,
-        ..BlockAllocationRequest::default()
-    };
+    let need =
+        BlockAllocationRequest { tokens: 12, cache: 12, ..BlockAllocationRequest::default() };
     assert!(pool.allocate_blocks(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
-    assert_eq!(
-        (pool.used_blocks(), pool.cached_prefix_tokens(&a, 12)),
-        (3, 0)
-    );
+    assert_eq!((pool.used_blocks(), pool.cached_prefix_tokens(&a, 12)), (3, 0));
     pool.release_table(&mut table);
-    assert_eq!(
-        pool.block_counts(),
-        BlockCounts {
-            unused: 4,
-            ..BlockCounts::default()
-        }
-    );
+    assert_eq!(pool.block_counts(), BlockCounts { unused: 4, ..BlockCounts::default() });
 }
 
 #[test]
@@ -492,11 +382,7 @@ fn full_hashes_are_dropped_with_their_blocks() {
             ..BlockPlan::default()
         })
     };
-    let need = BlockAllocationRequest {
-        tokens: 1,
-        cache: 1,
-        ..BlockAllocationRequest::default()
-    };
+    let need = BlockAllocationRequest { tokens: 1, cache: 1, ..BlockAllocationRequest::default() };
     let mut gone = Vec::new();
     for key in [7, 8, 9] {
         let mut table = BlockTable::default();
@@ -508,8 +394,5 @@ fn full_hashes_are_dropped_with_their_blocks() {
         assert!(pool.allocate_blocks(&mut table, Some(&hashed(key)), &need, out));
         pool.release_table(&mut table);
     }
-    assert_eq!(
-        gone,
-        [(BlockKey(7), Some([7; 32])), (BlockKey(8), Some([8; 32]))]
-    );
+    assert_eq!(gone, [(BlockKey(7), Some([7; 32])), (BlockKey(8), Some([8; 32]))]);
 }

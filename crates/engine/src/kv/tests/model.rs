@@ -40,8 +40,7 @@ impl ReferencePool {
     fn prefix(&self, plan: &BlockPlan, tokens: u32) -> Vec<u32> {
         let most = (tokens - 1) / self.size;
         let keys = plan.keys.iter().take(most as usize);
-        keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0]))
-            .collect()
+        keys.map_while(|key| self.cached.get(&key.0).map(|ids| ids[0])).collect()
     }
 
     fn allocate(
@@ -53,10 +52,7 @@ impl ReferencePool {
     ) -> bool {
         let held = (table.ids.len() + hits.len()) as u32;
         let fresh = tokens.div_ceil(self.size).saturating_sub(held) as usize;
-        let idle = hits
-            .iter()
-            .filter(|&&id| self.refs[id as usize] == 0)
-            .count();
+        let idle = hits.iter().filter(|&&id| self.refs[id as usize] == 0).count();
         if fresh + idle > self.free.len() {
             return false;
         }
@@ -107,10 +103,7 @@ impl ReferencePool {
                 }
             }
         }
-        first
-            .into_iter()
-            .rev()
-            .for_each(|id| self.free.push_front(id));
+        first.into_iter().rev().for_each(|id| self.free.push_front(id));
         self.free.extend(last);
     }
 }
@@ -147,8 +140,7 @@ impl EventSubscriber {
             ObservedEvent::Stored(keys, parent) => {
                 let known = parent.is_none_or(|parent| self.0.contains_key(&parent));
                 assert!(known, "the parent of {keys:?} was never stored");
-                keys.iter()
-                    .for_each(|&key| *self.0.entry(key).or_default() += 1);
+                keys.iter().for_each(|&key| *self.0.entry(key).or_default() += 1);
             }
             ObservedEvent::Removed(keys) => keys.iter().for_each(|key| {
                 let copies = self.0.get_mut(key).expect("removed, but never stored");

@@ -51,11 +51,7 @@ enum Salt {
 }
 
 fn to_media_span((identifier, start, len): (String, u32, u32)) -> MediaSpan {
-    MediaSpan {
-        identifier: identifier.into(),
-        start,
-        len,
-    }
+    MediaSpan { identifier: identifier.into(), start, len }
 }
 
 #[test]

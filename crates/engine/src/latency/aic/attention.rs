@@ -79,14 +79,9 @@ impl AicStepTimes {
         let seen = length.saturating_sub(1);
         let seen = if window > 0 { seen.min(window) } else { seen } as f64;
         let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
-        let kv = if self.kv_heads == self.heads {
-            n
-        } else {
-            self.kv_heads as f64
-        };
+        let kv = if self.kv_heads == self.heads { n } else { self.kv_heads as f64 };
         let bytes = b * (4.0 * n * h + 2.0 * kv * seen * h * self.kv_bytes);
-        self.speed
-            .roofline_min_ms(4.0 * b * n * h * seen, self.speed.bf16, bytes)
+        self.speed.roofline_min_ms(4.0 * b * n * h * seen, self.speed.bf16, bytes)
     }
 
     /// Returns the minimum time of prefill attention that the hardware allows, in ms, for `[heads,
@@ -94,11 +89,7 @@ impl AicStepTimes {
     fn min_prefill_attention_ms(&self, window: u64, [heads, length, requests]: [u64; 3]) -> f64 {
         let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
         let s = length as f64;
-        let kv = if self.kv_heads == self.heads {
-            n
-        } else {
-            self.kv_heads as f64
-        };
+        let kv = if self.kv_heads == self.heads { n } else { self.kv_heads as f64 };
         let flops = match window > 0 && window < length {
             true => 4.0 * b * s * window as f64 * n * h,
             false => 2.0 * b * s * s * n * h,
@@ -115,10 +106,7 @@ impl AicStepTimes {
         if !self.qk_norm {
             return 0.0;
         }
-        let (q, kv) = (
-            (self.heads * self.head_dim) as f64,
-            (self.kv_heads * self.head_dim) as f64,
-        );
+        let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
         let speed = &self.speed;
         1.1 * 2.0
             * (2.0 * speed.memory_transfer_ms(2.0 * q) + 2.0 * speed.memory_transfer_ms(2.0 * kv))
@@ -137,9 +125,7 @@ impl AicStepTimes {
             let sum = known.unwrap_or_else(|| {
                 let sol = |at| self.min_decode_attention_ms(kind.window, at);
                 let at = lengths.map(|length| [self.heads, requests, length]);
-                at.iter()
-                    .map(|at| kind.decode.time_ms(*at, &sol).unwrap_or_else(|| sol(*at)))
-                    .sum()
+                at.iter().map(|at| kind.decode.time_ms(*at, &sol).unwrap_or_else(|| sol(*at))).sum()
             });
             kind.layers * (sum / 5.0 + self.qk_norm_ms())
         });
@@ -169,10 +155,7 @@ impl AicStepTimes {
             return share
                 * self.attention_block_ms(ForwardPhase::Prefill, [self.heads, all, requests]);
         }
-        let (q, kv) = (
-            (self.heads * self.head_dim) as f64,
-            (self.kv_heads * self.head_dim) as f64,
-        );
+        let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
         let speed = &self.speed;
         // Add rotary embedding and the write to the cache.
         let width = if self.fp8_attention { 1.0 } else { 2.0 };

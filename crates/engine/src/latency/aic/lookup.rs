@@ -34,9 +34,7 @@ impl LatencyCurve {
     /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if
     /// one of them is outside of the measured range.
     pub(super) fn sum_ms(&self, at: &[u64]) -> Option<f64> {
-        let mut place = self
-            .0
-            .partition_point(|point| point.0 < *at.first().unwrap_or(&0));
+        let mut place = self.0.partition_point(|point| point.0 < *at.first().unwrap_or(&0));
         let mut sum = 0.0;
         for &x in at {
             while self.0.get(place)?.0 < x {
@@ -161,9 +159,7 @@ impl GemmTable {
                 &found
             }
         };
-        let near = near
-            .iter()
-            .map(|(distance, i)| (*distance, &self.shapes[*i]));
+        let near = near.iter().map(|(distance, i)| (*distance, &self.shapes[*i]));
         let near = near.filter(|(_, site)| asked(site));
         let mut near: Vec<(f64, &GemmCurve)> = near.take(MAX_NEAR_POINTS).collect();
         if near.is_empty() {
@@ -208,9 +204,7 @@ impl GemmTable {
             .filter(|site| distance(&site.0) <= MAX_SHAPE_DISTANCE)
             .map(|site| {
                 let (n2, k2) = site.0;
-                let far = (n as f64 / n2 as f64)
-                    .log2()
-                    .hypot((k as f64 / k2 as f64).log2());
+                let far = (n as f64 / n2 as f64).log2().hypot((k as f64 / k2 as f64).log2());
                 (far, *site)
             })
             .collect()
@@ -252,8 +246,7 @@ impl AttentionTable {
     }
 
     pub(super) fn time_ms(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
-        self.interpolate(at, sol)
-            .or_else(|| self.extrapolate(at, sol))
+        self.interpolate(at, sol).or_else(|| self.extrapolate(at, sol))
     }
 
     fn interpolate(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
@@ -366,11 +359,7 @@ impl AttentionTable {
                     let leaf = (square.sqrt(), [a, b, c], *time);
                     // Among leaves at equal distance, the first in table order is used.
                     let place = found.partition_point(|other| {
-                        other
-                            .0
-                            .total_cmp(&leaf.0)
-                            .then(other.1.cmp(&leaf.1))
-                            .is_lt()
+                        other.0.total_cmp(&leaf.0).then(other.1.cmp(&leaf.1)).is_lt()
                     });
                     found.insert(place, leaf);
                     found.truncate(MAX_NEAR_POINTS + 1);
@@ -432,11 +421,8 @@ mod tests {
     #[test]
     fn attention_row_equals_table_lookups() {
         let mut grid = AttentionTable::new(None);
-        for (b, lengths) in [
-            (1, vec![1, 8, 40, 100]),
-            (4, vec![3, 8, 64, 90]),
-            (16, vec![2, 100]),
-        ] {
+        for (b, lengths) in [(1, vec![1, 8, 40, 100]), (4, vec![3, 8, 64, 90]), (16, vec![2, 100])]
+        {
             for c in lengths {
                 grid.add_point([8, b, c], (b * c) as f64 + (c as f64).sqrt());
             }
@@ -451,28 +437,13 @@ mod tests {
                     .map(|c| grid.time_ms([8, b, *c], &beyond).unwrap_or(f64::NAN))
                     .sum();
                 let sum = row.sum_ms(&[c, c, c + 2]).unwrap_or(f64::NAN);
-                assert!(
-                    (sum / by_hand - 1.0).abs() < 1e-14,
-                    "{b} {c}: {sum}, {by_hand}"
-                );
+                assert!((sum / by_hand - 1.0).abs() < 1e-14, "{b} {c}: {sum}, {by_hand}");
             }
             assert_eq!(row.sum_ms(&[101]), None);
             assert_eq!(row.sum_ms(&[0]), None);
         }
-        assert_eq!(
-            (
-                grid.last_axis_row(8, 2).len(),
-                grid.last_axis_row(8, 1).len()
-            ),
-            (5, 4)
-        );
-        assert_eq!(
-            (
-                grid.last_axis_row(8, 17).len(),
-                grid.last_axis_row(4, 1).len()
-            ),
-            (0, 0)
-        );
+        assert_eq!((grid.last_axis_row(8, 2).len(), grid.last_axis_row(8, 1).len()), (5, 4));
+        assert_eq!((grid.last_axis_row(8, 17).len(), grid.last_axis_row(4, 1).len()), (0, 0));
     }
 
     #[test]

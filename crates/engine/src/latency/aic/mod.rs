@@ -100,9 +100,7 @@ impl AicStepTimes {
             false => gemm_type_of_scheme(quantization.scheme)?,
         };
         let sites = |dtype: GemmDtype| {
-            folder.read_gemm_table(dtype.aic_name(), &|m, n, k| {
-                speed.min_gemm_ms(dtype, m, n, k)
-            })
+            folder.read_gemm_table(dtype.aic_name(), &|m, n, k| speed.min_gemm_ms(dtype, m, n, k))
         };
         let kv_dtype = match setup.kv_bytes {
             1 => "fp8",
@@ -160,12 +158,9 @@ impl AicStepTimes {
         }
         aic.experts = load_expert_table(&folder, setup, tp)?;
         aic.check_matrix_shapes(&folder)?;
-        aic.decode_rows = (0..PRECOMPUTED_DECODE_ROWS)
-            .map(|rows| aic.decode_kernels_ms(rows))
-            .collect();
-        aic.prompt_rows = (0..PRECOMPUTED_PROMPT_ROWS)
-            .map(|x| aic.prompt_kernels_ms(x))
-            .collect();
+        aic.decode_rows =
+            (0..PRECOMPUTED_DECODE_ROWS).map(|rows| aic.decode_kernels_ms(rows)).collect();
+        aic.prompt_rows = (0..PRECOMPUTED_PROMPT_ROWS).map(|x| aic.prompt_kernels_ms(x)).collect();
         Ok(aic)
     }
 
@@ -178,10 +173,7 @@ impl AicStepTimes {
             products.extend([(self.dtype, qkv, h), (self.dtype, h, query)]);
         }
         if self.shared > 0 {
-            products.extend([
-                (self.dtype, 2 * self.shared, h),
-                (self.dtype, h, self.shared),
-            ]);
+            products.extend([(self.dtype, 2 * self.shared, h), (self.dtype, h, self.shared)]);
         }
         match &self.experts {
             Some(experts) => products.push((GemmDtype::Bf16, experts.experts, h)),
@@ -226,10 +218,7 @@ impl AicStepTimes {
         let (prompts, decodes) = self.prefill_decode_ms(batch);
         match batch.chunks {
             0 => (Duration::ZERO, duration_from_ms(decodes + us / 1e3)),
-            _ => (
-                duration_from_ms(prompts + us / 1e3),
-                duration_from_ms(decodes),
-            ),
+            _ => (duration_from_ms(prompts + us / 1e3), duration_from_ms(decodes)),
         }
     }
 
@@ -248,10 +237,7 @@ impl AicStepTimes {
         // The context includes the token being computed. The mocker counts it as one of the tokens
         // before and adds another.
         let own = u64::from(self.mixed == MixedStepTiming::Sum);
-        let context = batch
-            .context
-            .checked_div(decodes)
-            .map_or(0, |each| each + own);
+        let context = batch.context.checked_div(decodes).map_or(0, |each| each + own);
         let rows = u64::from(batch.decode_tokens);
         match (prompts, decodes) {
             (0, 0) => (0.0, 0.0),
@@ -264,10 +250,7 @@ impl AicStepTimes {
                 ),
                 MixedStepTiming::Combined => {
                     let prompts = (prompts, new.max(1), prefix);
-                    (
-                        self.combined_pass_ms(prompts, (rows, decodes, context)),
-                        0.0,
-                    )
+                    (self.combined_pass_ms(prompts, (rows, decodes, context)), 0.0)
                 }
             },
         }
@@ -376,17 +359,12 @@ impl AicStepTimes {
         let sol = |m, n, k| self.speed.min_gemm_ms(dtype, m, n, k);
         // `open` rejects shapes that are far from all measured ones.
         let sites = self.gemm_table(dtype);
-        sites
-            .time_ms((m, n, k), &sol)
-            .unwrap_or_else(|| sol(m, n, k))
+        sites.time_ms((m, n, k), &sol).unwrap_or_else(|| sol(m, n, k))
     }
 
     fn expert_ms(&self, experts: &ExpertKernelTable, tokens: u64) -> f64 {
         let sol = |tokens: u64| self.min_expert_ms(experts, tokens);
-        experts
-            .curve
-            .time_ms(tokens, ExtrapolationEnd::Last, &sol)
-            .unwrap_or_else(|| sol(tokens))
+        experts.curve.time_ms(tokens, ExtrapolationEnd::Last, &sol).unwrap_or_else(|| sol(tokens))
     }
 
     fn min_expert_ms(&self, e: &ExpertKernelTable, tokens: u64) -> f64 {
@@ -396,8 +374,7 @@ impl AicStepTimes {
         let bytes =
             own * h * 2 + own * i * 3 / e.tp + h * i * 3 / e.tp * (e.experts / e.ep).min(own);
         let peak = self.speed.peak_flops(e.dtype);
-        self.speed
-            .roofline_min_ms(flops as f64, peak, e.bytes_per_weight * bytes as f64)
+        self.speed.roofline_min_ms(flops as f64, peak, e.bytes_per_weight * bytes as f64)
     }
 
     fn all_reduce_ms(&self, elements: u64) -> f64 {
@@ -407,9 +384,7 @@ impl AicStepTimes {
         let gpus = *gpus as f64;
         let sol =
             |elements: u64| 4.0 * elements as f64 * (gpus - 1.0) / gpus / self.speed.link * 1e3;
-        curve
-            .time_ms(elements, ExtrapolationEnd::Last, &sol)
-            .unwrap_or_else(|| sol(elements))
+        curve.time_ms(elements, ExtrapolationEnd::Last, &sol).unwrap_or_else(|| sol(elements))
     }
 }
 
@@ -490,9 +465,9 @@ fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AicError
         QuantizationScheme::None => Ok(GemmDtype::Bf16),
         QuantizationScheme::Fp8 => Ok(GemmDtype::Fp8),
         QuantizationScheme::Fp8Block => Ok(GemmDtype::Fp8Block),
-        QuantizationScheme::Int8 | QuantizationScheme::Int4 | QuantizationScheme::Fp4 => Err(
-            AicError::Model("dense weights of 4 bits or 8-bit integers are not supported"),
-        ),
+        QuantizationScheme::Int8 | QuantizationScheme::Int4 | QuantizationScheme::Fp4 => {
+            Err(AicError::Model("dense weights of 4 bits or 8-bit integers are not supported"))
+        }
     }
 }
 

@@ -33,22 +33,13 @@ impl ParquetTable {
         }
         let length =
             u32::from_le_bytes(file[end..end + 4].try_into().map_err(|_| TRUNCATED)?) as usize;
-        let footer = file
-            .get(end.checked_sub(length).ok_or(TRUNCATED)?..end)
-            .ok_or(TRUNCATED)?;
-        let meta = ThriftReader {
-            bytes: footer,
-            depth: 0,
-        }
-        .read_struct()?;
+        let footer = file.get(end.checked_sub(length).ok_or(TRUNCATED)?..end).ok_or(TRUNCATED)?;
+        let meta = ThriftReader { bytes: footer, depth: 0 }.read_struct()?;
         let rows = usize::try_from(meta.integer_field(3)?).map_err(|_| UNSUPPORTED)?;
         let mut optional = BTreeMap::new();
         for element in meta.list_field(2)?.iter().skip(1) {
             let element = element.as_struct()?;
-            optional.insert(
-                element.text_field(4)?,
-                element.integer_field(3).unwrap_or(0) == 1,
-            );
+            optional.insert(element.text_field(4)?, element.integer_field(3).unwrap_or(0) == 1);
         }
         let mut columns: BTreeMap<String, ParquetColumn> = BTreeMap::new();
         for group in meta.list_field(4)? {
@@ -122,9 +113,7 @@ fn read_column(
     optional: bool,
 ) -> Result<ParquetColumn, ParquetProblem> {
     let (kind, codec) = (chunk.integer_field(1)?, chunk.integer_field(4)?);
-    let start = chunk
-        .integer_field(11)
-        .or_else(|_| chunk.integer_field(9))?;
+    let start = chunk.integer_field(11).or_else(|_| chunk.integer_field(9))?;
     let start = usize::try_from(start).map_err(|_| UNSUPPORTED)?;
     let mut left = file.get(start..).ok_or(TRUNCATED)?;
     let wanted = usize::try_from(chunk.integer_field(5)?).map_err(|_| UNSUPPORTED)?;
@@ -136,10 +125,7 @@ fn read_column(
     };
     let mut words: Option<ParquetColumn> = None;
     while values.len() < wanted {
-        let mut reader = ThriftReader {
-            bytes: left,
-            depth: 0,
-        };
+        let mut reader = ThriftReader { bytes: left, depth: 0 };
         let header = reader.read_struct()?;
         let size = usize::try_from(header.integer_field(3)?).map_err(|_| UNSUPPORTED)?;
         let whole = usize::try_from(header.integer_field(2)?).map_err(|_| UNSUPPORTED)?;
@@ -152,14 +138,9 @@ fn read_column(
                 let count = usize::try_from(count).map_err(|_| UNSUPPORTED)?;
                 words = Some(decode_plain_values(&page, kind, count)?);
             }
-            0 => read_data_page(
-                &page,
-                header.struct_field(5)?,
-                kind,
-                optional,
-                &words,
-                &mut values,
-            )?,
+            0 => {
+                read_data_page(&page, header.struct_field(5)?, kind, optional, &words, &mut values)?
+            }
             _ => return Err(UNSUPPORTED),
         }
     }
@@ -182,11 +163,7 @@ fn read_data_page(
     let mut page = page;
     let mut present = vec![1; count];
     if optional {
-        let length = page
-            .get(..4)
-            .ok_or(TRUNCATED)?
-            .try_into()
-            .map_err(|_| TRUNCATED)?;
+        let length = page.get(..4).ok_or(TRUNCATED)?.try_into().map_err(|_| TRUNCATED)?;
         let length = u32::from_le_bytes(length) as usize;
         present = decode_rle_runs(page.get(4..4 + length).ok_or(TRUNCATED)?, 1, count)?;
         page = &page[4 + length..];
@@ -208,9 +185,7 @@ fn read_data_page(
     let mut next = 0;
     for level in present {
         let at = if level == 1 {
-            let at = indices
-                .as_ref()
-                .map_or(next, |indices| indices[next] as usize);
+            let at = indices.as_ref().map_or(next, |indices| indices[next] as usize);
             next += 1;
             if at >= source.len() {
                 return Err(TRUNCATED);
@@ -270,36 +245,22 @@ fn decode_plain_values(
     count: usize,
 ) -> Result<ParquetColumn, ParquetProblem> {
     let eights = || -> Result<Vec<[u8; 8]>, ParquetProblem> {
-        let bytes = page
-            .get(..count.checked_mul(8).ok_or(TRUNCATED)?)
-            .ok_or(TRUNCATED)?;
+        let bytes = page.get(..count.checked_mul(8).ok_or(TRUNCATED)?).ok_or(TRUNCATED)?;
         let (eights, _) = bytes.as_chunks::<8>();
         Ok(eights.to_vec())
     };
     Ok(match kind {
-        2 => ParquetColumn::Whole(
-            eights()?
-                .into_iter()
-                .map(i64::from_le_bytes)
-                .map(Some)
-                .collect(),
-        ),
-        5 => ParquetColumn::Float(
-            eights()?
-                .into_iter()
-                .map(f64::from_le_bytes)
-                .map(Some)
-                .collect(),
-        ),
+        2 => {
+            ParquetColumn::Whole(eights()?.into_iter().map(i64::from_le_bytes).map(Some).collect())
+        }
+        5 => {
+            ParquetColumn::Float(eights()?.into_iter().map(f64::from_le_bytes).map(Some).collect())
+        }
         _ => {
             let mut rest = page;
             let mut values = Vec::new();
             for _ in 0..count {
-                let length = rest
-                    .get(..4)
-                    .ok_or(TRUNCATED)?
-                    .try_into()
-                    .map_err(|_| TRUNCATED)?;
+                let length = rest.get(..4).ok_or(TRUNCATED)?.try_into().map_err(|_| TRUNCATED)?;
                 let length = u32::from_le_bytes(length) as usize;
                 let text = rest.get(4..4 + length).ok_or(TRUNCATED)?;
                 let text = std::str::from_utf8(text).map_err(|_| UNSUPPORTED)?;
@@ -327,9 +288,7 @@ fn decode_rle_runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, P
             let taken = reader.take_bytes(size)?;
             let mut word = [0; 4];
             word[..size].copy_from_slice(taken);
-            let times = usize::try_from(head >> 1)
-                .map_err(|_| UNSUPPORTED)?
-                .min(left);
+            let times = usize::try_from(head >> 1).map_err(|_| UNSUPPORTED)?.min(left);
             values.extend(std::iter::repeat_n(u32::from_le_bytes(word), times));
             if times == 0 {
                 return Err(UNSUPPORTED);

@@ -38,11 +38,7 @@ impl HardwareSpeed {
     }
 
     pub(super) fn peak_flops(&self, dtype: GemmDtype) -> f64 {
-        if dtype == GemmDtype::Bf16 {
-            self.bf16
-        } else {
-            self.fp8
-        }
+        if dtype == GemmDtype::Bf16 { self.bf16 } else { self.fp8 }
     }
 
     pub(super) fn roofline_min_ms(&self, flops: f64, peak: f64, bytes: f64) -> f64 {

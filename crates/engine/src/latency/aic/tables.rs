@@ -83,21 +83,14 @@ impl KernelTableFolder {
         backend: &str,
         version: Option<&str>,
     ) -> Result<Self, AicError> {
-        let inner = [
-            "",
-            "systems",
-            "aiconfigurator_core/systems",
-            "aisimulate_core/systems",
-        ];
+        let inner = ["", "systems", "aiconfigurator_core/systems", "aisimulate_core/systems"];
         let systems = inner
             .iter()
             .map(|inner| root.join(inner))
             .find(|folder| folder.join("query_versions.yaml").is_file());
         let systems = systems.ok_or_else(|| AicError::NoTables(root.to_owned()))?;
         let file = systems.join(format!("{system}.yaml"));
-        let plain = system
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let plain = system.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !plain || !file.is_file() {
             return Err(AicError::System {
                 system: system.to_owned(),
@@ -113,12 +106,7 @@ impl KernelTableFolder {
             .or_else(|| versions.defaults.get(backend));
         let slots = slots.ok_or_else(|| AicError::Backend {
             backend: backend.to_owned(),
-            known: versions
-                .defaults
-                .keys()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(", "),
+            known: versions.defaults.keys().cloned().collect::<Vec<_>>().join(", "),
         })?;
         let previous = slots.previous.as_deref();
         let version = match version {
@@ -189,12 +177,7 @@ impl KernelTableFolder {
         AicError::Missing {
             table,
             what: what.to_owned(),
-            of: format!(
-                "{} of {} {}",
-                self.data.display(),
-                self.backend,
-                self.version
-            ),
+            of: format!("{} of {} {}", self.data.display(), self.backend, self.version),
         }
     }
 
@@ -222,10 +205,7 @@ impl KernelTableFolder {
                 if !inner.contains(&k) {
                     inner.push(k);
                 }
-                times
-                    .entry((n, k))
-                    .or_default()
-                    .add_point(m, time.max(sol(m, n, k)));
+                times.entry((n, k)).or_default().add_point(m, time.max(sol(m, n, k)));
             }
         }
         let mut shapes = Vec::new();
@@ -271,11 +251,9 @@ impl KernelTableFolder {
                 {
                     continue;
                 }
-                let (Some(batch), Some(isl), Some(time)) = (
-                    number("batch_size"),
-                    number("isl"),
-                    table.float("latency", row),
-                ) else {
+                let (Some(batch), Some(isl), Some(time)) =
+                    (number("batch_size"), number("isl"), table.float("latency", row))
+                else {
                     continue;
                 };
                 let point = match decode {
@@ -290,8 +268,7 @@ impl KernelTableFolder {
             "kv_cache_dtype {kv_dtype}, num_key_value_heads {kv_heads} (0: num_heads), head_dim \
              {head_dim}, window_size {window}"
         );
-        any.then_some(grid)
-            .ok_or_else(|| self.missing_table_error(name, &key))
+        any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &key))
     }
 
     /// Reads the times of whole attention blocks with compressed keys and values (MLA).
@@ -333,8 +310,7 @@ impl KernelTableFolder {
             }
         }
         let key = format!("kv_cache_dtype {kv_dtype}, gemm_type {gemm_dtype}");
-        any.then_some(grid)
-            .ok_or_else(|| self.missing_table_error(name, &key))
+        any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &key))
     }
 
     pub(super) fn read_all_reduce_curve(&self, gpus: u64) -> Result<LatencyCurve, AicError> {
@@ -377,9 +353,7 @@ impl KernelTableFolder {
         let mut curve = LatencyCurve::default();
         for table in &tables {
             for row in rows_with_value(table, "moe_dtype", dtype) {
-                let fits = shape
-                    .iter()
-                    .all(|(c, want)| count_at(table, c, row) == Some(*want));
+                let fits = shape.iter().all(|(c, want)| count_at(table, c, row) == Some(*want));
                 if !fits || table.text("distribution", row) != Some(distribution) {
                     continue;
                 }
@@ -389,9 +363,7 @@ impl KernelTableFolder {
                 }
             }
         }
-        let key = shape
-            .map(|(column, value)| format!("{column} {value}"))
-            .join(", ");
+        let key = shape.map(|(column, value)| format!("{column} {value}")).join(", ");
         let key = format!("moe_dtype {dtype}, {distribution}, {key}");
         match curve.len() {
             0 | 1 => Err(self.missing_table_error("moe_perf", &key)),
@@ -409,36 +381,27 @@ fn rows_with_value<'a>(
 }
 
 fn count_at(table: &ParquetTable, column: &str, row: usize) -> Option<u64> {
-    table
-        .integer(column, row)
-        .and_then(|value| u64::try_from(value).ok())
+    table.integer(column, row).and_then(|value| u64::try_from(value).ok())
 }
 
 fn entry_or_default<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
-    let at = list
-        .iter()
-        .position(|(known, _)| *known == key)
-        .unwrap_or_else(|| {
-            list.push((key, V::default()));
-            list.len() - 1
-        });
+    let at = list.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+        list.push((key, V::default()));
+        list.len() - 1
+    });
     &mut list[at].1
 }
 
 fn read_yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AicError> {
-    let wrong = |problem: String| AicError::File {
-        file: file.to_owned(),
-        problem,
-    };
+    let wrong = |problem: String| AicError::File { file: file.to_owned(), problem };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))
 }
 
 fn folder_entries(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     names
 }
@@ -458,9 +421,7 @@ fn parse_backend_version(text: &str) -> Option<BackendVersion> {
         Some((text, post)) => (text, post.parse::<u64>().ok()? + 1),
         None => (text, 0),
     };
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (numbers, rest) = text.split_at(end);
     let numbers: Option<Vec<u64>> = numbers.split('.').map(|n| n.parse().ok()).collect();
     let mut numbers = numbers?;
@@ -485,23 +446,12 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_as_in_python() {
-        let ordered = [
-            "0.5.6",
-            "0.5.6.post2",
-            "0.5.9",
-            "0.5.10rc1",
-            "0.5.10",
-            "1.0.0",
-            "1.0.1",
-        ];
+        let ordered = ["0.5.6", "0.5.6.post2", "0.5.9", "0.5.10rc1", "0.5.10", "1.0.0", "1.0.1"];
         let releases = ordered.map(|version| parse_backend_version(version).expect("is a version"));
         assert!(releases.is_sorted(), "{releases:?}");
         assert!(parse_backend_version("1.0") == parse_backend_version("1.0.0"));
         assert_eq!(
-            [
-                parse_backend_version("nightly"),
-                parse_backend_version("0.1-x")
-            ],
+            [parse_backend_version("nightly"), parse_backend_version("0.1-x")],
             [None, None]
         );
     }

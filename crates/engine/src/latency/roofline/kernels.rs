@@ -41,16 +41,16 @@ impl<'a> KernelCostBuilder<'a> {
         let int4 = (KernelEfficiency { memory, ..gpu.gemm }, self.peak);
         match scheme {
             QuantizationScheme::None => weight_only,
-            QuantizationScheme::Fp8 => self
-                .fp8_peak_flops_per_us()
-                .map_or(weight_only, |f| (gpu.gemm_fp8, f)),
-            QuantizationScheme::Fp8Block => self
-                .fp8_peak_flops_per_us()
-                .map_or(weight_only, |f| (gpu.gemm_fp8_block, f)),
+            QuantizationScheme::Fp8 => {
+                self.fp8_peak_flops_per_us().map_or(weight_only, |f| (gpu.gemm_fp8, f))
+            }
+            QuantizationScheme::Fp8Block => {
+                self.fp8_peak_flops_per_us().map_or(weight_only, |f| (gpu.gemm_fp8_block, f))
+            }
             QuantizationScheme::Int8 => (gpu.gemm_fp8, 2.0 * self.peak),
-            QuantizationScheme::Fp4 => self
-                .fp4_peak_flops_per_us()
-                .map_or(int4, |f| (gpu.gemm_fp4, f)),
+            QuantizationScheme::Fp4 => {
+                self.fp4_peak_flops_per_us().map_or(int4, |f| (gpu.gemm_fp4, f))
+            }
             QuantizationScheme::Int4 => int4,
         }
     }
@@ -90,11 +90,7 @@ impl<'a> KernelCostBuilder<'a> {
         let shape = &self.setup.shape;
         let q = shape.quantization;
         let kept = |keep: bool| {
-            if keep {
-                QuantizationScheme::None
-            } else {
-                q.scheme
-            }
+            if keep { QuantizationScheme::None } else { q.scheme }
         };
         let h = f64::from(shape.hidden);
         let layers = f64::from(shape.layers);
@@ -114,10 +110,7 @@ impl<'a> KernelCostBuilder<'a> {
             let scheme = kept(q.keep_shared);
             let (fit, peak) = self.dense_gemm_efficiency(scheme);
             // Fitted with the launch time of bf16 for all weight types (two runs).
-            let fit = KernelEfficiency {
-                fixed: self.setup.gpu.gemm.fixed,
-                ..fit
-            };
+            let fit = KernelEfficiency { fixed: self.setup.gpu.gemm.fixed, ..fit };
             let bytes = bytes_per_weight(scheme);
             gemms.push(self.matrix_product_cost(moe_layers, 2.0 * width, h, bytes, fit, peak));
             gemms.push(self.matrix_product_cost(moe_layers, h, width, bytes, fit, peak));
@@ -140,20 +133,11 @@ impl<'a> KernelCostBuilder<'a> {
         let key = f64::from(mla.nope_dim + mla.rope_dim);
         let kv_rank = f64::from(mla.kv_rank);
         let down = f64::from(mla.q_rank) + kv_rank + f64::from(mla.rope_dim);
-        let query_in = if mla.q_rank == 0 {
-            h
-        } else {
-            f64::from(mla.q_rank)
-        };
+        let query_in = if mla.q_rank == 0 { h } else { f64::from(mla.q_rank) };
         vec![
             self.gemm_cost(layers, down, h, scheme),
             self.gemm_cost(layers, hq * key, query_in, scheme),
-            self.gemm_cost(
-                layers,
-                hq * f64::from(mla.nope_dim + mla.v_dim),
-                kv_rank,
-                scheme,
-            ),
+            self.gemm_cost(layers, hq * f64::from(mla.nope_dim + mla.v_dim), kv_rank, scheme),
             self.gemm_cost(layers, h, hq * f64::from(mla.v_dim), scheme),
         ]
     }
@@ -219,8 +203,7 @@ impl<'a> KernelCostBuilder<'a> {
         let per_layer = shape.kv_bytes_per_token(self.setup.tp, self.setup.kv_bytes) as f64
             / f64::from(shape.attention_layer_count());
         let bandwidth = share * self.setup.coefficients.attention_scale * self.bandwidth;
-        self.attention_layer_counts()
-            .map(|layers| (layers * fixed, layers * per_layer / bandwidth))
+        self.attention_layer_counts().map(|layers| (layers * fixed, layers * per_layer / bandwidth))
     }
 
     fn attention_layer_counts(&self) -> [f64; 2] {
@@ -241,10 +224,7 @@ impl<'a> KernelCostBuilder<'a> {
         });
         let per_layer = hq * widths / (share * self.peak);
         let layers = self.attention_layer_counts();
-        (
-            f64::from(shape.layers) * fixed,
-            layers.map(|n| n * per_layer),
-        )
+        (f64::from(shape.layers) * fixed, layers.map(|n| n * per_layer))
     }
 }
 

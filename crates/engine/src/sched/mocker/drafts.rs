@@ -23,9 +23,7 @@ impl MockerScheduler {
             let ready = self.ready_to_draw(pass);
             let missing = |&slot: &SequenceSlot| {
                 let seq = &self.seqs[slot];
-                let all = self
-                    .pool
-                    .blocks_for_tokens(seq.known + self.max_drawn_tokens(slot));
+                let all = self.pool.blocks_for_tokens(seq.known + self.max_drawn_tokens(slot));
                 all.saturating_sub(seq.table.len())
             };
             let needed: u32 = ready.iter().map(missing).sum();
@@ -45,10 +43,7 @@ impl MockerScheduler {
         };
         for &slot in &ready {
             let tokens = self.seqs[slot].known + self.max_drawn_tokens(slot);
-            let need = BlockAllocationRequest {
-                tokens,
-                ..BlockAllocationRequest::default()
-            };
+            let need = BlockAllocationRequest { tokens, ..BlockAllocationRequest::default() };
             let done = self.allocate_sequence_blocks(slot, &need, pass.step);
             debug_assert!(done, "there were enough blocks for all");
         }
@@ -105,10 +100,9 @@ impl MockerScheduler {
             seq.state = SequenceRunState::Draining;
         }
         let (plan, events) = (seq.plan.as_ref(), &mut pass.step.events);
-        self.pool
-            .cache_full_blocks(&mut seq.table, plan, seq.computed, &mut |event| {
-                events.push(event);
-            });
+        self.pool.cache_full_blocks(&mut seq.table, plan, seq.computed, &mut |event| {
+            events.push(event);
+        });
         self.pool.free_blocks_beyond(&mut seq.table, seq.known);
         seq.settled = seq.table.settled_tokens();
         let mut entries = pass.step.entries.iter_mut();

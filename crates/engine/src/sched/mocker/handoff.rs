@@ -38,21 +38,19 @@ impl MockerScheduler {
         let seq = &mut self.seqs[slot];
         let prompt = seq.prompt;
         // No prompt token is computed here, so the last block may also be a cached one.
-        let cached = seq.plan.as_ref().map_or(0, |plan| {
-            self.pool
-                .cached_prefix_tokens(plan, prompt.saturating_add(1))
-        });
+        let cached = seq
+            .plan
+            .as_ref()
+            .map_or(0, |plan| self.pool.cached_prefix_tokens(plan, prompt.saturating_add(1)));
         let need = BlockAllocationRequest {
             prefix: cached,
             tokens: prompt,
             ..BlockAllocationRequest::default()
         };
         let plan = seq.plan.as_ref();
-        let done = self
-            .pool
-            .allocate_blocks(&mut seq.table, plan, &need, &mut |event| {
-                out.push_back((now, event));
-            });
+        let done = self.pool.allocate_blocks(&mut seq.table, plan, &need, &mut |event| {
+            out.push_back((now, event));
+        });
         if done {
             self.rules.destinations.pending.pop_front();
             let size = self.config.block_size;
@@ -80,10 +78,9 @@ impl MockerScheduler {
         (seq.state, seq.load.is_here) = (SequenceRunState::Waiting, true);
         (seq.computed, seq.cached) = (seq.prompt, 0);
         let (plan, upto) = (seq.plan.as_ref(), seq.prompt);
-        self.pool
-            .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
-                out.push_back((now, event));
-            });
+        self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
+            out.push_back((now, event));
+        });
         seq.settled = seq.table.settled_tokens();
         self.waiting.insert_sequence(&self.seqs, slot);
         self.reserve_next_prompt(now, out);

@@ -53,19 +53,12 @@ impl MockerScheduler {
             own.store = None;
         }
         let keys = prompt_block_keys(seq, size);
-        let on_gpu = keys
-            .iter()
-            .take_while(|key| self.pool.is_block_cached(**key));
+        let on_gpu = keys.iter().take_while(|key| self.pool.is_block_cached(**key));
         let from = on_gpu.count();
-        let states = keys[from..]
-            .iter()
-            .map(|key| offload.tier.block_state(*key));
+        let states = keys[from..].iter().map(|key| offload.tier.block_state(*key));
         let found = states.take_while(|state| !matches!(state, MockerHostBlockState::Missing));
         let (hit, busy) = found.fold((0, 0), |(hit, busy), state| {
-            (
-                hit + 1,
-                busy + usize::from(matches!(state, MockerHostBlockState::Busy)),
-            )
+            (hit + 1, busy + usize::from(matches!(state, MockerHostBlockState::Busy)))
         });
         offload.tier.mark_prompt_used(keys);
         if hit == 0 {
@@ -108,9 +101,7 @@ impl MockerScheduler {
         let (seq, events) = (&mut self.seqs[slot], &mut pass.step.events);
         let done = self
             .pool
-            .allocate_blocks(&mut seq.table, Some(&plan), &need, &mut |event| {
-                events.push(event)
-            });
+            .allocate_blocks(&mut seq.table, Some(&plan), &need, &mut |event| events.push(event));
         if !done {
             return Some(AdmissionOutcome::Stop);
         }
@@ -147,18 +138,11 @@ impl MockerScheduler {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             match seq.computed < seq.prompt {
-                true => self
-                    .pool
-                    .blocks_for_tokens(seq.known)
-                    .saturating_sub(seq.table.len()),
+                true => self.pool.blocks_for_tokens(seq.known).saturating_sub(seq.table.len()),
                 false => 0,
             }
         });
-        let loads = self
-            .rules
-            .offload
-            .as_ref()
-            .map_or(0, |offload| offload.blocks_owed_to_loads());
+        let loads = self.rules.offload.as_ref().map_or(0, |offload| offload.blocks_owed_to_loads());
         owed.sum::<u32>().saturating_add(loads)
     }
 
@@ -211,9 +195,7 @@ impl MockerScheduler {
     pub(super) fn delay_until_reads_end(&mut self, slot: SequenceSlot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.block_ids();
-            let until = offload
-                .tier
-                .last_read_end(&ids[(before as usize).min(ids.len())..]);
+            let until = offload.tier.last_read_end(&ids[(before as usize).min(ids.len())..]);
             offload.compute_after = offload.compute_after.max(until);
         }
     }
@@ -252,10 +234,9 @@ impl MockerScheduler {
                 own.load = None;
             }
             let (plan, upto) = (seq.plan.as_ref(), seq.cached + seq.load.tokens);
-            self.pool
-                .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
-                    out.push_back((now, event));
-                });
+            self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
+                out.push_back((now, event));
+            });
             seq.settled = seq.table.settled_tokens();
             // The last block is computed locally if all blocks are present.
             let most = (seq.known - 1) / self.config.block_size * self.config.block_size;

@@ -56,13 +56,7 @@ impl SchedulingRules for MockerRules {
     const LOADED_PROMPTS_DECODE: bool = false;
 
     fn step_cost(&self, work: &SequenceStepWork, window: Option<u32>) -> BatchWork {
-        let &SequenceStepWork {
-            past,
-            new,
-            known,
-            later,
-            ..
-        } = work;
+        let &SequenceStepWork { past, new, known, later, .. } = work;
         let mut batch = BatchWork::default();
         if self.role == MockerRole::Decode {
             // Prompts cost nothing.
@@ -121,10 +115,8 @@ impl SchedulingRules for MockerRules {
     fn check_fits(engine: &MockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptTransfer::RemotePrefill;
-        let (needed, total) = (
-            engine.pool.max_blocks_for_tokens(seq.prompt),
-            engine.pool.usable_blocks(),
-        );
+        let (needed, total) =
+            (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_blocks());
         match expected && needed > total {
             true => Err(SubmitError::TooLarge { needed, total }),
             false => Ok(()),
@@ -200,9 +192,7 @@ impl SchedulingRules for MockerRules {
         };
         // TensorRT-LLM recomputes nothing if all blocks are cached.
         let known = known + u32::from(engine.rules.no_evict);
-        let cached = engine
-            .pool
-            .cached_prefix_tokens(plan, tokens_with_block_keys(plan, known));
+        let cached = engine.pool.cached_prefix_tokens(plan, tokens_with_block_keys(plan, known));
         cached.saturating_sub(drop)
     }
 

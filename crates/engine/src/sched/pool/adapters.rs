@@ -27,11 +27,7 @@ struct LoadedAdapter {
 
 impl AdapterSlots {
     pub(super) fn new(max: Option<usize>, load_time: Duration) -> Self {
-        Self {
-            max,
-            load_time,
-            loaded: HashMap::new(),
-        }
+        Self { max, load_time, loaded: HashMap::new() }
     }
 
     pub(super) fn slot_fit(&self, lora: Option<LoraId>) -> AdapterSlotFit {
@@ -63,10 +59,7 @@ impl AdapterSlots {
                 self.loaded.remove(&oldest);
             }
         }
-        let adapter = LoadedAdapter {
-            users: 1,
-            last_used: now,
-        };
+        let adapter = LoadedAdapter { users: 1, last_used: now };
         self.loaded.insert(lora, adapter);
         self.load_time
     }

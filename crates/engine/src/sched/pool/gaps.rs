@@ -36,10 +36,7 @@ impl SlotScheduler {
         let next = running.released as usize;
         let at = *timeline.get(next)?;
         let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
-        Some(
-            self.delays_of(&running.seq)
-                .divide_by_speedup(at.saturating_sub(before)),
-        )
+        Some(self.delays_of(&running.seq).divide_by_speedup(at.saturating_sub(before)))
     }
 
     pub(super) fn next_token_gap(&mut self, running: &mut RunningSequence) -> Duration {

@@ -56,9 +56,7 @@ impl SlotScheduler {
             return;
         }
         if let Some(blocks) = &mut self.blocks {
-            let tokens = self
-                .config
-                .cached_prompt_tokens(prompt, blocks.config().block_size);
+            let tokens = self.config.cached_prompt_tokens(prompt, blocks.config().block_size);
             let need = BlockAllocationRequest {
                 tokens,
                 cache: tokens,
@@ -79,9 +77,7 @@ impl SlotScheduler {
         self.slots[index as usize] = Some(running);
         match computing.is_zero() {
             true => self.release_tokens(now, index, out),
-            false => self
-                .timers
-                .schedule(now + computing, SlotTimer { slot: index, epoch }),
+            false => self.timers.schedule(now + computing, SlotTimer { slot: index, epoch }),
         }
     }
 }

@@ -97,12 +97,7 @@ impl SglangConfig {
         check_at_least_one("max_num_seqs", self.max_num_seqs)?;
         check_at_least_one("max_model_len", self.max_model_len)?;
         check_at_least_one("chunked_prefill_size", self.chunked_prefill_size)?;
-        check_range(
-            "schedule_conservativeness",
-            self.schedule_conservativeness,
-            0.0,
-            f64::MAX,
-        )?;
+        check_range("schedule_conservativeness", self.schedule_conservativeness, 0.0, f64::MAX)?;
         check_range("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
         check_range("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
         for &rate in &self.accept {
@@ -111,11 +106,7 @@ impl SglangConfig {
         let (chunk, page) = (self.chunked_prefill_size, self.page_size);
         if !chunk.is_multiple_of(page) {
             let field = "chunked_prefill_size";
-            return Err(SchedulerConfigError::Multiple {
-                field,
-                value: chunk,
-                of: page,
-            });
+            return Err(SchedulerConfigError::Multiple { field, value: chunk, of: page });
         }
         let most = f64::from(u32::MAX);
         check_range("chunked_prefill_size", chunk.into(), page.into(), most)?;

@@ -96,22 +96,18 @@ impl SglangScheduler {
         let mut seen = HashSet::new();
         let scored = self.waiting.iter().map(|&slot| {
             let seq = &self.seqs[slot];
-            let matched = self
-                .radix
-                .matched_pages(seq.page_keys(seq.len() / self.config.page_size));
+            let matched =
+                self.radix.matched_pages(seq.page_keys(seq.len() / self.config.page_size));
             let uncached = matched * self.config.page_size <= SHARED_PREFIX_CHECK_TOKENS;
             let first = seq.page_keys(beginning);
-            let begun = first
-                .last()
-                .filter(|_| uncached && first.len() as u32 == beginning);
+            let begun = first.last().filter(|_| uncached && first.len() as u32 == beginning);
             let late = begun.is_some_and(|key| !seen.insert(*key));
             (late, u32::MAX - matched, slot)
         });
         let mut scored: Vec<(bool, u32, SequenceSlot)> = scored.collect();
         scored.sort_by_key(|&(late, order, _)| (late, order));
         self.waiting.clear();
-        self.waiting
-            .extend(scored.into_iter().map(|(_, _, slot)| slot));
+        self.waiting.extend(scored.into_iter().map(|(_, _, slot)| slot));
     }
 
     fn form_prefill_pass(&mut self, now: SimTime, pass: &mut ForwardPass, out: &mut Outbox) {
@@ -189,9 +185,7 @@ impl SglangScheduler {
         if first {
             let seq = &mut self.seqs[slot];
             let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
-            let (pages, node) = self
-                .radix
-                .lock_longest_prefix(&keys[..(start / page) as usize]);
+            let (pages, node) = self.radix.lock_longest_prefix(&keys[..(start / page) as usize]);
             (seq.node, seq.pages, seq.shared, seq.epoch) = (node, pages, pages, self.epoch);
         }
         if !self.take_pages(fresh, &mut pass.events) {
@@ -209,8 +203,7 @@ impl SglangScheduler {
         room.input -= charge;
         room.chunk -= charge;
         if !self.config.free_prompts {
-            pass.batch
-                .add_prompt_chunk(chunk, start, self.config.latency.sliding_window());
+            pass.batch.add_prompt_chunk(chunk, start, self.config.latency.sliding_window());
         }
         pass.prompt_tokens += chunk;
         pass.slots.push(slot);
@@ -236,23 +229,10 @@ impl SglangScheduler {
         if !again {
             self.stats.cache_queries += u64::from(seq.prompt);
             self.stats.cache_hits += u64::from(cached);
-            out.push_back((
-                now,
-                SchedulerEvent::Scheduled {
-                    id,
-                    cached,
-                    external: 0,
-                },
-            ));
+            out.push_back((now, SchedulerEvent::Scheduled { id, cached, external: 0 }));
         }
         if self.config.log_admissions {
-            self.admissions.push(AdmittedSequence {
-                id,
-                at: now,
-                cached,
-                host: None,
-                again,
-            });
+            self.admissions.push(AdmittedSequence { id, at: now, cached, host: None, again });
         }
     }
 
@@ -260,9 +240,7 @@ impl SglangScheduler {
         let grows = |&slot: &SequenceSlot| {
             let seq = &self.seqs[slot];
             let tokens = seq.len() + most.min(seq.remaining_tokens());
-            self.config
-                .pages_for_tokens(tokens)
-                .saturating_sub(seq.pages)
+            self.config.pages_for_tokens(tokens).saturating_sub(seq.pages)
         };
         slots.iter().map(grows).sum()
     }
@@ -293,16 +271,8 @@ impl SglangScheduler {
         }
         let init = INIT_NEW_TOKEN_RATIO * self.config.schedule_conservativeness;
         if retracted {
-            let made: u64 = self
-                .running
-                .iter()
-                .map(|&s| u64::from(self.seqs[s].made))
-                .sum();
-            let most: u64 = self
-                .running
-                .iter()
-                .map(|&s| u64::from(self.seqs[s].output))
-                .sum();
+            let made: u64 = self.running.iter().map(|&s| u64::from(self.seqs[s].made)).sum();
+            let most: u64 = self.running.iter().map(|&s| u64::from(self.seqs[s].output)).sum();
             let kept = made + RETRACT_DECODE_STEPS * self.running.len() as u64;
             self.ratio = (kept as f64 / (most as f64 + 1.0)).min(1.0);
         } else {
@@ -317,16 +287,12 @@ impl SglangScheduler {
                 continue;
             }
             seq.in_flight = true;
-            pass.batch
-                .add_decode(seq.len(), 1, self.config.latency.sliding_window());
+            pass.batch.add_decode(seq.len(), 1, self.config.latency.sliding_window());
             pass.slots.push(slot);
             let drawn = self.draw_token_count();
             let seq = &mut self.seqs[slot];
             seq.burst = drawn.min(seq.remaining_tokens());
-            let pages = self
-                .config
-                .pages_for_tokens(seq.len() + seq.burst)
-                .max(seq.pages);
+            let pages = self.config.pages_for_tokens(seq.len() + seq.burst).max(seq.pages);
             used += pages - seq.pages;
             seq.pages = pages;
         }
@@ -355,12 +321,7 @@ impl SglangScheduler {
             self.seqs[slot].preempted = true;
             self.stats.preemptions += 1;
             retracted = true;
-            out.push_back((
-                now,
-                SchedulerEvent::Preempted {
-                    id: self.seqs[slot].id,
-                },
-            ));
+            out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
         }
         retracted
     }
@@ -393,11 +354,8 @@ impl SglangScheduler {
             self.waiting.push_front(slot);
         }
         let ends = |seq: &super::seqs::ScheduledSequence| seq.remaining_tokens() <= 1;
-        let going: Vec<SequenceSlot> = ready
-            .iter()
-            .copied()
-            .filter(|&s| !ends(&self.seqs[s]))
-            .collect();
+        let going: Vec<SequenceSlot> =
+            ready.iter().copied().filter(|&s| !ends(&self.seqs[s])).collect();
         let growth = self.pages_for_growth(&going, 1);
         let room = self.take_pages(growth, &mut pass.events);
         out.extend(pass.events.drain(..).map(|event| (now, event)));
@@ -484,8 +442,7 @@ impl SglangScheduler {
         }
         if ended {
             let seqs = &self.seqs;
-            self.running
-                .retain(|&slot| !seqs[slot].dead && !seqs[slot].held);
+            self.running.retain(|&slot| !seqs[slot].dead && !seqs[slot].held);
         }
         pass.slots = slots;
         made

@@ -77,10 +77,7 @@ impl RadixTree {
     /// last use.
     pub(super) fn matched_pages(&self, keys: &[BlockKey]) -> u32 {
         let (mut at, mut matched) = (ROOT, 0);
-        while let Some(&child) = keys
-            .get(matched)
-            .and_then(|key| self.node(at).children.get(key))
-        {
+        while let Some(&child) = keys.get(matched).and_then(|key| self.node(at).children.get(key)) {
             let pages = &self.node(child).pages;
             let common = common_prefix_len(pages, &keys[matched..]);
             matched += common;
@@ -96,10 +93,7 @@ impl RadixTree {
     pub(super) fn lock_longest_prefix(&mut self, keys: &[BlockKey]) -> (u32, RadixNodeId) {
         let now = self.next_use_counter();
         let (mut at, mut matched) = (ROOT, 0);
-        while let Some(&child) = keys
-            .get(matched)
-            .and_then(|key| self.node(at).children.get(key))
-        {
+        while let Some(&child) = keys.get(matched).and_then(|key| self.node(at).children.get(key)) {
             let common = common_prefix_len(&self.node(child).pages, &keys[matched..]);
             matched += common;
             if common < self.node(child).pages.len() {
@@ -252,11 +246,7 @@ impl RadixTree {
     pub(super) fn cached_pages(&self) -> Vec<CachedBlock> {
         let known = self.nodes.iter().filter(|node| !node.ghost);
         let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
-        let named = |(at, (key, users))| CachedBlock {
-            key,
-            block: at as u32,
-            users,
-        };
+        let named = |(at, (key, users))| CachedBlock { key, block: at as u32, users };
         pages.enumerate().map(named).collect()
     }
 
@@ -295,12 +285,8 @@ impl RadixTree {
 
     fn add_branch(&mut self, parent: RadixNodeId, keys: &[BlockKey]) -> RadixNodeId {
         let used = self.next_use_counter();
-        let child = self.add_node(RadixNode {
-            parent,
-            pages: keys.to_vec(),
-            used,
-            ..RadixNode::default()
-        });
+        let child =
+            self.add_node(RadixNode { parent, pages: keys.to_vec(), used, ..RadixNode::default() });
         self.unindex_evictable_leaf(parent);
         self.node_mut(parent).children.insert(keys[0], child);
         self.evictable += keys.len() as u32;
@@ -316,14 +302,8 @@ impl RadixTree {
         let (parent, locks, used, ghost) = (node.parent, node.locks, node.used, node.ghost);
         let (first, next) = (front[0], node.pages[0]);
         let children = HashMap::from([(next, child)]);
-        let middle = self.add_node(RadixNode {
-            parent,
-            children,
-            pages: front,
-            locks,
-            used,
-            ghost,
-        });
+        let middle =
+            self.add_node(RadixNode { parent, children, pages: front, locks, used, ghost });
         self.node_mut(child).parent = middle;
         self.node_mut(parent).children.insert(first, middle);
         middle

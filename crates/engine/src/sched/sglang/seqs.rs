@@ -104,8 +104,7 @@ impl SequenceSlab {
                 slot
             }
             None => {
-                self.slots
-                    .push(ScheduledSequence::new(seq, max_len, arrival, 0));
+                self.slots.push(ScheduledSequence::new(seq, max_len, arrival, 0));
                 (self.slots.len() - 1) as SequenceSlot
             }
         };

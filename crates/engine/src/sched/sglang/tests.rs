@@ -25,21 +25,10 @@ fn config() -> SglangConfig {
 fn sequence_in_family(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (0..u64::from((prompt + output) / 4)).map(|i| {
         let shared = i < u64::from(prompt / 4);
-        BlockKey(if shared {
-            family * 1000 + i
-        } else {
-            (id + 50) * 1000 + i
-        })
+        BlockKey(if shared { family * 1000 + i } else { (id + 50) * 1000 + i })
     });
-    let plan = BlockPlan {
-        keys: keys.collect(),
-        block_size: 4,
-        ..BlockPlan::default()
-    };
-    Sequence {
-        plan: Some(Arc::new(plan)),
-        ..Sequence::new(SeqId(id), prompt, output)
-    }
+    let plan = BlockPlan { keys: keys.collect(), block_size: 4, ..BlockPlan::default() };
+    Sequence { plan: Some(Arc::new(plan)), ..Sequence::new(SeqId(id), prompt, output) }
 }
 
 fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
@@ -67,10 +56,7 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
             SchedulerEvent::Decoded { id, n } => format!("d{}x{n}", id.0),
             SchedulerEvent::Preempted { id } => format!("p{}", id.0),
             SchedulerEvent::Resumed { id } => format!("r{}", id.0),
-            SchedulerEvent::Ended {
-                id,
-                end: SequenceEndReason::Finished,
-            } => format!("e{}", id.0),
+            SchedulerEvent::Ended { id, end: SequenceEndReason::Finished } => format!("e{}", id.0),
             SchedulerEvent::Ended { id, end } => format!("{end:?}{}", id.0),
             SchedulerEvent::Stored { from, to, .. } => format!("+{from}..{to}"),
             SchedulerEvent::Removed { keys } => format!("-{}", keys.len()),
@@ -96,10 +82,7 @@ fn the_first_token_is_emitted_with_the_prompt() {
 fn prefill_pass_contains_no_decodes() {
     let log = play(
         config(),
-        vec![
-            (0, sequence_in_family(1, 1, 20, 3)),
-            (10, sequence_in_family(2, 2, 20, 1)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 20, 3)), (10, sequence_in_family(2, 2, 20, 1))],
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 20: t2 e2 | 21: t1 | 22: t1 e1");
 }
@@ -108,10 +91,7 @@ fn prefill_pass_contains_no_decodes() {
 fn chunked_prompt_continues_before_waiting_prompts() {
     let log = play(
         config(),
-        vec![
-            (0, sequence_in_family(1, 1, 100, 1)),
-            (0, sequence_in_family(2, 2, 40, 1)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 100, 1)), (0, sequence_in_family(2, 2, 40, 1))],
     );
     // 64 tokens, then 36 and 28 of the other's 40.
     assert_eq!(log, "0: s1 | 10: s2 | 20: t1 e1 | 30: t2 e2");
@@ -121,37 +101,24 @@ fn chunked_prompt_continues_before_waiting_prompts() {
 fn cached_prefix_is_shared_by_pages_except_last_token() {
     let log = play(
         config(),
-        vec![
-            (0, sequence_in_family(1, 1, 20, 1)),
-            (30, sequence_in_family(2, 1, 20, 1)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 20, 1)), (30, sequence_in_family(2, 1, 20, 1))],
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 | 30: s2+16 | 40: t2 e2");
 }
 
 #[test]
 fn disabled_prefix_cache_shares_no_pages() {
-    let config = SglangConfig {
-        enable_prefix_caching: false,
-        ..config()
-    };
+    let config = SglangConfig { enable_prefix_caching: false, ..config() };
     let log = play(
         config,
-        vec![
-            (0, sequence_in_family(1, 1, 20, 1)),
-            (30, sequence_in_family(2, 1, 20, 1)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 20, 1)), (30, sequence_in_family(2, 1, 20, 1))],
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 | 30: s2 | 40: t2 e2");
 }
 
 #[test]
 fn lpm_schedules_longest_cached_prefix_first() {
-    let lpm = SglangConfig {
-        schedule_policy: SchedulePolicy::Lpm,
-        max_num_seqs: 1,
-        ..config()
-    };
+    let lpm = SglangConfig { schedule_policy: SchedulePolicy::Lpm, max_num_seqs: 1, ..config() };
     let log = play(
         lpm,
         vec![
@@ -165,49 +132,29 @@ fn lpm_schedules_longest_cached_prefix_first() {
 
 #[test]
 fn lpm_delays_prompts_with_an_equal_new_prefix() {
-    let lpm = SglangConfig {
-        schedule_policy: SchedulePolicy::Lpm,
-        max_num_seqs: 2,
-        ..config()
-    };
+    let lpm = SglangConfig { schedule_policy: SchedulePolicy::Lpm, max_num_seqs: 2, ..config() };
     let seqs = vec![
         (0, sequence_in_family(1, 1, 40, 1)),
         (0, sequence_in_family(2, 1, 40, 1)),
         (0, sequence_in_family(3, 3, 20, 1)),
     ];
     // 2 begins like 1 and lets 3 overtake, to find the prefix cached.
-    assert_eq!(
-        play(lpm, seqs),
-        "0: s1 s3 | 10: t1 e1 t3 e3 s2+36 | 20: t2 e2"
-    );
+    assert_eq!(play(lpm, seqs), "0: s1 s3 | 10: t1 e1 t3 e3 s2+36 | 20: t2 e2");
 }
 
 #[test]
 fn admission_reserves_new_token_ratio_of_output() {
-    let small = SglangConfig {
-        num_pages: 16,
-        ..config()
-    };
+    let small = SglangConfig { num_pages: 16, ..config() };
     let log = play(
         small,
-        vec![
-            (0, sequence_in_family(1, 1, 20, 20)),
-            (10, sequence_in_family(2, 2, 20, 4)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 20, 20)), (10, sequence_in_family(2, 2, 20, 4))],
     );
     // 64 tokens: 1 holds 24 at 10, and 0.7 x 19 more are reserved, so 26.7 are left for 20 + 4.
     assert!(log.starts_with("0: s1 | 10: t1 s2 | 20: t2 |"), "{log}");
-    let small = SglangConfig {
-        num_pages: 16,
-        schedule_conservativeness: 1.4,
-        ..config()
-    };
+    let small = SglangConfig { num_pages: 16, schedule_conservativeness: 1.4, ..config() };
     let log = play(
         small,
-        vec![
-            (0, sequence_in_family(1, 1, 20, 20)),
-            (10, sequence_in_family(2, 2, 20, 4)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 20, 20)), (10, sequence_in_family(2, 2, 20, 4))],
     );
     assert!(log.starts_with("0: s1 | 10: t1 | 11: t1 |"), "{log}");
 }
@@ -222,10 +169,7 @@ fn sequence_with_least_output_is_retracted() {
     };
     let log = play(
         small,
-        vec![
-            (0, sequence_in_family(1, 1, 16, 10)),
-            (11, sequence_in_family(2, 2, 16, 10)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 16, 10)), (11, sequence_in_family(2, 2, 16, 10))],
     );
     // At 24 one page is needed and none is free: 2 made less and is retracted. It returns after
     // every pass and finds no page for its next token, until 1 holds too many to admit it.
@@ -239,42 +183,23 @@ fn sequence_with_least_output_is_retracted() {
 
 #[test]
 fn prefill_decode_interval_separates_prefill_passes() {
-    let spaced = SglangConfig {
-        prefill_decode_interval: 2,
-        ..config()
-    };
+    let spaced = SglangConfig { prefill_decode_interval: 2, ..config() };
     let log = play(
         spaced,
-        vec![
-            (0, sequence_in_family(1, 1, 20, 9)),
-            (5, sequence_in_family(2, 2, 20, 1)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 20, 9)), (5, sequence_in_family(2, 2, 20, 1))],
     );
-    assert!(
-        log.starts_with("0: s1 | 10: t1 | 11: t1 | 12: t1 s2 | 22: t2 e2 |"),
-        "{log}"
-    );
+    assert!(log.starts_with("0: s1 | 10: t1 | 11: t1 | 12: t1 s2 | 22: t2 e2 |"), "{log}");
 }
 
 #[test]
 fn page_events_are_emitted_at_the_end_of_their_pass() {
-    let small = SglangConfig {
-        num_pages: 8,
-        kv_events: true,
-        ..config()
-    };
+    let small = SglangConfig { num_pages: 8, kv_events: true, ..config() };
     let log = play(
         small,
-        vec![
-            (0, sequence_in_family(1, 1, 12, 3)),
-            (20, sequence_in_family(2, 2, 24, 1)),
-        ],
+        vec![(0, sequence_in_family(1, 1, 12, 3)), (20, sequence_in_family(2, 2, 24, 1))],
     );
     // The last page of 1 is never full.
-    assert_eq!(
-        log,
-        "0: s1 | 10: +0..3 t1 | 11: t1 | 12: t1 e1 | 20: s2 | 30: -1 +0..6 t2 e2"
-    );
+    assert_eq!(log, "0: s1 | 10: +0..3 t1 | 11: t1 | 12: t1 e1 | 20: s2 | 30: -1 +0..6 t2 e2");
 }
 
 #[test]
@@ -282,33 +207,15 @@ fn a_sequence_that_can_never_run_is_rejected() {
     let mut engine = SglangScheduler::new(config()).unwrap();
     let mut out = Outbox::new();
     let refused = engine.submit(SimTime::ZERO, sequence_in_family(1, 1, 250, 6), &mut out);
-    assert_eq!(
-        refused,
-        Err(SubmitError::TooLarge {
-            needed: 65,
-            total: 64
-        })
-    );
+    assert_eq!(refused, Err(SubmitError::TooLarge { needed: 65, total: 64 }));
 }
 
 #[test]
 fn config_error_names_the_invalid_setting() {
     let error = |config: SglangConfig| SglangScheduler::new(config).unwrap_err().to_string();
-    let odd = SglangConfig {
-        chunked_prefill_size: 66,
-        ..config()
-    };
-    assert_eq!(
-        error(odd),
-        "chunked_prefill_size is 66, must be a multiple of 4"
-    );
-    let small = SglangConfig {
-        max_prefill_tokens: 3,
-        ..config()
-    };
+    let odd = SglangConfig { chunked_prefill_size: 66, ..config() };
+    assert_eq!(error(odd), "chunked_prefill_size is 66, must be a multiple of 4");
+    let small = SglangConfig { max_prefill_tokens: 3, ..config() };
     let words = error(small);
-    assert!(
-        words.starts_with("max_prefill_tokens is 3, must be between 4 and"),
-        "{words}"
-    );
+    assert!(words.starts_with("max_prefill_tokens is 3, must be between 4 and"), "{words}");
 }

@@ -35,11 +35,7 @@ impl LoraSlots {
                 }
                 false
             }
-            Some(_)
-                if self
-                    .passed
-                    .is_some_and(|(_, times)| times >= MAX_ADAPTER_OVERTAKES) =>
-            {
+            Some(_) if self.passed.is_some_and(|(_, times)| times >= MAX_ADAPTER_OVERTAKES) => {
                 false
             }
             _ => fits,

@@ -192,10 +192,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if !seq.bulk.is_in {
             pass.step.short |= pass.budget == 0;
             if pass.budget > 0 {
-                let (past, new) = (
-                    seq.computed,
-                    self.tokens_to_schedule(slot, seq.computed, pass.budget),
-                );
+                let (past, new) =
+                    (seq.computed, self.tokens_to_schedule(slot, seq.computed, pass.budget));
                 if new == 0 {
                     pass.step.short = true;
                     return;

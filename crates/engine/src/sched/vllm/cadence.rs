@@ -9,9 +9,6 @@ pub(super) struct PrefillCadence {
 
 impl Default for PrefillCadence {
     fn default() -> Self {
-        Self {
-            since: u32::MAX,
-            was_short: false,
-        }
+        Self { since: u32::MAX, was_short: false }
     }
 }

@@ -207,12 +207,7 @@ impl Default for VllmConfig {
 
 impl VllmConfig {
     pub(super) fn check_config(&self) -> Result<(), SchedulerConfigError> {
-        check_range(
-            "num_gpu_blocks",
-            self.num_gpu_blocks.into(),
-            1.0,
-            MAX_KV_BLOCKS,
-        )?;
+        check_range("num_gpu_blocks", self.num_gpu_blocks.into(), 1.0, MAX_KV_BLOCKS)?;
         check_at_least_one("block_size", self.block_size)?;
         check_at_least_one("max_num_seqs", self.max_num_seqs)?;
         check_at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
@@ -247,22 +242,12 @@ impl VllmConfig {
     pub(super) fn decodes_in_bulk(&self) -> bool {
         let Self {
             // Events of the cache and of admissions are the same in bulk.
-            reporting:
-                ReportingConfig {
-                    run_lengths,
-                    kv_events: _,
-                    log_admissions: _,
-                },
+            reporting: ReportingConfig { run_lengths, kv_events: _, log_admissions: _ },
             // These steps yield several tokens of one sequence.
             speculation,
             // These sequences alternate or wait for each other. Other settings of prefill and
             // adapters concern waiting sequences.
-            loras:
-                LoraConfig {
-                    max_loras,
-                    max_cpu_loras: _,
-                    load_time: _,
-                },
+            loras: LoraConfig { max_loras, max_cpu_loras: _, load_time: _ },
             prefill:
                 ChunkedPrefillConfig {
                     prefill_schedule_interval,
@@ -294,12 +279,7 @@ impl VllmConfig {
             encoder: _,
             max_waiting: _,
             // These settings apply before the first token, after the last one or outside of steps.
-            transfer:
-                TransferConfig {
-                    fetch: _,
-                    fetch_whole_prompt: _,
-                    lease: _,
-                },
+            transfer: TransferConfig { fetch: _, fetch_whole_prompt: _, lease: _ },
             lock_step: _,
             seed: _,
         } = self;
@@ -349,13 +329,8 @@ impl VllmConfig {
 
     /// Returns the time to encode these media items together.
     pub fn encoder_time(&self, inputs: impl Iterator<Item = PromptMediaItem> + Clone) -> Duration {
-        let latency = self
-            .encoder
-            .as_ref()
-            .and_then(|encoder| encoder.latency.as_ref());
-        latency.map_or(Duration::ZERO, |latency| {
-            latency.encode_time(inputs, self.speed.all)
-        })
+        let latency = self.encoder.as_ref().and_then(|encoder| encoder.latency.as_ref());
+        latency.map_or(Duration::ZERO, |latency| latency.encode_time(inputs, self.speed.all))
     }
 
     pub(super) fn loaded_lora_capacity(&self) -> usize {
@@ -363,8 +338,6 @@ impl VllmConfig {
     }
 
     pub(super) fn drafts_per_step(&self) -> u32 {
-        self.speculation
-            .as_ref()
-            .map_or(0, |s| s.accept.len() as u32)
+        self.speculation.as_ref().map_or(0, |s| s.accept.len() as u32)
     }
 }

@@ -27,9 +27,7 @@ impl MediaReferences {
     }
 
     fn items_in_range(&self, past: u32, end: u32) -> Range<usize> {
-        let first = self
-            .inputs
-            .partition_point(|input| input.end_token() <= past);
+        let first = self.inputs.partition_point(|input| input.end_token() <= past);
         let last = self.inputs.partition_point(|input| input.start < end);
         first..last.max(first)
     }
@@ -97,10 +95,7 @@ impl EncoderCache {
     /// Returns the size of a media item in embeddings, capped by budget and cache size. Real
     /// servers reject larger items; the cap keeps such a sequence from waiting forever.
     fn embedding_count(&self, input: &PromptMediaItem) -> u32 {
-        input
-            .len
-            .min(self.config.budget)
-            .min(self.config.cache_size)
+        input.len.min(self.config.budget).min(self.config.cache_size)
     }
 
     /// Returns how many tokens of a prompt chunk precede the first media item that cannot be
@@ -174,11 +169,7 @@ impl EncoderCache {
             self.evict_until_fits(len);
             // The evicted entry of this content may have had another length.
             let len = len.min(self.config.cache_size - self.used);
-            let entry = EncodedItem {
-                len,
-                refs: 1,
-                given_up: 0,
-            };
+            let entry = EncodedItem { len, refs: 1, given_up: 0 };
             self.entries.insert(input.key, entry);
             self.used += len;
             self.referenced += len;
@@ -299,20 +290,11 @@ mod tests {
             chunked_input: true,
             latency: None,
         });
-        assert_eq!(
-            compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])),
-            [1, 2]
-        );
+        assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])), [1, 2]);
         // Used again, 1 is given up after 2.
-        assert_eq!(
-            compute(&mut cache, &mut items(&[(1, 0, 10), (3, 10, 10)])),
-            [3]
-        );
+        assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (3, 10, 10)])), [3]);
         assert_eq!(compute(&mut cache, &mut items(&[(4, 0, 10)])), [4]);
-        assert_eq!(
-            compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])),
-            [2]
-        );
+        assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])), [2]);
         assert_eq!(cache.embedding_counts(), (30, 0));
     }
 
@@ -361,9 +343,6 @@ mod tests {
         compute(&mut cache, &mut items(&[(1, 0, 10)]));
         compute(&mut cache, &mut items(&[(2, 0, 10)]));
         // 1 is the oldest, and the next prompt has it.
-        assert_eq!(
-            compute(&mut cache, &mut items(&[(3, 0, 10), (1, 10, 10)])),
-            [3]
-        );
+        assert_eq!(compute(&mut cache, &mut items(&[(3, 0, 10), (1, 10, 10)])), [3]);
     }
 }

@@ -44,12 +44,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             .filter(|_| !seq.request.skip_cache_read && !remote && !seq.load.is_lost);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
         let known = seq.known;
-        let request = HostLookupRequest {
-            id: seq.id,
-            known,
-            from: cached / size,
-            size,
-        };
+        let request = HostLookupRequest { id: seq.id, known, from: cached / size, size };
         let (now, out) = (pass.now, &mut pass.out);
         let hit = host.look_up_prefix(now, &plan, &request, &mut |event| {
             out.push_back((now, event));
@@ -156,9 +151,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         self.complete_host_copies(now, out);
         if let Some(host) = &mut self.host {
-            step.stores
-                .drain(..)
-                .for_each(|copy| host.start_store(now, copy));
+            step.stores.drain(..).for_each(|copy| host.start_store(now, copy));
         }
     }
 
@@ -172,9 +165,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Completes a copy to or from host memory that ends while no step runs. Returns false if none
     /// has ended.
     pub(super) fn complete_copies_while_idle(&mut self, due: SimTime, out: &mut Outbox) -> bool {
-        let Some(at) = self
-            .next_host_copy_end()
-            .filter(|&at| at <= due && self.flight.is_empty())
+        let Some(at) = self.next_host_copy_end().filter(|&at| at <= due && self.flight.is_empty())
         else {
             return false;
         };
@@ -242,18 +233,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// its chunks.
     pub(super) fn host_cache_counts(&self) -> (usize, HostChunkCounts) {
         let host = self.host.as_ref();
-        host.map_or_else(Default::default, |host| {
-            (host.deferred, host.chunk_counts())
-        })
+        host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))
     }
 
     /// Returns the keys of all chunks in host memory, sorted.
     pub fn host_cache_keys(&self) -> Vec<crate::BlockKey> {
-        let mut keys: Vec<_> = self
-            .host
-            .iter()
-            .flat_map(|host| host.chunk_keys())
-            .collect();
+        let mut keys: Vec<_> = self.host.iter().flat_map(|host| host.chunk_keys()).collect();
         keys.sort_unstable();
         keys
     }

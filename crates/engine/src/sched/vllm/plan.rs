@@ -64,9 +64,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
         if past >= seq.prompt && new == 1 {
-            let own = seq
-                .submitted_drafts()
-                .map(|draft| u32::from(draft.proposed));
+            let own = seq.submitted_drafts().map(|draft| u32::from(draft.proposed));
             new += own.unwrap_or_else(|| self.config.drafts_per_step());
         }
         if self.config.prefill.long_prefill_token_threshold > 0 {
@@ -90,8 +88,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         });
         flying.map_or(past, |step| {
             let own = step.work.iter().find(|work| work.slot == slot);
-            past.saturating_sub(1)
-                .min(own.map_or(u32::MAX, |work| work.past))
+            past.saturating_sub(1).min(own.map_or(u32::MAX, |work| work.past))
         })
     }
 
@@ -105,9 +102,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &mut self.seqs[slot];
         let held = seq.table.len();
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
-        let done = self
-            .pool
-            .allocate_blocks(&mut seq.table, plan, need, &mut |event| events.push(event));
+        let done =
+            self.pool.allocate_blocks(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.settled_tokens();
         R::on_blocks_allocated(self, slot, held.max(need.prefix / self.config.block_size));
         done
@@ -169,21 +165,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if last {
             seq.state = SequenceRunState::Draining;
         }
-        let work = SequenceStepWork {
-            slot,
-            past,
-            new,
-            prompt,
-            known,
-            later,
-            fetched,
-        };
-        let entry = SequenceStepOutput {
-            slot,
-            emit,
-            last,
-            drafts,
-        };
+        let work = SequenceStepWork { slot, past, new, prompt, known, later, fetched };
+        let entry = SequenceStepOutput { slot, emit, last, drafts };
         let cost = self.rules.step_cost(&work, self.window);
         let prompt_tokens = self.rules.prompt_tokens_of(&work);
         step.push_sequence(entry, work, cost, prompt_tokens);
@@ -192,9 +175,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn record_lora_use(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         if self.config.loras.max_loras > 0
             && let Some(lora) = self.seqs[slot].request.lora
-            && self
-                .loras
-                .use_lora(lora, self.config.loaded_lora_capacity())
+            && self.loras.use_lora(lora, self.config.loaded_lora_capacity())
         {
             step.loading += self.config.loras.load_time;
         }
@@ -209,10 +190,7 @@ fn draw_verified_drafts(
 ) -> StepDrafts {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
     if let Some(own) = seq.submitted_drafts() {
-        return StepDrafts {
-            proposed: own.proposed.min(fed),
-            accepted: own.accepted.min(fed),
-        };
+        return StepDrafts { proposed: own.proposed.min(fed), accepted: own.accepted.min(fed) };
     }
     let Some(draws) = &mut seq.draws else {
         return StepDrafts::default();
@@ -220,11 +198,6 @@ fn draw_verified_drafts(
     let rates = speculation.accept.iter().take(fed.into());
     // A configuration has at most 64 drafts.
     let proposed = rates.len().min(u8::MAX.into()) as u8;
-    let right = rates
-        .take_while(|&&rate| draws.draw_unit_f64() < rate)
-        .count();
-    StepDrafts {
-        proposed,
-        accepted: right as u8,
-    }
+    let right = rates.take_while(|&&rate| draws.draw_unit_f64() < rate).count();
+    StepDrafts { proposed, accepted: right as u8 }
 }

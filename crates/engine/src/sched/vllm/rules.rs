@@ -69,9 +69,7 @@ pub trait SchedulingRules: Debug + Sized {
         // The last token is never computed, unless as a draft.
         let last = u32::from(engine.config.drafts_per_step() == 0);
         let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
-        let needed = engine
-            .pool
-            .max_blocks_for_tokens(tokens.min(engine.config.max_model_len));
+        let needed = engine.pool.max_blocks_for_tokens(tokens.min(engine.config.max_model_len));
         let total = engine.pool.usable_blocks();
         if needed > total {
             return Err(SubmitError::TooLarge { needed, total });
@@ -147,9 +145,7 @@ pub trait SchedulingRules: Debug + Sized {
             Some(speculation) if speculation.drops_last_block => engine.config.block_size,
             _ => 0,
         };
-        let cached = engine
-            .pool
-            .cached_prefix_tokens(plan, tokens_with_block_keys(plan, known));
+        let cached = engine.pool.cached_prefix_tokens(plan, tokens_with_block_keys(plan, known));
         cached.saturating_sub(drop)
     }
 

@@ -219,17 +219,11 @@ impl SequenceSlab {
         *old = ScheduledSequence {
             id: seq.id,
             known: seq.prompt,
-            total: seq
-                .prompt
-                .saturating_add(seq.output)
-                .min(max_len.max(seq.prompt)),
+            total: seq.prompt.saturating_add(seq.output).min(max_len.max(seq.prompt)),
             released: seq.prompt,
             prompt: seq.prompt,
             state: SequenceRunState::Waiting,
-            load: PromptLoadState {
-                failure: seq.load_failure,
-                ..PromptLoadState::default()
-            },
+            load: PromptLoadState { failure: seq.load_failure, ..PromptLoadState::default() },
             generation: old.generation.wrapping_add(1),
             table,
             plan: seq.plan,

@@ -94,10 +94,7 @@ impl ScheduledStep {
             return;
         }
         let end = SequenceEndReason::Cancelled;
-        let ended = self
-            .rejected
-            .drain(..)
-            .map(|id| (now, SchedulerEvent::Ended { id, end }));
+        let ended = self.rejected.drain(..).map(|id| (now, SchedulerEvent::Ended { id, end }));
         out.extend(ended);
     }
 

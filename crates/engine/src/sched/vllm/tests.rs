@@ -44,21 +44,10 @@ fn new_sequence(id: u64, prompt: u32, output: u32) -> Sequence {
 fn sequence_in_family(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (0..u64::from((prompt + output) / 16)).map(|i| {
         let shared = i < u64::from(prompt / 16);
-        BlockKey(if shared {
-            family * 1000 + i
-        } else {
-            (id + 50) * 1000 + i
-        })
+        BlockKey(if shared { family * 1000 + i } else { (id + 50) * 1000 + i })
     });
-    let plan = BlockPlan {
-        keys: keys.collect(),
-        block_size: 16,
-        ..BlockPlan::default()
-    };
-    Sequence {
-        plan: Some(Arc::new(plan)),
-        ..new_sequence(id, prompt, output)
-    }
+    let plan = BlockPlan { keys: keys.collect(), block_size: 16, ..BlockPlan::default() };
+    Sequence { plan: Some(Arc::new(plan)), ..new_sequence(id, prompt, output) }
 }
 
 /// Runs inputs (in ms) and formats the events: `10: t1 e1` is a token of 1 and its end at 10 ms.
@@ -87,12 +76,7 @@ fn event_log(config: VllmConfig, inputs: Vec<(u64, TestInput)>) -> String {
             }
         }
     }
-    assert_eq!(
-        engine.stats().running + engine.stats().waiting,
-        0,
-        "{}",
-        log_text(&out)
-    );
+    assert_eq!(engine.stats().running + engine.stats().waiting, 0, "{}", log_text(&out));
     assert_eq!(engine.stats().used_blocks, 0);
     log_text(&out)
 }
@@ -103,41 +87,26 @@ fn log_text(log: &Outbox) -> String {
     for (at, event) in log {
         let event = match event {
             SchedulerEvent::Leased { blocks, .. } => format!("lease {blocks:?}"),
-            SchedulerEvent::Scheduled {
-                id,
-                cached: 0,
-                external: 0,
-            } => format!("s{}", id.0),
-            SchedulerEvent::Scheduled {
-                id,
-                cached,
-                external: 0,
-            } => format!("s{}+{cached}", id.0),
-            SchedulerEvent::Scheduled {
-                id,
-                cached,
-                external,
-            } => format!("s{}+{cached}+{external}", id.0),
+            SchedulerEvent::Scheduled { id, cached: 0, external: 0 } => format!("s{}", id.0),
+            SchedulerEvent::Scheduled { id, cached, external: 0 } => format!("s{}+{cached}", id.0),
+            SchedulerEvent::Scheduled { id, cached, external } => {
+                format!("s{}+{cached}+{external}", id.0)
+            }
             SchedulerEvent::Tokens { id, n: 1 } => format!("t{}", id.0),
             SchedulerEvent::Tokens { id, n } => format!("t{}x{n}", id.0),
             SchedulerEvent::Decoded { id, n } => format!("d{}x{n}", id.0),
             SchedulerEvent::Preempted { id } => format!("p{}", id.0),
             SchedulerEvent::Resumed { id } => format!("r{}", id.0),
-            SchedulerEvent::Ended {
-                id,
-                end: SequenceEndReason::Finished,
-            } => format!("e{}", id.0),
+            SchedulerEvent::Ended { id, end: SequenceEndReason::Finished } => format!("e{}", id.0),
             SchedulerEvent::Ended { id, end } => format!("{end:?}{}", id.0),
             SchedulerEvent::Stored { from, to, .. } => format!("+{from}..{to}"),
             SchedulerEvent::Removed { keys } => format!("-{}", keys.len()),
             SchedulerEvent::Host(event) => format!("{event:?}"),
             SchedulerEvent::Group(event) => format!("{event:?}"),
             SchedulerEvent::Cleared => "cleared".to_owned(),
-            SchedulerEvent::Drafts {
-                id,
-                proposed,
-                accepted,
-            } => format!("v{}:{accepted}/{proposed}", id.0),
+            SchedulerEvent::Drafts { id, proposed, accepted } => {
+                format!("v{}:{accepted}/{proposed}", id.0)
+            }
             SchedulerEvent::Step { .. }
             | SchedulerEvent::Fetched { .. }
             | SchedulerEvent::LoadFailed { .. }
@@ -154,7 +123,5 @@ fn log_text(log: &Outbox) -> String {
 }
 
 fn submit_inputs(seqs: Vec<(u64, Sequence)>) -> Vec<(u64, TestInput)> {
-    seqs.into_iter()
-        .map(|(at, seq)| (at, Submit(seq)))
-        .collect()
+    seqs.into_iter().map(|(at, seq)| (at, Submit(seq))).collect()
 }

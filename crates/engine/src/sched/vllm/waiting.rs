@@ -66,11 +66,7 @@ impl WaitingQueue {
         }
         match last {
             None => self.queue.first().copied(),
-            Some(last) => self
-                .queue
-                .range((Excluded(last), Unbounded))
-                .next()
-                .copied(),
+            Some(last) => self.queue.range((Excluded(last), Unbounded)).next().copied(),
         }
     }
 }

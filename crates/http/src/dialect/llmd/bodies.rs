@@ -18,11 +18,7 @@ pub(super) fn check_prompt(prompt: &Value) -> Result<(), Fault> {
         Value::Array(items) if items.iter().any(|item| *item == *"") => {
             "prompt must not contain an empty string"
         }
-        Value::Array(items)
-            if items
-                .iter()
-                .any(|i| i.as_array().is_some_and(Vec::is_empty)) =>
-        {
+        Value::Array(items) if items.iter().any(|i| i.as_array().is_some_and(Vec::is_empty)) => {
             "prompt must not contain an empty token-id array"
         }
         _ => return Ok(()),
@@ -40,10 +36,7 @@ pub(super) fn check_messages(body: &Value) -> Result<(), Fault> {
     let blocks = blocks.filter_map(|message| message.get("content")?.as_array());
     let lacks = |value: &Value, key: &str| value.get(key).is_none_or(Value::is_null);
     let image = |block: &Value| block.get("type").is_some_and(|kind| kind == "image");
-    if blocks
-        .flatten()
-        .any(|block| image(block) && lacks(block, "source"))
-    {
+    if blocks.flatten().any(|block| image(block) && lacks(block, "source")) {
         let words = "image content block is missing required 'source' field";
         return Err(Fault::bad_request(words));
     }
@@ -94,9 +87,7 @@ pub(super) fn nest_root_members(body: &mut Value) {
     {
         let place = json!({"offset": 0, "length": 1});
         let places = |list: &Value| vec![place.clone(); list.as_array().map_or(0, Vec::len)];
-        let lists = hashes
-            .iter()
-            .map(|(kind, list)| (kind.clone(), places(list).into()));
+        let lists = hashes.iter().map(|(kind, list)| (kind.clone(), places(list).into()));
         let lists: Map<String, Value> = lists.collect();
         features.insert("mm_placeholders".to_owned(), lists.into());
     }
@@ -133,11 +124,7 @@ pub(super) fn check_embeddings_input(body: &Value) -> Result<(), Fault> {
     if mixed || input.is_none_or(empty) && body.get("messages").is_none() {
         return Err(Fault::bad_request(required));
     }
-    if body
-        .get("dimensions")
-        .and_then(Value::as_i64)
-        .is_some_and(|n| n < 1)
-    {
+    if body.get("dimensions").and_then(Value::as_i64).is_some_and(|n| n < 1) {
         return Err(Fault::bad_request("dimensions must be at least 1"));
     }
     Ok(())

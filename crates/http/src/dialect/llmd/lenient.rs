@@ -25,20 +25,14 @@ const IGNORED_FIELDS: [(&str, FieldCheck); 22] = [
     ("min_p", |v| is_number_within(v, 0.0, 1.0)),
     ("presence_penalty", |v| is_number_within(v, -2.0, 2.0)),
     ("frequency_penalty", |v| is_number_within(v, -2.0, 2.0)),
-    ("repetition_penalty", |v| {
-        is_number_within(v, f64::MIN_POSITIVE, f64::MAX)
-    }),
+    ("repetition_penalty", |v| is_number_within(v, f64::MIN_POSITIVE, f64::MAX)),
     ("length_penalty", Value::is_number),
     ("min_tokens", |v| v.as_u64().is_some()),
     ("seed", |v| v.as_i64().is_some()),
     ("stop", is_stop),
-    ("stop_token_ids", |v| {
-        all_items_fit(v, |id| id.as_u64().is_some())
-    }),
+    ("stop_token_ids", |v| all_items_fit(v, |id| id.as_u64().is_some())),
     ("logit_bias", is_logit_bias),
-    ("bad_words", |v| {
-        all_items_fit(v, |word| !is_missing_text(word))
-    }),
+    ("bad_words", |v| all_items_fit(v, |word| !is_missing_text(word))),
     ("response_format", is_response_format),
     ("user", Value::is_string),
     ("suffix", |_| false),
@@ -46,9 +40,7 @@ const IGNORED_FIELDS: [(&str, FieldCheck); 22] = [
     ("parallel_tool_calls", Value::is_boolean),
     ("prompt_logprobs", |v| v.as_u64().is_some_and(|n| n <= 20)),
     ("use_beam_search", |v| *v == false),
-    ("truncate_prompt_tokens", |v| {
-        v.as_i64().is_some_and(|n| n >= -1)
-    }),
+    ("truncate_prompt_tokens", |v| v.as_i64().is_some_and(|n| n >= -1)),
 ];
 
 /// A change of a JSON member: its name and new value, or `None` to remove it.
@@ -64,13 +56,8 @@ pub(super) fn remove_rejected_values(
         _ => None,
     };
     let members = |body: &Value| match inner {
-        Some(key) => body
-            .get(key)?
-            .as_object()
-            .map(|members| member_edits(endpoint, members)),
-        None => body
-            .as_object()
-            .map(|members| member_edits(endpoint, members)),
+        Some(key) => body.get(key)?.as_object().map(|members| member_edits(endpoint, members)),
+        None => body.as_object().map(|members| member_edits(endpoint, members)),
     };
     let edits = members(&body).unwrap_or_default();
     if !edits.is_empty() {
@@ -172,9 +159,7 @@ fn fix_tool_choice(members: &Map<String, Value>) -> Vec<MemberEdit> {
     let known = match choice {
         None | Some(Value::Null) => true,
         Some(Value::String(word)) => ["none", "auto", "required"].contains(&word.as_str()),
-        Some(choice) => choice["function"]["name"]
-            .as_str()
-            .is_some_and(|n| !n.is_empty()),
+        Some(choice) => choice["function"]["name"].as_str().is_some_and(|n| !n.is_empty()),
     };
     match known {
         true => Vec::new(),
@@ -221,11 +206,7 @@ fn fill_in_messages(members: &Map<String, Value>) -> Option<MemberEdit> {
     let lacks = |message: &Value, key: &str| {
         message.is_object() && message.get(key).is_none_or(Value::is_null)
     };
-    let says = |message: &Value| {
-        message
-            .get("tool_calls")
-            .is_some_and(|calls| !calls.is_null())
-    };
+    let says = |message: &Value| message.get("tool_calls").is_some_and(|calls| !calls.is_null());
     let silent = |message: &Value| lacks(message, "content") && !says(message);
     if !listed.iter().any(|m| lacks(m, "role") || silent(m)) {
         return None;

@@ -10,13 +10,7 @@ use vllm_sim_wire::openai::responses::{ResponsesInput, ResponsesRequest};
 use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 const ITEM_TYPES: [&str; 3] = ["message", "function_call", "function_call_output"];
-const CONTENT_TYPES: [&str; 5] = [
-    "",
-    "input_text",
-    "output_text",
-    "input_image",
-    "input_audio",
-];
+const CONTENT_TYPES: [&str; 5] = ["", "input_text", "output_text", "input_image", "input_audio"];
 
 /// Converts the body of a Responses request to the form that vLLM's schema accepts: flat tools and
 /// known text parts.
@@ -55,16 +49,9 @@ fn remove_ignored_members(members: &mut Map<String, Value>) {
     }
     for (key, known) in [
         ("truncation", &["auto", "disabled"][..]),
-        (
-            "service_tier",
-            &["auto", "default", "flex", "scale", "priority"][..],
-        ),
+        ("service_tier", &["auto", "default", "flex", "scale", "priority"][..]),
     ] {
-        if members
-            .get(key)
-            .and_then(Value::as_str)
-            .is_some_and(|word| !known.contains(&word))
-        {
+        if members.get(key).and_then(Value::as_str).is_some_and(|word| !known.contains(&word)) {
             members.shift_remove(key);
         }
     }
@@ -111,10 +98,7 @@ fn check_item(item: &Value) -> Result<(), Fault> {
 
 fn flatten_tool(tool: &mut Value) -> Result<(), Fault> {
     if !["", "function"].contains(&type_of(tool)) {
-        return Err(unreadable_body(format!(
-            "unsupported tool type {:?}",
-            type_of(tool)
-        )));
+        return Err(unreadable_body(format!("unsupported tool type {:?}", type_of(tool))));
     }
     if let Some(Value::Object(inner)) = tool.get("function").cloned() {
         let mut flat = json!({"type": "function"});
@@ -142,9 +126,9 @@ fn flatten_tool(tool: &mut Value) -> Result<(), Fault> {
 pub(super) fn set_tool_choice(request: &ResponsesRequest, chat: &mut ChatRequest) {
     let answered = match &request.input {
         ResponsesInput::Text(_) => false,
-        ResponsesInput::Items(items) => items
-            .iter()
-            .any(|item| type_of(item) == "function_call_output"),
+        ResponsesInput::Items(items) => {
+            items.iter().any(|item| type_of(item) == "function_call_output")
+        }
     };
     chat.parallel_tool_calls = Some(false);
     if answered {
@@ -184,18 +168,9 @@ mod tests {
                 json!({"input": "x", "tools": [{"type": "custom"}]}),
                 "unsupported tool type \"custom\"",
             ),
-            (
-                json!({"input": "x", "tools": [{"type": "function"}]}),
-                "tool name is required",
-            ),
-            (
-                json!({"input": "x", "tools": ["x"]}),
-                "a tool is expected to be a JSON object",
-            ),
-            (
-                json!({"input": "x", "tools": [["a"]]}),
-                "a tool is expected to be a JSON object",
-            ),
+            (json!({"input": "x", "tools": [{"type": "function"}]}), "tool name is required"),
+            (json!({"input": "x", "tools": ["x"]}), "a tool is expected to be a JSON object"),
+            (json!({"input": "x", "tools": [["a"]]}), "a tool is expected to be a JSON object"),
         ] {
             let fault = convert_body(&mut bad).expect_err(words);
             assert!(fault.message.ends_with(words), "{}", fault.message);

@@ -35,9 +35,7 @@ impl ChatStream {
     /// Appends the JSON of a text-only chat chunk after its text.
     fn end_text_chunk(&self, out: &mut String, index: usize) {
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
-        self.chat
-            .view
-            .write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
+        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
         if self.chat.view.version >= VllmVersion::V033 {
             out.push_str(",\"kv_transfer_params\":null");
         }

@@ -145,11 +145,7 @@ fn append_item(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), F
 /// Returns the last chat message if it is an assistant message added by this request.
 fn last_assistant_message(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
     let last = out[start..].last_mut()?;
-    if role_of(last) == "assistant" {
-        last.as_object_mut()
-    } else {
-        None
-    }
+    if role_of(last) == "assistant" { last.as_object_mut() } else { None }
 }
 
 /// Returns whether the reply continues the last input item, an unfinished assistant message.
@@ -160,9 +156,7 @@ fn continues_last_item(request: &ResponsesRequest) -> bool {
     let Some(last) = items.last() else {
         return false;
     };
-    let said = last
-        .get("type")
-        .is_none_or(|kind| kind == "message" || kind == "reasoning");
+    let said = last.get("type").is_none_or(|kind| kind == "message" || kind == "reasoning");
     let status = last.get("status").and_then(Value::as_str);
     said && matches!(status, Some("in_progress" | "incomplete"))
 }
@@ -178,10 +172,7 @@ fn function_tools(tools: &[Value]) -> Vec<Value> {
             out.push(custom::custom_tool_function(tool));
         } else if has_type(tool, "namespace") {
             let inner = tool.get("tools").and_then(Value::as_array);
-            let inner = inner
-                .into_iter()
-                .flatten()
-                .filter(|t| has_type(t, "function"));
+            let inner = inner.into_iter().flatten().filter(|t| has_type(t, "function"));
             out.extend(inner.map(|t| function_tool(t, tool["name"].as_str())));
         }
     }
@@ -253,11 +244,7 @@ pub(crate) fn to_chat_request(
         .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
     // Parts of the Responses API (`input_text`) are not valid in a chat, so messages skip that
     // check.
-    chat.messages = messages
-        .iter()
-        .cloned()
-        .map(RequestMessage::trusted)
-        .collect();
+    chat.messages = messages.iter().cloned().map(RequestMessage::trusted).collect();
     Ok(chat)
 }
 
@@ -286,10 +273,7 @@ mod tests {
         assert_eq!(roles, ["user", "assistant", "tool"]);
         assert_eq!(out[1]["reasoning"], "hm");
         assert_eq!(out[1]["tool_calls"][1]["id"], "c2");
-        assert_eq!(
-            out[2],
-            json!({"role": "tool", "content": "1", "tool_call_id": "c1"})
-        );
+        assert_eq!(out[2], json!({"role": "tool", "content": "1", "tool_call_id": "c1"}));
     }
 
     #[test]
@@ -298,10 +282,7 @@ mod tests {
         let request =
             ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
         let fault = chat_messages(&request, None).expect_err("it is no message");
-        assert_eq!(
-            fault.message,
-            "Unsupported input item type: item_reference (parameter=input)"
-        );
+        assert_eq!(fault.message, "Unsupported input item type: item_reference (parameter=input)");
     }
 
     #[test]

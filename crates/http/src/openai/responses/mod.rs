@@ -148,10 +148,7 @@ async fn answer_response(
             guard,
         },
         Err(RejectedRequest::Late { facts, guard, .. }) if stream => {
-            return Ok(failed_response_stream(
-                response.object_builder(app, &facts),
-                guard,
-            ));
+            return Ok(failed_response_stream(response.object_builder(app, &facts), guard));
         }
         Err(refused) => return Err(refused.into()),
     };
@@ -161,16 +158,10 @@ async fn answer_response(
         keep if stream => {
             let StartedGeneration { view, reply, guard } = started;
             let render = ResponseStream::new(view, keep);
-            Ok(prepare::stream_reply_without_keep_alive(
-                app, head, reply, render, guard,
-            ))
+            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard))
         }
         keep => {
-            let StartedGeneration {
-                view,
-                reply,
-                guard: _guard,
-            } = started;
+            let StartedGeneration { view, reply, guard: _guard } = started;
             let response = finished_object(view, reply).await?;
             if let Some(keep) = keep {
                 keep.store_finished(&response);
@@ -235,10 +226,8 @@ fn prepare_response(
         // Without a parser the calls would stay in the text.
         chat.tool_choice = Some(ChatToolChoice::None);
     }
-    let (tools, parses_calls) = (
-        prepare::tool_request(&chat),
-        prepare::recognizes_tool_calls(app, &chat),
-    );
+    let (tools, parses_calls) =
+        (prepare::tool_request(&chat), prepare::recognizes_tool_calls(app, &chat));
     let reasoning = prepare::reasoning_fraction(app, &chat);
     let parses = parser && finds_tool_calls(&chat);
     // The chat template sees the tool choice of the request.
@@ -261,12 +250,7 @@ fn prepare_response(
         }]),
         ..generation::new_generation_request(app, head, id)
     };
-    let asked = PreparedResponse {
-        request: Arc::new(request),
-        terms,
-        keep,
-        parses,
-    };
+    let asked = PreparedResponse { request: Arc::new(request), terms, keep, parses };
     Ok((generation, asked))
 }
 
@@ -283,9 +267,7 @@ fn messages_and_slot(
         }
         None => None,
     };
-    let unread = app
-        .dialect
-        .take_hidden_instructions(&mut request.instructions);
+    let unread = app.dialect.take_hidden_instructions(&mut request.instructions);
     let messages = convert::chat_messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
@@ -357,11 +339,7 @@ fn respond_in_background(
     let store = ResponseStore::of_app(app).clone();
     if !frame.request.stream.unwrap_or(false) {
         let task = tokio::spawn(async move {
-            let StartedGeneration {
-                view,
-                reply,
-                guard: _guard,
-            } = started;
+            let StartedGeneration { view, reply, guard: _guard } = started;
             let response = finished_object(view.clone(), reply).await;
             let response =
                 response.unwrap_or_else(|_| view.response_object("failed", Vec::new(), None));

@@ -96,43 +96,24 @@ impl ResponseObjectBuilder {
         set("tools", request.tools.iter().map(tool_json).collect());
         set("top_p", self.top_p.into());
         set("background", request.background.unwrap_or(false).into());
-        set(
-            "max_output_tokens",
-            vllm_sim_python::json_of_python_int(self.max_tokens),
-        );
-        let calls = request
-            .max_tool_calls
-            .map(vllm_sim_python::json_of_python_int);
+        set("max_output_tokens", vllm_sim_python::json_of_python_int(self.max_tokens));
+        let calls = request.max_tool_calls.map(vllm_sim_python::json_of_python_int);
         set("max_tool_calls", calls.into());
-        set(
-            "previous_response_id",
-            request.previous_response_id.clone().into(),
-        );
+        set("previous_response_id", request.previous_response_id.clone().into());
         set("prompt", Value::Null);
         if new {
             set("prompt_cache_options", cache_options_json(request));
             set("prompt_cache_key", request.prompt_cache_key.clone().into());
-            set(
-                "prompt_cache_retention",
-                request.prompt_cache_retention.clone().into(),
-            );
+            set("prompt_cache_retention", request.prompt_cache_retention.clone().into());
         }
-        set(
-            "reasoning",
-            request.reasoning.as_ref().map(reasoning_json).into(),
-        );
+        set("reasoning", request.reasoning.as_ref().map(reasoning_json).into());
         if new {
-            set(
-                "safety_identifier",
-                request.safety_identifier.clone().into(),
-            );
+            set("safety_identifier", request.safety_identifier.clone().into());
         }
         set("service_tier", request.service_tier.as_str().into());
         set("status", status.into());
         set("text", request.text.as_ref().map(text_config_json).into());
-        let top = self
-            .logprobs
-            .map(|_| vllm_sim_python::json_of_python_int(request.top_logprobs));
+        let top = self.logprobs.map(|_| vllm_sim_python::json_of_python_int(request.top_logprobs));
         set("top_logprobs", top.into());
         set("truncation", request.truncation.clone().into());
         set("usage", reply.map(usage_json).into());
@@ -143,14 +124,8 @@ impl ResponseObjectBuilder {
                 parse_written_json(|text| view.write_timings(text, reply, NullMembers::Shown)),
             );
         }
-        set(
-            "presence_penalty",
-            request.presence_penalty.unwrap_or(0.0).into(),
-        );
-        set(
-            "frequency_penalty",
-            request.frequency_penalty.unwrap_or(0.0).into(),
-        );
+        set("presence_penalty", request.presence_penalty.unwrap_or(0.0).into());
+        set("frequency_penalty", request.frequency_penalty.unwrap_or(0.0).into());
         let offer = reply.map(|_| parse_written_json(|text| view.write_kv_transfer_params(text)));
         set("kv_transfer_params", offer.unwrap_or_default());
         set("ec_transfer_params", Value::Null);
@@ -167,21 +142,14 @@ impl ResponseObjectBuilder {
             json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}])
         };
         let choice = &reply?.choices[0];
-        let tokens = choice
-            .script
-            .tokens()
-            .take(choice.released_tokens() as usize);
+        let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
         let ids: Vec<u32> = tokens.map(|t| t.id).collect();
         Some((raw(self.prompt.as_ref()?), raw(&ids)))
     }
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
     pub(super) fn count_parser_run(&self, mode: ToolMode, found: bool) {
-        let outcome = if found {
-            ToolOutcome::ToolCall
-        } else {
-            ToolOutcome::NoToolCall
-        };
+        let outcome = if found { ToolOutcome::ToolCall } else { ToolOutcome::NoToolCall };
         if let Some(metrics) = &self.tool_parser {
             metrics.on_tool_parser(mode, outcome, ToolRequest::Responses, 1);
         }
@@ -300,10 +268,7 @@ impl ResponseObjectBuilder {
     }
 
     fn logprobs_json(&self, choice: &Choice, top: u32) -> Value {
-        let tokens = choice
-            .script
-            .tokens()
-            .take(choice.released_tokens() as usize);
+        let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
         let view = &self.view;
         tokens
             .enumerate()

@@ -84,10 +84,9 @@ fn json_size_bytes(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(json_size_bytes).sum(),
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, item)| 64 + key.len() + json_size_bytes(item))
-            .sum(),
+        Value::Object(map) => {
+            map.iter().map(|(key, item)| 64 + key.len() + json_size_bytes(item)).sum()
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     };
     size_of::<Value>() + inner
@@ -115,9 +114,7 @@ impl ResponseStore {
             let slots = entries.slots;
             let mut old = std::mem::take(&mut *entries);
             (entries.lives, entries.slots) = (lives, slots);
-            old.by_id
-                .values_mut()
-                .for_each(StoredResponse::stop_background_task);
+            old.by_id.values_mut().for_each(StoredResponse::stop_background_task);
         }
         &app.responses
     }
@@ -126,12 +123,7 @@ impl ResponseStore {
     pub(super) fn reserve_slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;
-        StoreSlot {
-            slot: entries.slots,
-            lives: entries.lives,
-            store: self.clone(),
-            messages,
-        }
+        StoreSlot { slot: entries.slots, lives: entries.lives, store: self.clone(), messages }
     }
 
     /// Stores a Responses API response; it replaces the response of an earlier request with the
@@ -189,11 +181,7 @@ impl ResponseStore {
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Value> {
-        self.0
-            .lock()
-            .by_id
-            .get(id)
-            .map(|entry| entry.response.clone())
+        self.0.lock().by_id.get(id).map(|entry| entry.response.clone())
     }
 
     pub(super) fn event_log(&self, id: &str) -> Option<Arc<ResponseEventLog>> {
@@ -217,10 +205,7 @@ impl ResponseStore {
         let Some(entry) = entries.by_id.get_mut(id) else {
             return CancelOutcome::NotFound;
         };
-        if !matches!(
-            entry.response["status"].as_str(),
-            Some("queued" | "in_progress")
-        ) {
+        if !matches!(entry.response["status"].as_str(), Some("queued" | "in_progress")) {
             return CancelOutcome::Ended;
         }
         entry.response["status"] = "cancelled".into();
@@ -319,9 +304,7 @@ mod tests {
         for id in 0..6 {
             store.store_response(&slot, &response(&id.to_string(), MAX_STORED_BYTES / 4));
         }
-        let kept: Vec<bool> = (0..6)
-            .map(|id| store.get(&id.to_string()).is_some())
-            .collect();
+        let kept: Vec<bool> = (0..6).map(|id| store.get(&id.to_string()).is_some()).collect();
         assert_eq!(kept, [false, false, false, true, true, true]);
         // A larger one takes the place of what was measured before.
         store.store_response(&slot, &response("4", MAX_STORED_BYTES / 2));

@@ -34,13 +34,7 @@ pub(super) struct ResponseStream {
 
 impl ResponseStream {
     pub(super) fn new(frame: Arc<ResponseObjectBuilder>, keep: Option<StoreSlot>) -> Self {
-        Self {
-            frame,
-            keep,
-            sequence: 0,
-            output_index: 0,
-            open: None,
-        }
+        Self { frame, keep, sequence: 0, output_index: 0, open: None }
     }
 
     pub(super) fn write_head_events(&mut self, out: &mut String) {
@@ -53,9 +47,7 @@ impl ResponseStream {
     /// Appends one Responses API event with members in the SDK's order: `sequence_number`, `text`
     /// if any, `type`.
     fn write_event(&mut self, out: &mut String, name: &str, mut members: Value) {
-        let text = members
-            .as_object_mut()
-            .and_then(|members| members.shift_remove("text"));
+        let text = members.as_object_mut().and_then(|members| members.shift_remove("text"));
         members["sequence_number"] = self.sequence.into();
         if let Some(text) = text {
             members["text"] = text;
@@ -71,11 +63,7 @@ impl ResponseStream {
 
     /// Appends the events that open the output item of a channel, unless it is open already.
     fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.channel == channel)
-        {
+        if self.open.as_ref().is_some_and(|open| open.channel == channel) {
             return;
         }
         self.close_item(out, choice, "completed");
@@ -100,12 +88,7 @@ impl ResponseStream {
                 json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
             self.write_event(out, "response.content_part.added", added);
         }
-        self.open = Some(OpenItem {
-            channel,
-            id,
-            text: String::new(),
-            input: String::new(),
-        });
+        self.open = Some(OpenItem { channel, id, text: String::new(), input: String::new() });
     }
 
     /// Appends the events that close the open output item; `status` is the status of the reply so
@@ -115,12 +98,7 @@ impl ResponseStream {
             return;
         };
         let frame = self.frame.clone();
-        let OpenItem {
-            channel,
-            id,
-            text,
-            input,
-        } = open;
+        let OpenItem { channel, id, text, input } = open;
         let index = self.output_index;
         self.output_index += 1;
         let (item, part) = match channel {
@@ -194,10 +172,7 @@ impl ResponseStream {
             && self.frame.is_custom(choice, call)
         {
             let begun = custom::partial_input(&open.text);
-            let more = begun
-                .strip_prefix(&*open.input)
-                .unwrap_or_default()
-                .to_owned();
+            let more = begun.strip_prefix(&*open.input).unwrap_or_default().to_owned();
             if !more.is_empty() {
                 open.input = begun;
                 let delta = json!({"delta": more, "item_id": id, "output_index": index});
@@ -215,10 +190,7 @@ impl ResponseStream {
                 json!({"delta": delta, "item_id": id, "output_index": index}),
             ),
             _ => {
-                let logprobs = self
-                    .frame
-                    .logprobs
-                    .map(|top| self.run_logprobs(group, choice, top));
+                let logprobs = self.frame.logprobs.map(|top| self.run_logprobs(group, choice, top));
                 let logprobs = logprobs.unwrap_or_default();
                 (
                     "response.output_text.delta",

@@ -40,18 +40,14 @@ pub(super) fn check_replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
                 (length > longest).then(|| Fault::bad_request(text))
             };
             let ids = iter_list_member(choice, "token_ids").count();
-            let entries = choice
-                .get("logprobs")
-                .map(|l| iter_list_member(l, "content"));
+            let entries = choice.get("logprobs").map(|l| iter_list_member(l, "content"));
             let entries: Vec<&Value> = entries.into_iter().flatten().collect();
             let too_long =
                 long("token_ids", ids).or_else(|| long("logprobs.content", entries.len()));
             if let Some(fault) = too_long {
                 return Err(fault);
             }
-            let tops = entries
-                .iter()
-                .map(|entry| iter_list_member(entry, "top_logprobs").count());
+            let tops = entries.iter().map(|entry| iter_list_member(entry, "top_logprobs").count());
             if let (Some(widest), Some(wide)) = (widest, tops.max())
                 && wide > widest
             {

@@ -7,9 +7,5 @@ pub(super) fn iter_list_member<'v>(
     value: &'v Value,
     key: &str,
 ) -> impl Iterator<Item = &'v Value> + use<'v> {
-    value
-        .get(key)
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
+    value.get(key).and_then(Value::as_array).into_iter().flatten()
 }

@@ -27,10 +27,7 @@ pub(super) fn chat_logprobs(
     let shown = |text: &str, logprob: f64| json!({"token": text, "logprob": logprob, "bytes": text.as_bytes()});
     let entries = text_logprobs(app, choice, options, before)?.into_iter();
     let content = entries.map(|entry| {
-        let top = entry
-            .top
-            .iter()
-            .map(|(text, logprob)| shown(text, *logprob));
+        let top = entry.top.iter().map(|(text, logprob)| shown(text, *logprob));
         let top: Vec<Value> = top.collect();
         let mut value = shown(&entry.text, entry.logprob);
         value["top_logprobs"] = top.into();
@@ -62,11 +59,7 @@ pub(super) fn completion_logprobs(
         values.push(entry.logprob);
         tokens.push(entry.text);
         let top: Map<String, Value> = entry.top.into_iter().map(|(t, l)| (t, l.into())).collect();
-        tops.push(if entry.had_top {
-            Value::Object(top)
-        } else {
-            Value::Null
-        });
+        tops.push(if entry.had_top { Value::Object(top) } else { Value::Null });
     }
     let lists = json!({
         "text_offset": offsets,
@@ -89,12 +82,7 @@ fn text_logprobs(
     let text = |id: u32, context: &[u32]| {
         logprobs::logprob_token_text(tokenizer, id, &|| context.to_vec())
     };
-    let logprob = |entry: &Value| {
-        entry
-            .get("logprob")
-            .and_then(Value::as_f64)
-            .unwrap_or(-9999.0)
-    };
+    let logprob = |entry: &Value| entry.get("logprob").and_then(Value::as_f64).unwrap_or(-9999.0);
     let entries = iter_list_member(logprobs, "content").map(|entry| {
         let all: Vec<&Value> = iter_list_member(entry, "top_logprobs").collect();
         let kept = options.top.unwrap_or(all.len()).min(all.len());

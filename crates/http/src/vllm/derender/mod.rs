@@ -214,9 +214,7 @@ fn chat_message_json(
             })
             .collect();
     }
-    message["reasoning"] = parsed
-        .reasoning
-        .filter(|_| options.include_reasoning)
-        .map_or(Value::Null, Value::String);
+    message["reasoning"] =
+        parsed.reasoning.filter(|_| options.include_reasoning).map_or(Value::Null, Value::String);
     message
 }

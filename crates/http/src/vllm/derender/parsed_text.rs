@@ -20,10 +20,7 @@ pub(super) struct ParsedText {
 
 impl ParsedText {
     pub(super) fn plain(text: String) -> Self {
-        Self {
-            content: Some(text),
-            ..Self::default()
-        }
+        Self { content: Some(text), ..Self::default() }
     }
 }
 
@@ -115,10 +112,7 @@ fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: TextExtent) -> 
 mod tests {
     use super::*;
 
-    const BOTH: OutputParsers = OutputParsers {
-        reasoning: true,
-        tools: true,
-    };
+    const BOTH: OutputParsers = OutputParsers { reasoning: true, tools: true };
     const TEXT: &str = "<think>Well.</think>Let me see. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
 
     #[test]
@@ -133,9 +127,7 @@ mod tests {
     fn shown_prefix_text_is_never_taken_back() {
         let mut before = ParsedText::default();
         let grows = |a: &Option<String>, b: &Option<String>| {
-            b.clone()
-                .unwrap_or_default()
-                .starts_with(a.as_deref().unwrap_or_default())
+            b.clone().unwrap_or_default().starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
             let parsed = BOTH.parse_text(&TEXT[..end], TextExtent::Beginning);

@@ -47,12 +47,7 @@ impl DerenderState {
         let Some(wire) = wire else {
             return Ok(Self::default());
         };
-        let ids = |ids: &[u64]| {
-            ids.iter()
-                .copied()
-                .map(to_decodable_id)
-                .collect::<Result<_, _>>()
-        };
+        let ids = |ids: &[u64]| ids.iter().copied().map(to_decodable_id).collect::<Result<_, _>>();
         let small = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         Ok(Self {
             prev_tokens: wire.prev_tokens.clone(),
@@ -207,11 +202,7 @@ fn plain_delta(
     let text = detokenize_chunk(app, request, state, ids, options.special)?;
     let content = (!text.is_empty()).then_some(text);
     let delta = json!({"role": first_delta_role(state), "content": content, "reasoning": null});
-    Ok((
-        delta,
-        choice.finish_reason().map(str::to_owned),
-        stop_reason,
-    ))
+    Ok((delta, choice.finish_reason().map(str::to_owned), stop_reason))
 }
 
 /// Returns the delta of a chat chunk with parsers: all parsed text so far, without what was sent
@@ -232,10 +223,8 @@ fn parsed_delta(
         Some(_) => TextExtent::Whole,
         None => TextExtent::Beginning,
     };
-    let now = parsers.parse_text(
-        &detokenize_output(app, &whole, &prompt, SpecialTokens::With),
-        portion,
-    );
+    let now =
+        parsers.parse_text(&detokenize_output(app, &whole, &prompt, SpecialTokens::With), portion);
     let reasoning = text_after(&before.reasoning, &now.reasoning);
     let mut delta = json!({
         "role": first_delta_role(state),
@@ -259,13 +248,9 @@ fn parsed_delta(
         delta["tool_calls"] = calls.into();
         state.tools_streamed = true;
     }
-    let text = ParsedText {
-        calls: now.calls,
-        ..ParsedText::default()
-    };
-    let finish_reason = choice
-        .finish_reason()
-        .map(|reason| chat_finish_reason(reason, &text).to_owned());
+    let text = ParsedText { calls: now.calls, ..ParsedText::default() };
+    let finish_reason =
+        choice.finish_reason().map(|reason| chat_finish_reason(reason, &text).to_owned());
     if !choice.ids.is_empty() {
         state.output_token_ids.extend(&choice.ids);
         state.output_chunk_lens.push(choice.ids.len() as u64);
@@ -356,10 +341,7 @@ fn remember_context(state: &mut DerenderState, choice: &TokenChoice<'_>) {
 
 /// Returns the usage of a derendered chunk, with the client's prompt length if given.
 fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
-    let given = request
-        .generate_chunk
-        .get("usage")
-        .filter(|u| u.is_object())?;
+    let given = request.generate_chunk.get("usage").filter(|u| u.is_object())?;
     let count = |key: &str| given.get(key).and_then(Value::as_u64).unwrap_or(0);
     let prompt = match request.prompt_tokens {
         Some(_) => clamped_token_count(request.prompt_tokens),
@@ -386,9 +368,7 @@ fn check_context_length(
     let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
     let before = state.output_token_ids.len();
     let choices = iter_list_member(&request.generate_chunk, "choices");
-    let delta: usize = choices
-        .map(|c| iter_list_member(c, "token_ids").count())
-        .sum();
+    let delta: usize = choices.map(|c| iter_list_member(c, "token_ids").count()).sum();
     let longest = app.settings.model.max_model_len as usize;
     if prompt + before + delta <= longest {
         return Ok(());

@@ -109,18 +109,12 @@ pub(super) fn text_and_stop(
         (Value::Null, Some("stop")) => &options.stops,
         _ => &[],
     };
-    let found = stops
-        .iter()
-        .filter_map(|stop| Some((text.find(stop.as_str())?, stop)));
+    let found = stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop)));
     let Some((at, stop)) = found.min_by_key(|(at, _)| *at) else {
         return (text, stop_reason);
     };
     let stop = stop.clone();
-    text.truncate(if options.include_stop {
-        at + stop.len()
-    } else {
-        at
-    });
+    text.truncate(if options.include_stop { at + stop.len() } else { at });
     (text, stop.into())
 }
 
@@ -131,13 +125,8 @@ pub(super) fn detokenize_output(
     prompt_ids: &[u32],
     special: SpecialTokens,
 ) -> String {
-    let mut decoder = app
-        .service
-        .generator
-        .tokenizer()
-        .detokenizer_after(prompt_ids, special);
+    let mut decoder = app.service.generator.tokenizer().detokenizer_after(prompt_ids, special);
     let mut text = String::new();
-    ids.iter()
-        .for_each(|id| decoder.decode_token_into(*id, &mut text));
+    ids.iter().for_each(|id| decoder.decode_token_into(*id, &mut text));
     text
 }

@@ -67,12 +67,9 @@ impl FakeGauge {
     pub fn at(&self, t: Duration) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
-            Self::Moving {
-                waveform,
-                start,
-                end,
-                period,
-            } => (waveform, start, end, period.max(Duration::from_nanos(1))),
+            Self::Moving { waveform, start, end, period } => {
+                (waveform, start, end, period.max(Duration::from_nanos(1)))
+            }
         };
         let within = Duration::from_nanos((t.as_nanos() % period.as_nanos()) as u64);
         let share = |t: Duration| t.as_secs_f64() / period.as_secs_f64();
@@ -139,22 +136,10 @@ mod tests {
     #[test]
     fn each_function_has_its_curve() {
         let at = [0, 250, 500, 750, 1000, 1500];
-        assert_eq!(
-            values(r#""oscillate:0:10:1s""#, &at),
-            [5.0, 10.0, 5.0, 0.0, 5.0, 5.0]
-        );
-        assert_eq!(
-            values(r#""ramp:10:0:1s""#, &at),
-            [10.0, 7.5, 5.0, 2.5, 0.0, 0.0]
-        );
-        assert_eq!(
-            values(r#""rampreset:0:8:1s""#, &at),
-            [0.0, 2.0, 4.0, 6.0, 0.0, 4.0]
-        );
-        assert_eq!(
-            values(r#""squarewave:1:2:1s""#, &at),
-            [1.0, 1.0, 2.0, 2.0, 1.0, 2.0]
-        );
+        assert_eq!(values(r#""oscillate:0:10:1s""#, &at), [5.0, 10.0, 5.0, 0.0, 5.0, 5.0]);
+        assert_eq!(values(r#""ramp:10:0:1s""#, &at), [10.0, 7.5, 5.0, 2.5, 0.0, 0.0]);
+        assert_eq!(values(r#""rampreset:0:8:1s""#, &at), [0.0, 2.0, 4.0, 6.0, 0.0, 4.0]);
+        assert_eq!(values(r#""squarewave:1:2:1s""#, &at), [1.0, 1.0, 2.0, 2.0, 1.0, 2.0]);
         assert_eq!(values("3.5", &at[..2]), [3.5, 3.5]);
     }
 

@@ -33,9 +33,7 @@ fn text(metrics: &Metrics, now: f64) -> String {
 fn value(text: &str, start: &str) -> String {
     let start = format!("vllm:{start}");
     let line = text.lines().find(|l| l.starts_with(&start));
-    line.and_then(|l| l.rsplit(' ').next())
-        .unwrap_or("-")
-        .to_owned()
+    line.and_then(|l| l.rsplit(' ').next()).unwrap_or("-").to_owned()
 }
 
 #[test]
@@ -80,16 +78,10 @@ fn fake_values_are_shown_and_traffic_does_not_move_them() {
     for (series, expected) in [
         ("num_requests_running{", "10.0"),
         ("num_requests_waiting{", "30.0"),
-        (
-            r#"num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"}"#,
-            "30.0",
-        ),
+        (r#"num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"}"#, "30.0"),
         ("kv_cache_usage_perc{", "0.4"),
         ("gpu_cache_usage_perc{", "0.4"),
-        (
-            r#"time_to_first_token_seconds_bucket{engine="0",le="0.005","#,
-            "3.0",
-        ),
+        (r#"time_to_first_token_seconds_bucket{engine="0",le="0.005","#, "3.0"),
         ("time_to_first_token_seconds_count{", "6.0"),
         ("inter_token_latency_seconds_count{", "6.0"),
         ("time_per_output_token_seconds_count{", "6.0"),
@@ -98,14 +90,8 @@ fn fake_values_are_shown_and_traffic_does_not_move_them() {
         ("prefix_cache_hits_total{", "750.0"),
         ("prefix_cache_queries_total{", "2000.0"),
         ("gpu_prefix_cache_hit_rate{", "0.375"),
-        (
-            r#"request_success_total{engine="0",finished_reason="stop""#,
-            "20.0",
-        ),
-        (
-            r#"request_success_total{engine="0",finished_reason="tool_calls""#,
-            "0.0",
-        ),
+        (r#"request_success_total{engine="0",finished_reason="stop""#, "20.0"),
+        (r#"request_success_total{engine="0",finished_reason="tool_calls""#, "0.0"),
         (
             r#"lora_requests_info{max_lora="1",running_lora_adapters="lora1,lora2",waiting_lora_adapters="lora3"}"#,
             "1.257894567e+09",
@@ -140,10 +126,7 @@ fn an_update_changes_what_it_names_and_clears_what_is_empty() {
     assert_eq!(value(&shown, "time_to_first_token_seconds_count{"), "0.0");
     assert_eq!(value(&shown, "prompt_tokens_total{"), "6.0");
     assert_eq!(
-        value(
-            &shown,
-            r#"request_success_total{engine="0",finished_reason="length""#
-        ),
+        value(&shown, r#"request_success_total{engine="0",finished_reason="length""#),
         "0.0"
     );
 }
@@ -154,10 +137,7 @@ fn a_moving_value_starts_when_it_is_set() {
     let mut s = settings(r#"{"running-requests":"ramp:0:10:10s","waiting-requests":7}"#);
     s.clock = || NOW.load(Ordering::Relaxed) as f64;
     let metrics = Metrics::new(s);
-    assert_eq!(
-        value(&text(&metrics, 1003.55), "num_requests_running{"),
-        "3.0"
-    );
+    assert_eq!(value(&text(&metrics, 1003.55), "num_requests_running{"), "3.0");
     NOW.store(1100, Ordering::Relaxed);
     let update = fake(r#"{"waiting-requests":"squarewave:1:2:4s"}"#);
     metrics.update_fake(&update).unwrap();

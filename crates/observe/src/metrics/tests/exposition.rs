@@ -47,15 +47,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<Family>, Malformed> {
     let mut families: Vec<Family> = Vec::new();
     let mut names = HashSet::new();
     let mut help: Option<(String, String)> = None;
-    let at = |line: usize, reason: String| Malformed {
-        line: line + 1,
-        reason,
-    };
+    let at = |line: usize, reason: String| Malformed { line: line + 1, reason };
     if !text.is_empty() && !text.ends_with('\n') {
-        return Err(at(
-            text.lines().count().saturating_sub(1),
-            "no newline".to_owned(),
-        ));
+        return Err(at(text.lines().count().saturating_sub(1), "no newline".to_owned()));
     }
     for (i, line) in text.lines().enumerate() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
@@ -99,12 +93,7 @@ fn family(rest: &str, help: Option<(String, String)>) -> Result<Family, String> 
     if !is_name(name, true) {
         return Err(format!("{name} is no name"));
     }
-    Ok(Family {
-        name: name.to_owned(),
-        kind: kind.to_owned(),
-        help,
-        samples: Vec::new(),
-    })
+    Ok(Family { name: name.to_owned(), kind: kind.to_owned(), help, samples: Vec::new() })
 }
 
 fn is_name(name: &str, colons: bool) -> bool {
@@ -136,15 +125,9 @@ fn sample(line: &str, family: &Family) -> Result<Sample, String> {
         return Err("le belongs to buckets, and to them alone".to_owned());
     }
     let number = rest.strip_prefix(' ').ok_or("no space before the value")?;
-    let value = number
-        .replace("Inf", "inf")
-        .parse()
-        .map_err(|_| format!("{number:?} is not a number"))?;
-    Ok(Sample {
-        suffix: suffix.to_owned(),
-        labels,
-        value,
-    })
+    let value =
+        number.replace("Inf", "inf").parse().map_err(|_| format!("{number:?} is not a number"))?;
+    Ok(Sample { suffix: suffix.to_owned(), labels, value })
 }
 
 type LabelsAndRest<'a> = (Vec<(String, String)>, &'a str);
@@ -202,10 +185,7 @@ fn check_histogram(family: &Family) -> Result<(), String> {
             .filter(|s| s.suffix == "_bucket" && s.labels_without_le() == count.labels)
             .filter_map(|s| Some((s.label("le")?.replace("Inf", "inf").parse().ok()?, s.value)))
             .collect();
-        if !buckets
-            .windows(2)
-            .all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1)
-        {
+        if !buckets.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1) {
             return Err(format!("buckets of {name} do not ascend"));
         }
         if buckets.last() != Some(&(f64::INFINITY, count.value)) {
@@ -216,19 +196,12 @@ fn check_histogram(family: &Family) -> Result<(), String> {
             return Err(format!("{name} has no sum"));
         }
     }
-    let counts = family
-        .samples
-        .iter()
-        .filter(|s| s.suffix == "_count")
-        .count();
+    let counts = family.samples.iter().filter(|s| s.suffix == "_count").count();
     let sums = family.samples.iter().filter(|s| s.suffix == "_sum").count();
     if counts == sums {
         Ok(())
     } else {
-        Err(format!(
-            "{} has {sums} sums and {counts} counts",
-            family.name
-        ))
+        Err(format!("{} has {sums} sums and {counts} counts", family.name))
     }
 }
 
@@ -248,10 +221,7 @@ mod tests {
         let families = parse(text).unwrap();
         let a = &families[0];
         assert_eq!((a.name.as_str(), a.help.as_str()), ("a", "A counter."));
-        assert_eq!(
-            a.samples[0].labels[0],
-            ("x".to_owned(), "\"\\\n,}".to_owned())
-        );
+        assert_eq!(a.samples[0].labels[0], ("x".to_owned(), "\"\\\n,}".to_owned()));
         assert_eq!(a.samples[0].value, 1e6);
         assert_eq!(families[1].samples.len(), 4);
     }
@@ -272,14 +242,8 @@ mod tests {
             (format!("{head}a{{x=\"1\\t\"}} 1.0\n"), "escape"),
             (format!("{head}a{{x=\"1\"; 1.0\n"), "without an end"),
             (format!("{head}a_total 1.0\n"), "no part of"),
-            (
-                format!("{hist}h_bucket{{le=\"+Inf\"}} 1.0\nh_count 2.0\nh_sum 0.0\n"),
-                "other than",
-            ),
-            (
-                format!("{hist}h_bucket{{le=\"+Inf\"}} 1.0\nh_count 1.0\n"),
-                "no sum",
-            ),
+            (format!("{hist}h_bucket{{le=\"+Inf\"}} 1.0\nh_count 2.0\nh_sum 0.0\n"), "other than"),
+            (format!("{hist}h_bucket{{le=\"+Inf\"}} 1.0\nh_count 1.0\n"), "no sum"),
             (format!("{hist}h_sum 1.0\n"), "1 sums and 0 counts"),
         ] {
             assert!(error(&text).contains(reason), "{} / {reason}", error(&text));

@@ -32,27 +32,15 @@ fn cache(blocks: u32, algo: &str) -> CacheConfig {
 }
 
 fn config_a() -> Settings {
-    Settings {
-        lora: Some(2),
-        tool_parser: true,
-        ..base()
-    }
+    Settings { lora: Some(2), tool_parser: true, ..base() }
 }
 
 fn config_b() -> Settings {
-    Settings {
-        kv_cache_metrics: true,
-        cache_config: vec![cache(40, "sha256").labels()],
-        ..base()
-    }
+    Settings { kv_cache_metrics: true, cache_config: vec![cache(40, "sha256").labels()], ..base() }
 }
 
 fn config_c() -> Settings {
-    Settings {
-        spec_positions: 3,
-        cache_config: vec![cache(40, "xxhash_cbor").labels()],
-        ..base()
-    }
+    Settings { spec_positions: 3, cache_config: vec![cache(40, "xxhash_cbor").labels()], ..base() }
 }
 
 fn config_d() -> Settings {
@@ -61,11 +49,7 @@ fn config_d() -> Settings {
         api_servers: ApiServers::Several,
         lora: Some(1),
         cache_config: vec![
-            CacheConfig {
-                data_parallel_size: 2,
-                ..cache(40, "sha256")
-            }
-            .labels();
+            CacheConfig { data_parallel_size: 2, ..cache(40, "sha256") }.labels();
             2
         ],
         ..base()
@@ -101,17 +85,9 @@ fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
             continue;
         };
         for s in f.samples.iter().filter(|s| s.suffix != "_bucket") {
-            let labels = s
-                .labels
-                .iter()
-                .filter(|(n, _)| n != "engine" && n != "model_name");
+            let labels = s.labels.iter().filter(|(n, _)| n != "engine" && n != "model_name");
             let labels: Vec<_> = labels.map(|(_, v)| v.as_str()).collect();
-            out.push(format!(
-                "{name}{}{{{}}} {}",
-                s.suffix,
-                labels.join(","),
-                s.value
-            ));
+            out.push(format!("{name}{}{{{}}} {}", s.suffix, labels.join(","), s.value));
         }
     }
     out

@@ -56,10 +56,7 @@ fn assert_recorded(metrics: &Metrics, recorded: &str) {
 fn a_server_with_adapters_and_tools_shows_what_vllm_shows() {
     let m = metrics(config_a());
     get_models(&m);
-    assert_recorded(
-        &m,
-        include_str!("../../../../../tests/fixtures/metrics/A.txt"),
-    );
+    assert_recorded(&m, include_str!("../../../../../tests/fixtures/metrics/A.txt"));
 }
 
 #[test]
@@ -72,20 +69,14 @@ fn a_server_with_residency_metrics_shows_what_vllm_shows() {
 fn a_server_that_speculates_shows_what_vllm_shows() {
     let m = metrics(config_c());
     get_models(&m);
-    assert_recorded(
-        &m,
-        include_str!("../../../../../tests/fixtures/metrics/C.txt"),
-    );
+    assert_recorded(&m, include_str!("../../../../../tests/fixtures/metrics/C.txt"));
 }
 
 #[test]
 fn a_server_with_two_ranks_shows_what_vllm_shows() {
     let m = metrics(config_d());
     get_models(&m);
-    assert_recorded(
-        &m,
-        include_str!("../../../../../tests/fixtures/metrics/D.txt"),
-    );
+    assert_recorded(&m, include_str!("../../../../../tests/fixtures/metrics/D.txt"));
 }
 
 #[test]
@@ -94,10 +85,7 @@ fn families_of_operations_are_last_and_appear_on_first_use() {
     get_models(&m);
     m.operation_started(Operation::Sleep);
     m.operation_ended(Operation::Sleep, 0.5);
-    let ours: Vec<_> = families(&m)
-        .iter()
-        .map(|f| format!("{} {}", f.kind, f.name))
-        .collect();
+    let ours: Vec<_> = families(&m).iter().map(|f| format!("{} {}", f.kind, f.name)).collect();
     let recorded = include_str!("../../../../../tests/fixtures/metrics/A-after-sleep.families.txt");
     assert_eq!(ours, recorded.lines().collect::<Vec<_>>());
     let shown = text(&m);

@@ -25,10 +25,7 @@ fn finished(reason: FinishReason) -> FinishedRequest {
 fn several_servers_show_no_queues_before_the_first_step() {
     let m = metrics(config_d());
     m.engine(1).set_gauges(1, 2, 3, 0.5);
-    let reasons = series(
-        &m,
-        &["num_requests_running", "num_requests_waiting_by_reason"],
-    );
+    let reasons = series(&m, &["num_requests_running", "num_requests_waiting_by_reason"]);
     assert_eq!(
         reasons,
         [
@@ -167,23 +164,11 @@ request_prefill_kv_computed_tokens_sum{} 36";
 
 #[test]
 fn evictions_and_tools_count_where_they_should() {
-    let m = metrics(Settings {
-        kv_cache_metrics: true,
-        tool_parser: true,
-        ..base()
-    });
+    let m = metrics(Settings { kv_cache_metrics: true, tool_parser: true, ..base() });
     m.engine(0).on_block_evicted(2.0, 1.0, &[0.5, 0.25]);
-    m.on_tool_parser(
-        ToolMode::NonStreaming,
-        ToolOutcome::ToolCall,
-        ToolRequest::Responses,
-        2,
-    );
+    m.on_tool_parser(ToolMode::NonStreaming, ToolOutcome::ToolCall, ToolRequest::Responses, 2);
     assert_eq!(
-        series(
-            &m,
-            &["kv_block_lifetime_seconds", "kv_block_reuse_gap_seconds",]
-        ),
+        series(&m, &["kv_block_lifetime_seconds", "kv_block_reuse_gap_seconds",]),
         [
             "kv_block_lifetime_seconds_count{} 1",
             "kv_block_lifetime_seconds_sum{} 2",
@@ -192,31 +177,22 @@ fn evictions_and_tools_count_where_they_should() {
         ]
     );
     let tools = series(&m, &["tool_call_parser_invocations_total"]);
-    let counted: Vec<&str> = tools
-        .iter()
-        .map(String::as_str)
-        .filter(|s| s.ends_with(" 2"))
-        .collect();
+    let counted: Vec<&str> =
+        tools.iter().map(String::as_str).filter(|s| s.ends_with(" 2")).collect();
     let expected = "tool_call_parser_invocations_total{non_streaming,tool_call,responses} 2";
     assert_eq!((tools.len(), counted), (12, vec![expected]));
 }
 
 #[test]
 fn reasons_that_only_one_project_has_follow_the_project() {
-    let ended = [
-        FinishReason::ToolCalls,
-        FinishReason::RemoteDecode,
-        FinishReason::CacheThreshold,
-    ];
+    let ended = [FinishReason::ToolCalls, FinishReason::RemoteDecode, FinishReason::CacheThreshold];
     let shown = |compat| {
         let m = metrics(Settings { compat, ..base() });
         for reason in ended {
             m.engine(0).on_finished(&finished(reason));
         }
         let all = series(&m, &["request_success_total"]);
-        all.into_iter()
-            .filter(|s| !s.ends_with(" 0"))
-            .collect::<Vec<_>>()
+        all.into_iter().filter(|s| !s.ends_with(" 0")).collect::<Vec<_>>()
     };
     assert_eq!(
         shown(Compat::Vllm),
@@ -239,10 +215,7 @@ fn reasons_that_only_one_project_has_follow_the_project() {
 #[test]
 fn deprecated_names_have_the_values_of_the_new_names() {
     let plain = metrics(config_a());
-    let old = metrics(Settings {
-        legacy: true,
-        ..config_a()
-    });
+    let old = metrics(Settings { legacy: true, ..config_a() });
     let names = |m: &Metrics| families(m).into_iter().map(|f| f.name).collect::<Vec<_>>();
     let (new_names, all_names) = (names(&plain), names(&old));
     assert_eq!(all_names[..new_names.len()], new_names);
@@ -287,10 +260,7 @@ fn deprecated_names_have_the_values_of_the_new_names() {
 
 #[test]
 fn every_series_of_the_success_family_gets_the_second_label() {
-    let m = metrics(Settings {
-        finish_reason_label: true,
-        ..base()
-    });
+    let m = metrics(Settings { finish_reason_label: true, ..base() });
     let line = "vllm:request_success_total{engine=\"0\",finish_reason=\"stop\",\
                 finished_reason=\"stop\",model_name=\"tiny-llama\"} 0.0\n";
     assert!(text(&m).contains(line));
@@ -301,28 +271,15 @@ fn adapters_show_under_the_settings_of_each_project() {
     let m = metrics(config_a());
     let idle = ["lora_requests_info{2,,} 1500000000"];
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
-    let load = LoraLoad {
-        name: "sql-lora",
-        running: 1,
-        waiting: 0,
-    };
+    let load = LoraLoad { name: "sql-lora", running: 1, waiting: 0 };
     m.engine(0).set_lora(&[load]);
     let shown = series(&m, &["lora_requests_info"]);
-    assert_eq!(
-        shown,
-        [
-            idle[0],
-            "lora_requests_info{2,sql-lora,sql-lora} 1500000000"
-        ]
-    );
+    assert_eq!(shown, [idle[0], "lora_requests_info{2,sql-lora,sql-lora} 1500000000"]);
 
     m.restart();
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
 
-    let m = metrics(Settings {
-        compat: Compat::Llmd,
-        ..config_a()
-    });
+    let m = metrics(Settings { compat: Compat::Llmd, ..config_a() });
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
 }
 
@@ -344,11 +301,7 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
                         e.on_gap(f64::from(n) / 1024.0);
                         e.on_finished(&finished(FinishReason::Stop));
                         m.http().observe(handler, "GET", 200, 1, 1, 0.5);
-                        e.set_lora(&[LoraLoad {
-                            name: "a",
-                            running: n % 2,
-                            waiting: 0,
-                        }]);
+                        e.set_lora(&[LoraLoad { name: "a", running: n % 2, waiting: 0 }]);
                     }
                 })
             })
@@ -378,10 +331,7 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
     assert_eq!(total("vllm:generation_tokens_total", ""), 2.0 * all);
     assert_eq!(total("vllm:inter_token_latency_seconds", "_count"), all);
     let gaps: f64 = (0..EACH).map(|n| f64::from(n) / 1024.0).sum();
-    assert_eq!(
-        total("vllm:inter_token_latency_seconds", "_sum"),
-        gaps * THREADS as f64
-    );
+    assert_eq!(total("vllm:inter_token_latency_seconds", "_sum"), gaps * THREADS as f64);
     assert_eq!(total("http_requests_total", ""), all);
     assert_eq!(total("http_request_size_bytes", "_sum"), all);
 }

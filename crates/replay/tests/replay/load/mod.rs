@@ -72,20 +72,15 @@ fn bailian_rows_have_seconds_and_blocks_of_16_tokens() {
 {"chat_id": 2, "parent_chat_id": 1, "timestamp": 61.0, "input_length": 60, "output_length": 6, "type": "text", "turn": 2, "hash_ids": [7, 8, 9, 10]}
 "#;
     let sessions = auto(text);
-    let expected: Vec<Shown> = vec![
-        (0.0, vec![(40, 5, 0.0, false)]),
-        (60_500.0, vec![(60, 6, 0.0, false)]),
-    ];
+    let expected: Vec<Shown> =
+        vec![(0.0, vec![(40, 5, 0.0, false)]), (60_500.0, vec![(60, 6, 0.0, false)])];
     assert_eq!(shown(&sessions), expected);
     let blocks = |session: &ClientSession| match &session.turns[0].prompt {
         TurnPrompt::Whole(runs) | TurnPrompt::Grown(runs) => runs.clone(),
     };
     assert_eq!(blocks(&sessions[0])[..2], blocks(&sessions[1])[..2]);
     let (_dir, path) = file("trace", text);
-    assert_eq!(
-        load::detect_workload_format(&path).expect("is detected"),
-        WorkloadFormat::Bailian
-    );
+    assert_eq!(load::detect_workload_format(&path).expect("is detected"), WorkloadFormat::Bailian);
     let far = text.replace("61.0", "1e10");
     let error = load_error_message(&far, &WorkloadReadOptions::default());
     assert!(error.starts_with("trace:3: timestamp"), "{error}");
@@ -105,14 +100,7 @@ fn mooncake_rows_are_requests_and_sessions() {
     let expected: Vec<Shown> = vec![
         (0.0, vec![(600, 5, 0.0, false)]),
         (250.0, vec![(512, 7, 0.0, false)]),
-        (
-            500.5,
-            vec![
-                (1024, 6, 0.0, false),
-                (1000, 8, 1000.0, false),
-                (10, 9, 3.0, false),
-            ],
-        ),
+        (500.5, vec![(1024, 6, 0.0, false), (1000, 8, 1000.0, false), (10, 9, 3.0, false)]),
     ];
     assert_eq!(shown(&sessions), expected);
     assert_eq!(sessions[2].turns[0].priority, -2);
@@ -120,11 +108,7 @@ fn mooncake_rows_are_requests_and_sessions() {
         TurnPrompt::Whole(runs) => runs[0].id,
         TurnPrompt::Grown(_) => unreachable!("first turns are whole"),
     };
-    assert_eq!(
-        first(&sessions[0]),
-        first(&sessions[1]),
-        "equal ids, equal content"
-    );
+    assert_eq!(first(&sessions[0]), first(&sessions[1]), "equal ids, equal content");
     let in_file_order = WorkloadReadOptions {
         session_order: SessionOrder::AsListed,
         ..WorkloadReadOptions::default()
@@ -163,10 +147,7 @@ fn limited_sessions_have_at_least_the_reported_requests() {
     };
     let text: String = [1, 1, 1, 2].map(row).concat();
     let (_dir, path) = file("t", &text);
-    let options = WorkloadReadOptions {
-        limit: Some(1),
-        ..WorkloadReadOptions::default()
-    };
+    let options = WorkloadReadOptions { limit: Some(1), ..WorkloadReadOptions::default() };
     let source = load::open_workload_files(&[path], &options).expect("is a trace");
     let told = source.max_requests().expect("is known");
     let turns: usize = all(source).iter().map(|session| session.turns.len()).sum();
@@ -193,10 +174,8 @@ fn sorted_rows_are_streamed_and_counted() {
 fn invalid_line_error_names_field_and_value() {
     let good = "{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n";
     let with = |bad: &str| format!("{good}\n{good}{bad}\n{good}");
-    let mooncake = WorkloadReadOptions {
-        format: WorkloadFormat::Mooncake,
-        ..WorkloadReadOptions::default()
-    };
+    let mooncake =
+        WorkloadReadOptions { format: WorkloadFormat::Mooncake, ..WorkloadReadOptions::default() };
     for (bad, problem) in [
         ("{\"timestamp\":0,", "is not JSON: EOF"),
         ("[1]", "is [1], must be an object"),
@@ -241,10 +220,8 @@ fn out_of_range_times_are_rejected() {
         ("timestamp", "1732660000000000", "1732660000000000"),
         ("delay", "9.3e12", "9300000000000.0"),
     ] {
-        let found = load_error_message(
-            &(first.clone() + &row(field, ms)),
-            &WorkloadReadOptions::default(),
-        );
+        let found =
+            load_error_message(&(first.clone() + &row(field, ms)), &WorkloadReadOptions::default());
         let expected = format!("trace:2: {field} is {shown}, must be {allowed}");
         assert!(found.starts_with(&expected), "{found}");
     }
@@ -266,20 +243,13 @@ fn agent_requests_wait_for_dependencies() {
 {"request_id":"other","play_id":"q","session_id":"c","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":10}
 "#;
     let sessions = auto(text);
-    let names: Vec<&str> = sessions
-        .iter()
-        .map(|s| s.turns[0].request_id.as_deref().expect("has a name"))
-        .collect();
+    let names: Vec<&str> =
+        sessions.iter().map(|s| s.turns[0].request_id.as_deref().expect("has a name")).collect();
     assert_eq!(names, ["root", "other", "child", "late"]);
     use TurnLifecycleEvent::{Completion, Dispatch};
     let after: Vec<Vec<(u64, TurnLifecycleEvent, u64)>> = sessions
         .iter()
-        .map(|s| {
-            s.after
-                .iter()
-                .map(|d| (d.session, d.trigger, d.delay_ns))
-                .collect()
-        })
+        .map(|s| s.after.iter().map(|d| (d.session, d.trigger, d.delay_ns)).collect())
         .collect();
     assert_eq!(after[2], [(0, Dispatch, 1_000_000)]);
     assert_eq!(after[3], [(0, Completion, 5_000_000), (2, Dispatch, 0)]);
@@ -309,14 +279,8 @@ fn applied_compute_rows_become_growing_sessions() {
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
     assert!(source.has_no_start_times());
-    let expected: Vec<Shown> = vec![(
-        0.0,
-        vec![
-            (100, 10, 0.0, false),
-            (140, 20, 500.0, false),
-            (200, 50, 1250.0, false),
-        ],
-    )];
+    let expected: Vec<Shown> =
+        vec![(0.0, vec![(100, 10, 0.0, false), (140, 20, 500.0, false), (200, 50, 1250.0, false)])];
     assert_eq!(shown(&all(source)), expected);
     let short = text.replace("[10,20]", "[10]");
     assert_eq!(
@@ -336,10 +300,8 @@ fn dynamo_request_traces_become_requests_or_sessions() {
         )
     };
     let plain = row("b", 2000, "") + &row("a", 1000, "");
-    let expected: Vec<Shown> = vec![
-        (0.0, vec![(70, 3, 0.0, false)]),
-        (1000.0, vec![(70, 3, 0.0, false)]),
-    ];
+    let expected: Vec<Shown> =
+        vec![(0.0, vec![(70, 3, 0.0, false)]), (1000.0, vec![(70, 3, 0.0, false)])];
     assert_eq!(shown(&auto(&plain)), expected);
     let context = "\"agent_context\":{\"session_id\":\"s\"},";
     let agents = row("a", 1000, context) + &row("b", 1700, context);
@@ -356,19 +318,15 @@ fn tables_of_public_traces_are_read() {
     let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
                  2023-11-16 18:17:03.9799600,4808,10\n\
                  2023-11-16 18:17:04.0319600,3180,8\n";
-    let expected: Vec<Shown> = vec![
-        (0.0, vec![(4808, 10, 0.0, false)]),
-        (52.0, vec![(3180, 8, 0.0, false)]),
-    ];
+    let expected: Vec<Shown> =
+        vec![(0.0, vec![(4808, 10, 0.0, false)]), (52.0, vec![(3180, 8, 0.0, false)])];
     assert_eq!(shown(&auto(azure)), expected);
     let burst = "\u{feff}Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
                  5,ChatGPT,472,18,490,Conversation log\n\
                  45,ChatGPT,1087,0,1087,Conversation log\n\
                  118,\"GPT-4, new\",417,276,693,API log\n";
-    let expected: Vec<Shown> = vec![
-        (0.0, vec![(472, 18, 0.0, false)]),
-        (113_000.0, vec![(417, 276, 0.0, false)]),
-    ];
+    let expected: Vec<Shown> =
+        vec![(0.0, vec![(472, 18, 0.0, false)]), (113_000.0, vec![(417, 276, 0.0, false)])];
     assert_eq!(shown(&auto(burst)), expected);
     for (bad, problem) in [
         (
@@ -380,19 +338,11 @@ fn tables_of_public_traces_are_read() {
             "trace:3: TIMESTAMP is \"noon\", must be a time such as 2023-11-16 18:15:46.6805900",
         ),
     ] {
-        assert_eq!(
-            load_error_message(&bad, &WorkloadReadOptions::default()),
-            problem
-        );
+        assert_eq!(load_error_message(&bad, &WorkloadReadOptions::default()), problem);
     }
-    let headless = WorkloadReadOptions {
-        format: WorkloadFormat::Azure,
-        ..WorkloadReadOptions::default()
-    };
-    assert_eq!(
-        load_error_message("a,b\n1,2\n", &headless),
-        "trace:1: has no column \"Timestamp\""
-    );
+    let headless =
+        WorkloadReadOptions { format: WorkloadFormat::Azure, ..WorkloadReadOptions::default() };
+    assert_eq!(load_error_message("a,b\n1,2\n", &headless), "trace:1: has no column \"Timestamp\"");
 }
 
 #[test]
@@ -408,11 +358,7 @@ fn conversations_are_sessions_that_grow() {
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
     assert!(source.has_no_start_times());
-    let timed = all(RescheduledSource::new(
-        source,
-        ArrivalProcess::Interval(20.0),
-        1,
-    ));
+    let timed = all(RescheduledSource::new(source, ArrivalProcess::Interval(20.0), 1));
     assert_eq!(timed[0].start, SimTime::ZERO);
 }
 
@@ -420,10 +366,7 @@ fn conversations_are_sessions_that_grow() {
 fn an_unknown_format_is_an_error() {
     for text in ["", "hello", "{\"a\":1}", "[3]", "a,b\n"] {
         let error = load_error_message(text, &WorkloadReadOptions::default());
-        assert!(
-            error.contains("has none of the formats") || error.contains("is empty"),
-            "{error}"
-        );
+        assert!(error.contains("has none of the formats") || error.contains("is empty"), "{error}");
     }
     let error =
         load::open_workload_files(&[PathBuf::from("nowhere")], &WorkloadReadOptions::default())
@@ -455,25 +398,14 @@ fn synthetic_workloads_match_dynamo() {
     };
     // Groups 1, 4, 1: seven blocks, round(3.5) = 4 of them shared; the other ids are consecutive.
     let shared = |group: u64, b: u64| (0xD00D << 48 | group << 32 | b, 16);
-    let expected: Vec<(u64, u32)> = (0..4)
-        .map(|b| shared(1, b))
-        .chain([(1, 16), (2, 16), (3, 4)])
-        .collect();
+    let expected: Vec<(u64, u32)> =
+        (0..4).map(|b| shared(1, b)).chain([(1, 16), (2, 16), (3, 4)]).collect();
     assert_eq!(runs(0), expected);
-    assert_eq!(
-        runs(1)[..4],
-        (0..4).map(|b| shared(4, b)).collect::<Vec<_>>()
-    );
+    assert_eq!(runs(1)[..4], (0..4).map(|b| shared(4, b)).collect::<Vec<_>>());
     assert_eq!(runs(2)[3..5], [shared(1, 3), (7, 16)]);
-    let error = SyntheticWorkload {
-        shared_prefix_ratio: 1.5,
-        ..synthetic
-    };
+    let error = SyntheticWorkload { shared_prefix_ratio: 1.5, ..synthetic };
     let error = error.into_source().expect_err("makes no sense");
-    assert_eq!(
-        error.to_string(),
-        "shared prefix ratio: 1.5, must be from 0 to 1"
-    );
+    assert_eq!(error.to_string(), "shared prefix ratio: 1.5, must be from 0 to 1");
 }
 
 #[test]
@@ -493,10 +425,7 @@ fn synthetic_sessions_grow_and_have_think_time() {
     for (_, turns) in shown(&sessions) {
         assert!(!turns[0].3 && turns[0].2 == 0.0);
         for turn in &turns[1..] {
-            assert!(
-                turn.3 && (10..=20).contains(&turn.0) && turn.2 > 0.0,
-                "{turn:?}"
-            );
+            assert!(turn.3 && (10..=20).contains(&turn.0) && turn.2 > 0.0, "{turn:?}");
         }
     }
 }

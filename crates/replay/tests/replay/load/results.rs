@@ -12,33 +12,22 @@ fn vllm_bench_results_give_runs_and_workload() {
     let (_dir, path) = file("t", text);
     let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a result");
     assert_eq!(runs.len(), 1);
-    assert_eq!(
-        runs[0].load,
-        OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(4.0, 0.5))
-    );
+    assert_eq!(runs[0].load, OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(4.0, 0.5)));
     let close = |found: Option<f64>, value: f64| {
-        assert!(
-            (found.expect("is known") - value).abs() < 1e-9,
-            "{found:?} {value}"
-        );
+        assert!((found.expect("is known") - value).abs() < 1e-9, "{found:?} {value}");
     };
     close(runs[0].stats.ttft_mean, 150.0);
     close(runs[0].stats.itl_mean, (15.0 + 100.0) / 2.0);
     close(runs[0].stats.e2e_mean, (130.0 + 500.0) / 2.0);
-    let turns: Vec<(u32, u32)> = auto(text)
-        .iter()
-        .map(|s| (s.turns[0].output, s.turns.len() as u32))
-        .collect();
+    let turns: Vec<(u32, u32)> =
+        auto(text).iter().map(|s| (s.turns[0].output, s.turns.len() as u32)).collect();
     assert_eq!(turns, [(3, 1), (4, 1)]);
     let closed = r#"{"request_rate":"inf","max_concurrency":8,"completed":4,"total_input_tokens":40,
         "total_output_tokens":20,"mean_ttft_ms":10.5,"p99_ttft_ms":20,"mean_tpot_ms":3}"#;
     let (_dir, path) = file("t", closed);
     let run = load::bench_runs(&path, WorkloadFormat::VllmBench).expect("is a result");
     assert_eq!(run[0].load, OfferedLoad::Closed(8));
-    assert_eq!(
-        (run[0].requests[3].input, run[0].requests[3].output),
-        (10, 5)
-    );
+    assert_eq!((run[0].requests[3].input, run[0].requests[3].output), (10, 5));
     close(run[0].stats.ttft_p99, 20.0);
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a workload");
@@ -71,10 +60,7 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
     let (_dir, path) = file("t", perf);
     let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].requests.len(), 1);
-    assert_eq!(
-        runs[0].requests[0].output, 9,
-        "what was asked, not what was re-counted"
-    );
+    assert_eq!(runs[0].requests[0].output, 9, "what was asked, not what was re-counted");
     assert_eq!(runs[0].requests[0].ttft_ms, Some(500.0));
     let stage = r#"{"load_summary":{"count":10,"requested_rate":5.0,"achieved_rate":4.0},
         "successes":{"count":10,"latency":{"request_latency":{"mean":1.1,"p99":2.0},"time_to_first_token":{"mean":0.1}},
@@ -93,10 +79,7 @@ fn records_of_aiperf_are_read() {
     let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("are records");
     assert_eq!((runs.len(), runs[0].load), (1, OfferedLoad::Times));
     // Warm-up, failed and cancelled requests are skipped.
-    assert_eq!(
-        measured(&runs[0]),
-        [(553, 32, 1_825, 24_580), (512, 32, 2_014, 25_010)]
-    );
+    assert_eq!(measured(&runs[0]), [(553, 32, 1_825, 24_580), (512, 32, 2_014, 25_010)]);
     assert_eq!(runs[0].send_times_ms(1), [0.0, 250.0]);
     let text = std::fs::read_to_string(&path).expect("can be read");
     let (_dir, path) = file("t", &text.replace("\"ms\"", "\"weeks\""));
@@ -143,16 +126,7 @@ fn result(name: &str) -> PathBuf {
 fn measured(run: &BenchRun) -> Vec<(u32, u32, u64, u64)> {
     let hundredths = |ms: Option<f64>| (ms.expect("is known") * 100.0).round() as u64;
     let requests = run.requests.iter();
-    requests
-        .map(|r| {
-            (
-                r.input,
-                r.output,
-                hundredths(r.ttft_ms),
-                hundredths(r.e2e_ms),
-            )
-        })
-        .collect()
+    requests.map(|r| (r.input, r.output, hundredths(r.ttft_ms), hundredths(r.e2e_ms))).collect()
 }
 
 #[test]
@@ -173,16 +147,9 @@ fn a_report_that_guidellm_wrote_is_read() {
             (32, 13, 1221, 10449),
         ]
     );
-    let lengths: Vec<_> = runs[1]
-        .requests
-        .iter()
-        .map(|r| (r.input, r.output))
-        .collect();
+    let lengths: Vec<_> = runs[1].requests.iter().map(|r| (r.input, r.output)).collect();
     assert_eq!(lengths.len(), 3);
-    assert!(
-        lengths.iter().all(|(_, output)| *output == 16),
-        "{lengths:?}"
-    );
+    assert!(lengths.iter().all(|(_, output)| *output == 16), "{lengths:?}");
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a workload");
     assert_eq!(all(source).len(), 8);
@@ -194,12 +161,7 @@ fn sampled_replay_report_is_rejected() {
     let sampled = text.replacen("\"successful\":5,", "\"successful\":5000,", 1);
     let (_dir, path) = file("t", &sampled);
     let error = load::bench_runs(&path, WorkloadFormat::Auto).expect_err("is a sample");
-    assert!(
-        error
-            .to_string()
-            .contains("requests.successful holds 5 of 5000"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("requests.successful holds 5 of 5000"), "{error}");
 }
 
 #[test]
@@ -237,10 +199,7 @@ fn reports_of_inference_perf_are_read() {
     let itl = stage.stats.itl_mean.expect("is known");
     assert!((itl - 6.94).abs() < 0.05, "{itl}");
     let error = read("inference-perf-0.7.0-summary.json").expect_err("is no stage");
-    assert!(
-        error.to_string().contains("summary of all stages"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("summary of all stages"), "{error}");
 }
 
 #[test]

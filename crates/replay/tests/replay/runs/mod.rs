@@ -66,12 +66,7 @@ impl ReplaySink for RecordingSink {
             arrival: outcome.arrival.nanos(),
             ended: outcome.ended.nanos(),
             worker: outcome.worker,
-            reused: outcome
-                .admissions
-                .iter()
-                .map(|a| a.reused)
-                .max()
-                .unwrap_or(0),
+            reused: outcome.admissions.iter().map(|a| a.reused).max().unwrap_or(0),
             overlap: outcome.overlap,
             queued_ns: outcome.queued_ns,
             tokens: outcome.tokens.iter().map(|at| at.nanos()).collect(),
@@ -132,10 +127,7 @@ fn slots() -> SchedulerSpec {
 }
 
 fn settings(pool: PoolSpec) -> ReplaySettings {
-    ReplaySettings {
-        seed: 7,
-        ..ReplaySettings::new(pool)
-    }
+    ReplaySettings { seed: 7, ..ReplaySettings::new(pool) }
 }
 
 /// Sessions of three growing turns with shared prefixes, at random times.
@@ -254,11 +246,7 @@ impl WorkloadSource for Listed {
 /// Single requests: start in ms, content and length of the prompt, output.
 fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
     let sessions = of.iter().map(|&(at, id, len, output)| {
-        let run = PromptTokenRun {
-            id,
-            len,
-            same: false,
-        };
+        let run = PromptTokenRun { id, len, same: false };
         ClientSession {
             id: None,
             start: SimTime::from_millis(at),
@@ -314,15 +302,9 @@ fn a_busy_pool_keeps_requests_at_the_router() {
 
 #[test]
 fn session_waits_for_its_dependencies() {
-    let mut list: Vec<ClientSession> = requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)])
-        .0
-        .collect();
-    let after = |session, trigger| TurnDependency {
-        session,
-        turn: 0,
-        trigger,
-        delay_ns: 1_000,
-    };
+    let mut list: Vec<ClientSession> =
+        requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)]).0.collect();
+    let after = |session, trigger| TurnDependency { session, turn: 0, trigger, delay_ns: 1_000 };
     list[1].after = vec![after(0, TurnLifecycleEvent::Completion)];
     list[2].after = vec![after(1, TurnLifecycleEvent::Dispatch)];
     list[2].id = Some(Arc::from("last"));
@@ -346,10 +328,7 @@ fn the_time_limit_leaves_running_requests_incomplete() {
     settings.limit = Some(SimTime::from_millis(1000));
     let (notes, totals) = play(&settings, requests(&asks));
     let status: Vec<RequestStatus> = notes.sorted().iter().map(|seen| seen.status).collect();
-    assert_eq!(
-        status,
-        [RequestStatus::Completed, RequestStatus::Incomplete]
-    );
+    assert_eq!(status, [RequestStatus::Completed, RequestStatus::Incomplete]);
     assert_eq!(totals.requests, 2);
 }
 

@@ -6,9 +6,7 @@ use super::*;
 
 fn changes(notes: &RecordingSink, change: WorkerChange) -> Vec<(u64, u32)> {
     let found = notes.workers.iter().filter(|(_, _, what)| *what == change);
-    found
-        .map(|&(at, worker, _)| (at / 1_000_000, worker))
-        .collect()
+    found.map(|&(at, worker, _)| (at / 1_000_000, worker)).collect()
 }
 
 #[test]
@@ -16,22 +14,13 @@ fn a_plan_adds_and_drains_workers() {
     let mut pool = PoolSpec::new(vllm(400), 1, RouterConfig::RoundRobin);
     pool.startup = Duration::from_millis(500);
     pool.scaling = WorkerScaling {
-        schedule: vec![
-            (SimTime::from_millis(1000), 3),
-            (SimTime::from_millis(4000), 1),
-        ],
+        schedule: vec![(SimTime::from_millis(1000), 3), (SimTime::from_millis(4000), 1)],
         ..WorkerScaling::default()
     };
     let asks: Vec<_> = (0..60).map(|i| (i * 100, i, 100, 30)).collect();
     let (notes, totals) = play(&settings(pool), requests(&asks));
-    assert_eq!(
-        changes(&notes, WorkerChange::Starting),
-        [(0, 0), (1000, 1), (1000, 2)]
-    );
-    assert_eq!(
-        changes(&notes, WorkerChange::Ready),
-        [(0, 0), (1500, 1), (1500, 2)]
-    );
+    assert_eq!(changes(&notes, WorkerChange::Starting), [(0, 0), (1000, 1), (1000, 2)]);
+    assert_eq!(changes(&notes, WorkerChange::Ready), [(0, 0), (1500, 1), (1500, 2)]);
     assert_eq!(changes(&notes, WorkerChange::Draining).len(), 2);
     let gone = changes(&notes, WorkerChange::Gone);
     assert_eq!(gone.len(), 2);
@@ -63,12 +52,7 @@ fn autoscaler_follows_load() {
     assert_eq!(totals.most_workers, 6);
     let started = changes(&notes, WorkerChange::Starting).len();
     assert_eq!(changes(&notes, WorkerChange::Gone).len(), started - 1);
-    assert!(
-        notes
-            .seen
-            .iter()
-            .all(|seen| seen.status == RequestStatus::Completed)
-    );
+    assert!(notes.seen.iter().all(|seen| seen.status == RequestStatus::Completed));
 }
 
 #[test]
@@ -105,19 +89,12 @@ fn autoscalers_scale_down_after_stabilization() {
         asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
         let (notes, totals) = play(&settings(pool), requests(&asks));
         // WVA adds one worker at a time, and none while another worker has spare capacity.
-        let most = if policy == AutoscalerPolicy::Wva {
-            2
-        } else {
-            6
-        };
+        let most = if policy == AutoscalerPolicy::Wva { 2 } else { 6 };
         assert_eq!(totals.most_workers, most, "{policy:?}: {totals:?}");
         let gone = changes(&notes, WorkerChange::Gone);
         let started = changes(&notes, WorkerChange::Starting);
         let last = started.last().map_or(0, |(at, _)| *at);
-        assert!(
-            gone.iter().all(|(at, _)| *at >= last + 2_000),
-            "{policy:?}: {gone:?}"
-        );
+        assert!(gone.iter().all(|(at, _)| *at >= last + 2_000), "{policy:?}: {gone:?}");
         assert!(!gone.is_empty(), "{policy:?}");
     }
 }
@@ -156,10 +133,7 @@ fn requests_of_a_lost_worker_fail_and_a_new_worker_starts() {
     let numbers: Vec<u64> = lost.iter().map(|seen| seen.number).collect();
     assert_eq!(numbers, [0, 2, 4]);
     assert!(lost.iter().all(|seen| seen.ended == 500_000_000));
-    assert!(
-        kept.iter()
-            .all(|seen| seen.status == RequestStatus::Completed)
-    );
+    assert!(kept.iter().all(|seen| seen.status == RequestStatus::Completed));
     assert_eq!(lost.len() + kept.len(), 40);
 }
 
@@ -192,10 +166,7 @@ fn requests_wait_for_the_first_worker() {
     let mut pool = PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin);
     pool.startup = Duration::from_secs(3);
     pool.cold = true;
-    let seen = play(
-        &settings(pool),
-        requests(&[(0, 1, 100, 3), (10, 2, 100, 3)]),
-    );
+    let seen = play(&settings(pool), requests(&[(0, 1, 100, 3), (10, 2, 100, 3)]));
     let seen = seen.0.sorted();
     let waited: Vec<u64> = seen.iter().map(|seen| seen.queued_ns / 1_000_000).collect();
     assert_eq!(waited, [3000, 2990]);
@@ -225,10 +196,7 @@ fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> ReplaySettings {
     let (before, after) = router.prefill_and_decode_routers();
     ReplaySettings {
         prefill: Some(PoolSpec {
-            transfer: TransferTime {
-                ns_per_token: fetch_ns as f64,
-                whole: true,
-            },
+            transfer: TransferTime { ns_per_token: fetch_ns as f64, whole: true },
             ..PoolSpec::new(engine.clone(), 2, before)
         }),
         ..settings(PoolSpec::new(engine, 2, after))
@@ -253,10 +221,7 @@ fn pd_pools_lose_no_request_under_kv_pressure() {
         let (notes, totals) = play(&settings, requests(&asks));
         assert_eq!(totals.requests, 80);
         let seen = notes.sorted();
-        assert!(
-            seen.iter()
-                .all(|seen| seen.status == RequestStatus::Completed)
-        );
+        assert!(seen.iter().all(|seen| seen.status == RequestStatus::Completed));
         assert!(seen.iter().all(|seen| seen.tokens.len() == 12));
     }
 }

@@ -12,10 +12,7 @@ fn two_ranks(async_scheduling: bool) -> PoolSpec {
         async_scheduling,
         ..VllmConfig::default()
     }));
-    PoolSpec {
-        ranks: 2,
-        ..PoolSpec::new(engine, 2, RouterConfig::RoundRobin)
-    }
+    PoolSpec { ranks: 2, ..PoolSpec::new(engine, 2, RouterConfig::RoundRobin) }
 }
 
 fn token_ms(notes: RecordingSink) -> Vec<Vec<u64>> {
@@ -28,15 +25,8 @@ fn token_ms(notes: RecordingSink) -> Vec<Vec<u64>> {
 fn a_prompt_on_one_rank_delays_the_decode_of_the_other_by_its_step() {
     let asks = [(0, 0, 16, 6), (11, 1, 16, 2)];
     let (notes, totals) = play(&settings(two_ranks(false)), requests(&asks));
-    assert_eq!(
-        token_ms(notes),
-        [vec![10, 11, 21, 22, 23, 24], vec![21, 22]]
-    );
-    assert_eq!(
-        totals.worker_seconds,
-        2.0 * 0.024,
-        "dummy steps do not count"
-    );
+    assert_eq!(token_ms(notes), [vec![10, 11, 21, 22, 23, 24], vec![21, 22]]);
+    assert_eq!(totals.worker_seconds, 2.0 * 0.024, "dummy steps do not count");
 }
 
 #[test]
@@ -58,11 +48,7 @@ fn lockstep_ranks_are_not_run_in_parallel() {
     let (again, _) = play(&settings(pool.clone()), workload());
     let together = together.sorted();
     assert_eq!(together, again.sorted());
-    assert!(
-        together
-            .iter()
-            .all(|seen| seen.status == RequestStatus::Completed)
-    );
+    assert!(together.iter().all(|seen| seen.status == RequestStatus::Completed));
     pool.ranks = 1;
     assert_ne!(together, play(&settings(pool), workload()).0.sorted());
 }
@@ -70,10 +56,7 @@ fn lockstep_ranks_are_not_run_in_parallel() {
 #[test]
 fn pd_pools_run_ranks_in_lockstep() {
     let prefill = two_ranks(false);
-    let settings = ReplaySettings {
-        prefill: Some(prefill.clone()),
-        ..settings(prefill)
-    };
+    let settings = ReplaySettings { prefill: Some(prefill.clone()), ..settings(prefill) };
     // Each prompt is computed on one rank of the first pool and decoded on one of the second, where
     // its last token is recomputed as a decode.
     let asks = [(0, 0, 16, 4), (5, 1, 16, 3)];

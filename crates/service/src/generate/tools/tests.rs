@@ -4,12 +4,7 @@ use super::*;
 use vllm_sim_random::{StreamPurpose, request_rng};
 
 fn tool(name: &str, parameters: Value) -> ToolDef {
-    ToolDef {
-        name: name.to_owned(),
-        description: None,
-        parameters: Some(parameters),
-        strict: None,
-    }
+    ToolDef { name: name.to_owned(), description: None, parameters: Some(parameters), strict: None }
 }
 
 fn weather() -> Vec<ToolDef> {
@@ -40,53 +35,29 @@ fn weather() -> Vec<ToolDef> {
 
 fn plan(choice: &ToolChoice, settings: &ToolSettings, seed: u64) -> Vec<ToolCall> {
     let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
-    plan_calls(
-        &weather(),
-        choice,
-        settings,
-        &SchemaCache::default(),
-        &mut rng,
-    )
-    .expect("a plan")
+    plan_calls(&weather(), choice, settings, &SchemaCache::default(), &mut rng).expect("a plan")
 }
 
 fn counts(choice: &ToolChoice, settings: &ToolSettings) -> BTreeSet<usize> {
-    (0..200)
-        .map(|seed| plan(choice, settings, seed).len())
-        .collect()
+    (0..200).map(|seed| plan(choice, settings, seed).len()).collect()
 }
 
 #[test]
 fn the_number_of_calls_follows_llm_d() {
     let settings = ToolSettings::default();
     assert_eq!(counts(&ToolChoice::None, &settings), BTreeSet::from([0]));
-    assert_eq!(
-        counts(&ToolChoice::Auto, &settings),
-        BTreeSet::from([0, 1, 2])
-    );
-    assert_eq!(
-        counts(&ToolChoice::Required, &settings),
-        BTreeSet::from([1, 2])
-    );
-    let never = ToolSettings {
-        extra_call_probability: 0,
-        ..ToolSettings::default()
-    };
+    assert_eq!(counts(&ToolChoice::Auto, &settings), BTreeSet::from([0, 1, 2]));
+    assert_eq!(counts(&ToolChoice::Required, &settings), BTreeSet::from([1, 2]));
+    let never = ToolSettings { extra_call_probability: 0, ..ToolSettings::default() };
     assert_eq!(counts(&ToolChoice::Auto, &never), BTreeSet::from([0]));
-    let single = ToolSettings {
-        parallel: false,
-        ..ToolSettings::default()
-    };
+    let single = ToolSettings { parallel: false, ..ToolSettings::default() };
     assert_eq!(counts(&ToolChoice::Required, &single), BTreeSet::from([1]));
 }
 
 #[test]
 fn a_forced_tool_is_called_once_and_no_other() {
     let forced = ToolChoice::Named("get_time".to_owned());
-    let llmd = ToolSettings {
-        repeats_named: true,
-        ..ToolSettings::default()
-    };
+    let llmd = ToolSettings { repeats_named: true, ..ToolSettings::default() };
     assert_eq!(counts(&forced, &ToolSettings::default()), [1].into());
     assert_eq!(counts(&forced, &llmd), [1, 2].into());
     for seed in 0..50 {
@@ -143,11 +114,7 @@ fn the_ranges_of_the_flags_hold() {
             let value: Value = serde_json::from_str(&call.arguments).expect("JSON");
             let integer = |v: &Value| v.as_i64().is_some_and(|i| (7..=9).contains(&i));
             assert!(integer(&value["i"]) && integer(&value["year"]), "{value}");
-            assert!(
-                value["x"]
-                    .as_f64()
-                    .is_some_and(|x| (1.5..=2.5).contains(&x))
-            );
+            assert!(value["x"].as_f64().is_some_and(|x| (1.5..=2.5).contains(&x)));
             let list = value["l"].as_array().expect("an array");
             assert!((2..=4).contains(&list.len()) && list.iter().all(integer));
             assert!(value["bounded"].as_i64() >= Some(1000));
@@ -185,18 +152,9 @@ fn optional_arguments_follow_their_probability() {
 
 #[test]
 fn tools_without_parameters_get_an_empty_object() {
-    for parameters in [
-        None,
-        Some(Value::Null),
-        Some(json!({})),
-        Some(json!({"type": "object"})),
-    ] {
-        let tools = [ToolDef {
-            name: "now".to_owned(),
-            description: None,
-            parameters,
-            strict: None,
-        }];
+    for parameters in [None, Some(Value::Null), Some(json!({})), Some(json!({"type": "object"}))] {
+        let tools =
+            [ToolDef { name: "now".to_owned(), description: None, parameters, strict: None }];
         let mut rng = request_rng(1, 0, StreamPurpose::Structured);
         let calls = plan_calls(
             &tools,
@@ -236,40 +194,15 @@ fn the_whitelist_is_that_of_llm_d() {
         ),
         (json!({}), false),
         (json!({"type": "object"}), false),
-        (
-            json!({"type": "object", "properties": {}, "$defs": {}}),
-            false,
-        ),
-        (
-            json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
-            false,
-        ),
-        (
-            json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}),
-            false,
-        ),
-        (
-            json!({"type": "object", "properties": {"a": {"type": "array"}}}),
-            false,
-        ),
-        (
-            json!({"type": "object", "properties": {"a": {"type": "string", "enum": [1]}}}),
-            false,
-        ),
-        (
-            json!({"type": "object", "properties": {"a": {"type": "null", "enum": [null]}}}),
-            false,
-        ),
-        (
-            json!({"type": "object", "properties": {}, "additionalProperties": {}}),
-            false,
-        ),
+        (json!({"type": "object", "properties": {}, "$defs": {}}), false),
+        (json!({"type": "object", "properties": {"a": {"$ref": "#"}}}), false),
+        (json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}), false),
+        (json!({"type": "object", "properties": {"a": {"type": "array"}}}), false),
+        (json!({"type": "object", "properties": {"a": {"type": "string", "enum": [1]}}}), false),
+        (json!({"type": "object", "properties": {"a": {"type": "null", "enum": [null]}}}), false),
+        (json!({"type": "object", "properties": {}, "additionalProperties": {}}), false),
         (json!([]), false),
     ] {
-        assert_eq!(
-            validate_llmd_whitelist(&parameters).is_ok(),
-            allowed,
-            "{parameters}"
-        );
+        assert_eq!(validate_llmd_whitelist(&parameters).is_ok(), allowed, "{parameters}");
     }
 }

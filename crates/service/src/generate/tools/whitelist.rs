@@ -51,19 +51,14 @@ pub(super) fn check_schema(parameters: &Value) -> Result<(), String> {
 }
 
 fn check_schema_node(map: &Map<String, Value>, at: &str) -> Result<(), String> {
-    if let Some(unknown) = map
-        .keys()
-        .find(|key| !ALLOWED_KEYWORDS.contains(&key.as_str()))
-    {
+    if let Some(unknown) = map.keys().find(|key| !ALLOWED_KEYWORDS.contains(&key.as_str())) {
         return Err(format!("{at}: keyword '{unknown}' is not supported"));
     }
     let Some(kind) = map.get("type") else {
         return Err(format!("{at}: 'type' is missing"));
     };
     let Some(kind) = kind.as_str() else {
-        return Err(format!(
-            "{at}: 'type' must be one of the type names, not {kind}"
-        ));
+        return Err(format!("{at}: 'type' must be one of the type names, not {kind}"));
     };
     let fits: fn(&Value) -> bool = match kind {
         "string" => Value::is_string,
@@ -76,9 +71,7 @@ fn check_schema_node(map: &Map<String, Value>, at: &str) -> Result<(), String> {
     if let Some(values) = map.get("enum") {
         let values = values.as_array().map_or(&[][..], Vec::as_slice);
         if values.is_empty() || !values.iter().all(fits) {
-            return Err(format!(
-                "{at}: the values of 'enum' do not fit type '{kind}'"
-            ));
+            return Err(format!("{at}: the values of 'enum' do not fit type '{kind}'"));
         }
     }
     if kind == "object" && !map.get("properties").is_some_and(Value::is_object) {
@@ -87,13 +80,8 @@ fn check_schema_node(map: &Map<String, Value>, at: &str) -> Result<(), String> {
     if kind == "array" && !map.contains_key("items") {
         return Err(format!("{at}: an array needs 'items'"));
     }
-    if map
-        .get("additionalProperties")
-        .is_some_and(|v| !v.is_boolean())
-    {
-        return Err(format!(
-            "{at}: 'additionalProperties' must be true or false"
-        ));
+    if map.get("additionalProperties").is_some_and(|v| !v.is_boolean()) {
+        return Err(format!("{at}: 'additionalProperties' must be true or false"));
     }
     Ok(())
 }

@@ -110,12 +110,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return AdmissionOutcome::Skip;
         }
-        let candidate = AdmissionCandidate {
-            slot,
-            past,
-            cached,
-            new,
-        };
+        let candidate = AdmissionCandidate { slot, past, cached, new };
         if !self.allocate_first_chunk(candidate, pass) {
             return self.handle_block_shortage(slot, pass);
         }
@@ -148,12 +143,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return plan.map_or(0, |_| seq.cached);
         }
         let found = plan.map_or((0, 0), |plan| {
-            self.pool
-                .cached_prefix_in_all_groups(plan, tokens_with_block_keys(plan, seq.known))
+            self.pool.cached_prefix_in_all_groups(plan, tokens_with_block_keys(plan, seq.known))
         });
         let prompt = seq.prompt;
-        self.pool
-            .record_divergence_points(&mut seq.table, prompt, found);
+        self.pool.record_divergence_points(&mut seq.table, prompt, found);
         found.0
     }
 
@@ -219,12 +212,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         candidate: AdmissionCandidate,
         pass: &mut SchedulingPass,
     ) -> bool {
-        let AdmissionCandidate {
-            slot,
-            past,
-            cached,
-            new,
-        } = candidate;
+        let AdmissionCandidate { slot, past, cached, new } = candidate;
         let spare = match self.running.is_empty() {
             true => 0,
             false => self.watermark_blocks,
@@ -276,8 +264,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn admit_candidate(&mut self, candidate: AdmissionCandidate, pass: &mut SchedulingPass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
-        self.loras
-            .record_admission(self.seqs[slot].request.lora, self.seqs[slot].id);
+        self.loras.record_admission(self.seqs[slot].request.lora, self.seqs[slot].id);
         self.waiting.remove_sequence(&self.seqs, slot);
         self.seqs.set_fetch_stage(slot, None);
         self.running.push(slot);
@@ -293,8 +280,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
         if again {
-            pass.out
-                .push_back((pass.now, SchedulerEvent::Resumed { id }));
+            pass.out.push_back((pass.now, SchedulerEvent::Resumed { id }));
         } else {
             if reads {
                 self.stats.cache_queries += u64::from(seq.prompt);
@@ -306,11 +292,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 PromptTransfer::RemotePrefill => 0,
                 PromptTransfer::Local | PromptTransfer::RemoteDecode => loaded,
             };
-            let event = SchedulerEvent::Scheduled {
-                id,
-                cached,
-                external,
-            };
+            let event = SchedulerEvent::Scheduled { id, cached, external };
             pass.out.push_back((pass.now, event));
         }
         if self.config.reporting.log_admissions {
@@ -331,15 +313,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass: &mut SchedulingPass,
     ) -> AdmissionOutcome {
         let new = self.seqs[slot].prompt - cached;
-        if !self.allocate_first_chunk(
-            AdmissionCandidate {
-                slot,
-                past: cached,
-                cached,
-                new,
-            },
-            pass,
-        ) {
+        if !self.allocate_first_chunk(AdmissionCandidate { slot, past: cached, cached, new }, pass)
+        {
             return self.handle_block_shortage(slot, pass);
         }
         self.waiting.remove_sequence(&self.seqs, slot);
@@ -355,15 +330,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.cached = cached;
         self.fetching += 1;
         if seq.load.failure.is_none() {
-            let fetched = SchedulerEvent::Fetched {
-                id: seq.id,
-                tokens,
-                took: delay,
-            };
+            let fetched = SchedulerEvent::Fetched { id: seq.id, tokens, took: delay };
             pass.out.push_back((pass.now, fetched));
         }
-        self.timers
-            .schedule(pass.now + delay, (slot, seq.generation));
+        self.timers.schedule(pass.now + delay, (slot, seq.generation));
         AdmissionOutcome::Next
     }
 

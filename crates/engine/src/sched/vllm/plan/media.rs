@@ -64,8 +64,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn undo_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         self.release_all_media(slot);
         if let Some(encoder) = &mut self.encoder {
-            step.encoded
-                .retain(|(whose, input)| *whose != slot || !encoder.undo_encoding(input));
+            step.encoded.retain(|(whose, input)| *whose != slot || !encoder.undo_encoding(input));
         }
     }
 

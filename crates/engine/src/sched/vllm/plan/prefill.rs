@@ -58,11 +58,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             _ => (seq.known - 1, 0),
         };
         let stops = [
-            if past.is_multiple_of(size) {
-                0
-            } else {
-                floor(past) + size
-            },
+            if past.is_multiple_of(size) { 0 } else { floor(past) + size },
             floor(drop.0).saturating_sub(drop.1),
             floor(seq.table.divergence_tokens(size)),
         ];

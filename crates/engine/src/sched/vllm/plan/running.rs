@@ -162,15 +162,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known.saturating_sub(1));
         let past = known.saturating_sub(1);
-        let plain = SequenceStepWork {
-            slot,
-            past,
-            new: 1,
-            prompt,
-            known,
-            later: false,
-            fetched: false,
-        };
+        let plain =
+            SequenceStepWork { slot, past, new: 1, prompt, known, later: false, fetched: false };
         if let Some((emit, work)) = pass.step.remove_sequence(slot, plain) {
             pass.step.batch -= self.rules.step_cost(&work, self.window);
             pass.step.prompt_tokens -= self.rules.prompt_tokens_of(&work);
@@ -240,10 +233,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let gives = |&slot: &SequenceSlot| {
             seqs[slot].state == SequenceRunState::Running || seqs[slot].in_flight > 0
         };
-        let (victims, rest) = self
-            .running
-            .drain(..)
-            .partition::<Vec<SequenceSlot>, _>(gives);
+        let (victims, rest) = self.running.drain(..).partition::<Vec<SequenceSlot>, _>(gives);
         self.running = rest;
         for slot in victims.into_iter().rev() {
             self.preempt_sequence(slot, now, out);

@@ -12,10 +12,7 @@ fn the_first_token_is_emitted_with_the_prompt_and_one_more_per_step() {
 fn arrival_during_a_step_joins_the_next_step() {
     let log = event_log(
         config(),
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 2)),
-            (3, new_sequence(2, 40, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 2)), (3, new_sequence(2, 40, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
 }
@@ -24,26 +21,17 @@ fn arrival_during_a_step_joins_the_next_step() {
 fn an_arrival_at_the_end_of_a_step_joins_the_next_step() {
     let log = event_log(
         config(),
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 2)),
-            (10, new_sequence(2, 40, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 2)), (10, new_sequence(2, 40, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
 }
 
 #[test]
 fn async_scheduling_delays_an_arrival_by_one_more_step() {
-    let config = VllmConfig {
-        async_scheduling: true,
-        ..config()
-    };
+    let config = VllmConfig { async_scheduling: true, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 4)),
-            (3, new_sequence(2, 40, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 4)), (3, new_sequence(2, 40, 1))]),
     );
     // The step 10..11 was scheduled at 0, without 2.
     assert_eq!(log, "0: s1 | 10: t1 s2 | 11: t1 | 22: t1 t2 e2 | 23: t1 e1");
@@ -51,42 +39,27 @@ fn async_scheduling_delays_an_arrival_by_one_more_step() {
 
 #[test]
 fn no_token_is_scheduled_after_the_planned_end() {
-    let config = VllmConfig {
-        async_scheduling: true,
-        ..config()
-    };
+    let config = VllmConfig { async_scheduling: true, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 1)),
-            (20, new_sequence(2, 40, 2)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 1)), (20, new_sequence(2, 40, 2))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 | 20: s2 | 30: t2 | 31: t2 e2");
 }
 
 #[test]
 fn prompt_is_chunked_by_max_num_batched_tokens() {
-    let config = VllmConfig {
-        max_num_batched_tokens: 64,
-        ..config()
-    };
+    let config = VllmConfig { max_num_batched_tokens: 64, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 150, 1))]));
     assert_eq!(log, "0: s1 | 30: t1 e1");
 }
 
 #[test]
 fn running_sequences_are_served_before_waiting_ones() {
-    let config = VllmConfig {
-        max_num_batched_tokens: 33,
-        ..config()
-    };
+    let config = VllmConfig { max_num_batched_tokens: 33, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 32, 4)),
-            (5, new_sequence(2, 64, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 32, 4)), (5, new_sequence(2, 64, 1))]),
     );
     // One token of the budget belongs to 1, 32 to a chunk of 2.
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 | 32: t1 t2 e2 | 33: t1 e1");
@@ -104,10 +77,7 @@ fn unchunked_prompt_waits_for_a_full_token_budget() {
     };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 2)),
-            (0, new_sequence(2, 40, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 2)), (0, new_sequence(2, 40, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
 }
@@ -124,10 +94,7 @@ fn unchunked_prompt_above_the_budget_runs_alone() {
     };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 2)),
-            (0, new_sequence(2, 80, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 2)), (0, new_sequence(2, 80, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
 }
@@ -143,10 +110,7 @@ fn chunks_are_cut_at_the_long_prefill_threshold() {
     };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 100, 1)),
-            (0, new_sequence(2, 50, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 100, 1)), (0, new_sequence(2, 50, 1))]),
     );
     assert_eq!(log, "0: s1 s2 | 10: t2 e2 | 20: t1 e1");
 }
@@ -176,10 +140,7 @@ fn adaptive_prefill_threshold_shares_the_token_budget() {
         ..config()
     };
     let both = vec![(0, new_sequence(1, 100, 1)), (0, new_sequence(2, 100, 1))];
-    assert_eq!(
-        event_log(config, submit_inputs(both)),
-        "0: s1 s2 | 10: t1 e1 t2 e2"
-    );
+    assert_eq!(event_log(config, submit_inputs(both)), "0: s1 s2 | 10: t1 e1 t2 e2");
 }
 
 #[test]
@@ -193,127 +154,67 @@ fn prefill_schedule_interval_delays_prompts() {
     };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 20, 6)),
-            (5, new_sequence(2, 20, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 20, 6)), (5, new_sequence(2, 20, 1))]),
     );
-    assert_eq!(
-        log,
-        "0: s1 | 10: t1 | 11: t1 | 12: t1 s2 | 23: t1 t2 e2 | 24: t1 | 25: t1 e1"
-    );
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 s2 | 23: t1 t2 e2 | 24: t1 | 25: t1 e1");
 }
 
 #[test]
 fn max_num_seqs_bounds_the_batch() {
-    let config = VllmConfig {
-        max_num_seqs: 1,
-        ..config()
-    };
+    let config = VllmConfig { max_num_seqs: 1, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 40, 2)),
-            (0, new_sequence(2, 40, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 40, 2)), (0, new_sequence(2, 40, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
 }
 
 #[test]
 fn prompt_blocks_are_hit_later_in_the_same_step() {
-    let inputs = vec![
-        (0, sequence_in_family(1, 7, 40, 1)),
-        (0, sequence_in_family(2, 7, 40, 1)),
-    ];
-    assert_eq!(
-        event_log(config(), submit_inputs(inputs)),
-        "0: s1 s2+32 | 10: t1 e1 t2 e2"
-    );
+    let inputs = vec![(0, sequence_in_family(1, 7, 40, 1)), (0, sequence_in_family(2, 7, 40, 1))];
+    assert_eq!(event_log(config(), submit_inputs(inputs)), "0: s1 s2+32 | 10: t1 e1 t2 e2");
 }
 
 #[test]
 fn accepted_drafts_are_emitted_together() {
-    let speculation = Some(SpeculationConfig {
-        accept: vec![1.0, 1.0],
-        drops_last_block: true,
-    });
-    let config = VllmConfig {
-        speculation,
-        ..config()
-    };
+    let speculation = Some(SpeculationConfig { accept: vec![1.0, 1.0], drops_last_block: true });
+    let config = VllmConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:2/2 t1x3 | 12: v1:2/2 t1x2 e1");
 }
 
 #[test]
 fn rejected_drafts_leave_no_tokens() {
-    let speculation = Some(SpeculationConfig {
-        accept: vec![1.0, 0.0, 1.0],
-        drops_last_block: true,
-    });
-    let config = VllmConfig {
-        speculation,
-        ..config()
-    };
+    let speculation =
+        Some(SpeculationConfig { accept: vec![1.0, 0.0, 1.0], drops_last_block: true });
+    let config = VllmConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
-    assert_eq!(
-        log,
-        "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1"
-    );
+    assert_eq!(log, "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1");
 }
 
 #[test]
 fn submitted_drafts_override_acceptance_rates() {
-    let speculation = Some(SpeculationConfig {
-        accept: vec![0.0; 4],
-        drops_last_block: false,
-    });
-    let config = VllmConfig {
-        speculation,
-        ..config()
-    };
+    let speculation = Some(SpeculationConfig { accept: vec![0.0; 4], drops_last_block: false });
+    let config = VllmConfig { speculation, ..config() };
     let drafts = [(0, 0), (4, 2), (4, 4), (4, 4), (2, 0)];
     let drafts = drafts.map(|(proposed, accepted)| StepDrafts { proposed, accepted });
-    let told = Sequence {
-        drafts: Some(Arc::new(drafts)),
-        ..new_sequence(1, 40, 6)
-    };
+    let told = Sequence { drafts: Some(Arc::new(drafts)), ..new_sequence(1, 40, 6) };
     let log = event_log(config, submit_inputs(vec![(0, told)]));
-    assert_eq!(
-        log,
-        "0: s1 | 10: t1 | 11: t1 | 12: v1:2/4 t1x3 | 13: v1:0/2 t1 e1"
-    );
+    assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: v1:2/4 t1x3 | 13: v1:0/2 t1 e1");
 }
 
 #[test]
 fn request_beyond_max_loras_is_overtaken() {
-    let config = VllmConfig {
-        loras: LoraConfig {
-            max_loras: 1,
-            ..LoraConfig::default()
-        },
-        ..config()
-    };
-    let lora = |id, lora| Sequence {
-        lora: Some(LoraId(lora)),
-        ..new_sequence(id, 40, 2)
-    };
-    let log = event_log(
-        config,
-        submit_inputs(vec![(0, lora(1, 1)), (0, lora(2, 2)), (0, lora(3, 1))]),
-    );
-    assert_eq!(
-        log,
-        "0: s1 s3 | 10: t1 t3 | 11: t1 e1 t3 e3 s2 | 21: t2 | 22: t2 e2"
-    );
+    let config =
+        VllmConfig { loras: LoraConfig { max_loras: 1, ..LoraConfig::default() }, ..config() };
+    let lora = |id, lora| Sequence { lora: Some(LoraId(lora)), ..new_sequence(id, 40, 2) };
+    let log =
+        event_log(config, submit_inputs(vec![(0, lora(1, 1)), (0, lora(2, 2)), (0, lora(3, 1))]));
+    assert_eq!(log, "0: s1 s3 | 10: t1 t3 | 11: t1 e1 t3 e3 s2 | 21: t2 | 22: t2 e2");
 }
 
 fn with_lora(id: u64, lora: u32, output: u32) -> Sequence {
-    Sequence {
-        lora: Some(LoraId(lora)),
-        ..new_sequence(id, 40, output)
-    }
+    Sequence { lora: Some(LoraId(lora)), ..new_sequence(id, 40, output) }
 }
 
 #[test]
@@ -346,13 +247,8 @@ fn waiting_adapter_gets_a_slot_when_the_batch_drains() {
 
 #[test]
 fn a_steady_stream_of_one_adapter_does_not_starve_another() {
-    let config = VllmConfig {
-        loras: LoraConfig {
-            max_loras: 1,
-            ..LoraConfig::default()
-        },
-        ..config()
-    };
+    let config =
+        VllmConfig { loras: LoraConfig { max_loras: 1, ..LoraConfig::default() }, ..config() };
     // One arrives every 5 ms and runs for longer, so the adapter of 1000 would never be free.
     let mut inputs: Vec<_> = (0..200).map(|i| (i * 5, with_lora(i, 1, 5))).collect();
     inputs.insert(1, (1, with_lora(1000, 2, 1)));
@@ -366,10 +262,7 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
 #[test]
 fn sequence_waiting_for_a_lora_slot_counts_as_deferred() {
     let mut engine = VllmScheduler::new(VllmConfig {
-        loras: LoraConfig {
-            max_loras: 1,
-            ..LoraConfig::default()
-        },
+        loras: LoraConfig { max_loras: 1, ..LoraConfig::default() },
         ..config()
     })
     .unwrap();

@@ -5,14 +5,8 @@ use crate::kv::{LayerGroups, SparseLayerKind};
 
 #[test]
 fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
-    let config = VllmConfig {
-        max_num_batched_tokens: 16,
-        ..config()
-    };
-    let inputs = vec![
-        (0, sequence_in_family(1, 7, 32, 1)),
-        (30, sequence_in_family(2, 7, 32, 1)),
-    ];
+    let config = VllmConfig { max_num_batched_tokens: 16, ..config() };
+    let inputs = vec![(0, sequence_in_family(1, 7, 32, 1)), (30, sequence_in_family(2, 7, 32, 1))];
     // 1 takes two chunks of 16. 2 finds one of its two blocks: the other holds the last token.
     assert_eq!(
         event_log(config, submit_inputs(inputs)),
@@ -22,14 +16,9 @@ fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
 
 #[test]
 fn skip_cache_read_computes_the_whole_prompt() {
-    let again = Sequence {
-        skip_cache_read: true,
-        ..sequence_in_family(2, 7, 40, 1)
-    };
-    let log = event_log(
-        config(),
-        submit_inputs(vec![(0, sequence_in_family(1, 7, 40, 1)), (10, again)]),
-    );
+    let again = Sequence { skip_cache_read: true, ..sequence_in_family(2, 7, 40, 1) };
+    let log =
+        event_log(config(), submit_inputs(vec![(0, sequence_in_family(1, 7, 40, 1)), (10, again)]));
     assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
 }
 
@@ -38,166 +27,82 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
     let tight = |reserve_full_prompt| VllmConfig {
         num_gpu_blocks: 5,
         max_num_batched_tokens: 48,
-        prefill: ChunkedPrefillConfig {
-            reserve_full_prompt,
-            ..ChunkedPrefillConfig::default()
-        },
+        prefill: ChunkedPrefillConfig { reserve_full_prompt, ..ChunkedPrefillConfig::default() },
         ..config()
     };
-    let inputs = || {
-        submit_inputs(vec![
-            (0, new_sequence(1, 32, 3)),
-            (0, new_sequence(2, 64, 1)),
-        ])
-    };
+    let inputs = || submit_inputs(vec![(0, new_sequence(1, 32, 3)), (0, new_sequence(2, 64, 1))]);
     let log = event_log(tight(true), inputs());
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1 s2 | 32: t2 e2");
     let log = event_log(tight(false), inputs());
     // 2 starts with the rest of the budget, and is the one to be preempted.
-    assert_eq!(
-        log,
-        "0: s1 s2 | 10: t1 p2 | 11: t1 | 12: t1 e1 r2 | 32: t2 e2"
-    );
+    assert_eq!(log, "0: s1 s2 | 10: t1 p2 | 11: t1 | 12: t1 e1 r2 | 32: t2 e2");
 }
 
 #[test]
 fn last_admitted_is_preempted_and_resumes_first() {
-    let config = VllmConfig {
-        num_gpu_blocks: 4,
-        ..config()
-    };
-    let inputs = vec![
-        (0, new_sequence(1, 31, 3)),
-        (0, new_sequence(2, 31, 3)),
-        (1, new_sequence(3, 16, 1)),
-    ];
+    let config = VllmConfig { num_gpu_blocks: 4, ..config() };
+    let inputs =
+        vec![(0, new_sequence(1, 31, 3)), (0, new_sequence(2, 31, 3)), (1, new_sequence(3, 16, 1))];
     // At 11 both need a third block; 2 is preempted and recomputes its 32 tokens before 3.
     let log = event_log(config, submit_inputs(inputs));
-    assert_eq!(
-        log,
-        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p2 | 12: t1 e1 r2 s3 | 22: t2 e2 t3 e3"
-    );
+    assert_eq!(log, "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p2 | 12: t1 e1 r2 s3 | 22: t2 e2 t3 e3");
 }
 
 #[test]
 fn preemption_victim_can_be_the_first_admitted() {
-    let config = VllmConfig {
-        num_gpu_blocks: 4,
-        victim: PreemptionVictim::First,
-        ..config()
-    };
+    let config = VllmConfig { num_gpu_blocks: 4, victim: PreemptionVictim::First, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 31, 3)),
-            (0, new_sequence(2, 31, 3)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, new_sequence(2, 31, 3))]),
     );
     // 1 is first and preempts itself; the pass ends there, and the next one serves 2.
-    assert_eq!(
-        log,
-        "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p1 | 12: t2 e2 r1 | 22: t1 e1"
-    );
+    assert_eq!(log, "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p1 | 12: t2 e2 r1 | 22: t1 e1");
 }
 
 #[test]
 fn a_preempted_sequence_finds_its_own_blocks_again() {
-    let config = VllmConfig {
-        num_gpu_blocks: 6,
-        max_num_batched_tokens: 40,
-        ..config()
-    };
-    let inputs = vec![
-        (0, sequence_in_family(1, 1, 47, 3)),
-        (0, sequence_in_family(2, 2, 47, 3)),
-    ];
+    let config = VllmConfig { num_gpu_blocks: 6, max_num_batched_tokens: 40, ..config() };
+    let inputs = vec![(0, sequence_in_family(1, 1, 47, 3)), (0, sequence_in_family(2, 2, 47, 3))];
     // 48 tokens to compute would take two steps; two blocks of 16 are still cached.
     let log = event_log(config, submit_inputs(inputs));
-    assert_eq!(
-        log,
-        "0: s1 | 10: s2 | 20: t1 | 31: t1 t2 p2 | 32: t1 e1 r2 | 42: t2 | 43: t2 e2"
-    );
+    assert_eq!(log, "0: s1 | 10: s2 | 20: t1 | 31: t1 t2 p2 | 32: t1 e1 r2 | 42: t2 | 43: t2 e2");
 }
 
 #[test]
 fn token_in_flight_is_released_after_preemption() {
-    let config = VllmConfig {
-        num_gpu_blocks: 4,
-        async_scheduling: true,
-        ..config()
-    };
+    let config = VllmConfig { num_gpu_blocks: 4, async_scheduling: true, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 31, 3)),
-            (0, new_sequence(2, 31, 3)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, new_sequence(2, 31, 3))]),
     );
     // At 10 the step 10..11 is in flight for both; the next one finds no block for 2.
-    assert_eq!(
-        log,
-        "0: s1 s2 | 10: t1 t2 p2 | 11: t1 t2 | 12: t1 e1 r2 | 22: t2 e2"
-    );
+    assert_eq!(log, "0: s1 s2 | 10: t1 t2 p2 | 11: t1 t2 | 12: t1 e1 r2 | 22: t2 e2");
 }
 
 #[test]
 fn priority_orders_the_queue_and_chooses_the_victim() {
-    let config = VllmConfig {
-        num_gpu_blocks: 4,
-        policy: SchedulingPolicy::Priority,
-        ..config()
-    };
-    let urgent = Sequence {
-        priority: -1,
-        ..new_sequence(2, 31, 3)
-    };
-    let log = event_log(
-        config,
-        submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, urgent)]),
-    );
-    assert_eq!(
-        log,
-        "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 r1 | 22: t1 e1"
-    );
+    let config = VllmConfig { num_gpu_blocks: 4, policy: SchedulingPolicy::Priority, ..config() };
+    let urgent = Sequence { priority: -1, ..new_sequence(2, 31, 3) };
+    let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, urgent)]));
+    assert_eq!(log, "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 r1 | 22: t1 e1");
 }
 
 #[test]
 fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
-    let config = VllmConfig {
-        num_gpu_blocks: 6,
-        policy: SchedulingPolicy::Priority,
-        ..config()
-    };
-    let lowest = Sequence {
-        priority: 5,
-        ..new_sequence(2, 30, 4)
-    };
+    let config = VllmConfig { num_gpu_blocks: 6, policy: SchedulingPolicy::Priority, ..config() };
+    let lowest = Sequence { priority: 5, ..new_sequence(2, 30, 4) };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 24, 5)),
-            (0, lowest),
-            (5, new_sequence(3, 24, 5)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 24, 5)), (0, lowest), (5, new_sequence(3, 24, 5))]),
     );
     assert!(log.contains("22: t1 t2 t3 p2 | 23: t1 t3"), "{log}");
 }
 
 #[test]
 fn a_victim_already_in_the_step_returns_its_tokens() {
-    let config = VllmConfig {
-        num_gpu_blocks: 4,
-        policy: SchedulingPolicy::Priority,
-        ..config()
-    };
-    let low = Sequence {
-        priority: 5,
-        ..new_sequence(1, 28, 5)
-    };
-    let log = event_log(
-        config,
-        submit_inputs(vec![(0, low), (1, new_sequence(2, 31, 3))]),
-    );
+    let config = VllmConfig { num_gpu_blocks: 4, policy: SchedulingPolicy::Priority, ..config() };
+    let low = Sequence { priority: 5, ..new_sequence(1, 28, 5) };
+    let log = event_log(config, submit_inputs(vec![(0, low), (1, new_sequence(2, 31, 3))]));
     // 1 was admitted first and is already in the step of 22 when 2 needs a block.
     assert_eq!(
         log,
@@ -207,17 +112,10 @@ fn a_victim_already_in_the_step_returns_its_tokens() {
 
 #[test]
 fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
-    let config = VllmConfig {
-        num_gpu_blocks: 6,
-        watermark: 0.5,
-        ..config()
-    };
+    let config = VllmConfig { num_gpu_blocks: 6, watermark: 0.5, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 64, 2)),
-            (0, new_sequence(2, 16, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 64, 2)), (0, new_sequence(2, 16, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
 }
@@ -225,17 +123,10 @@ fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
 #[test]
 fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
     // One block of six is kept free; of five it would be none.
-    let config = VllmConfig {
-        num_gpu_blocks: 5,
-        watermark: 0.17,
-        ..config()
-    };
+    let config = VllmConfig { num_gpu_blocks: 5, watermark: 0.17, ..config() };
     let log = event_log(
         config,
-        submit_inputs(vec![
-            (0, new_sequence(1, 64, 1)),
-            (0, new_sequence(2, 16, 1)),
-        ]),
+        submit_inputs(vec![(0, new_sequence(1, 64, 1)), (0, new_sequence(2, 16, 1))]),
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
 }
@@ -243,20 +134,14 @@ fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
 #[test]
 fn block_events_are_emitted_at_the_end_of_their_step() {
     let config = VllmConfig {
-        reporting: ReportingConfig {
-            kv_events: true,
-            ..ReportingConfig::default()
-        },
+        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
         num_gpu_blocks: 3,
         ..config()
     };
     let inputs = vec![
         (0, Submit(sequence_in_family(1, 1, 30, 4))),
         (20, Submit(sequence_in_family(2, 2, 40, 1))),
-        (
-            25,
-            TestInput::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget)),
-        ),
+        (25, TestInput::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget))),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
     // step of 2 is in flight, so its events come first.
@@ -276,53 +161,28 @@ fn a_remote_prompt_is_fetched_and_its_last_token_costs_a_decode() {
         },
         ..config()
     };
-    let remote = Sequence {
-        transfer: PromptTransfer::RemotePrefill,
-        ..new_sequence(1, 50, 2)
-    };
-    let log = event_log(
-        config,
-        submit_inputs(vec![(0, remote), (0, new_sequence(2, 40, 4))]),
-    );
-    assert_eq!(
-        log,
-        "0: s2 | 10: t2 s1+0+50 | 11: t2 t1 | 12: t2 t1 e1 | 13: t2 e2"
-    );
+    let remote = Sequence { transfer: PromptTransfer::RemotePrefill, ..new_sequence(1, 50, 2) };
+    let log = event_log(config, submit_inputs(vec![(0, remote), (0, new_sequence(2, 40, 4))]));
+    assert_eq!(log, "0: s2 | 10: t2 s1+0+50 | 11: t2 t1 | 12: t2 t1 e1 | 13: t2 e2");
 }
 
 #[test]
 fn hits_below_the_threshold_end_the_sequence() {
-    let picky = Sequence {
-        hit_threshold: Some(0.5),
-        ..sequence_in_family(1, 1, 40, 2)
-    };
-    assert_eq!(
-        event_log(config(), submit_inputs(vec![(0, picky)])),
-        "0: Threshold1"
-    );
+    let picky = Sequence { hit_threshold: Some(0.5), ..sequence_in_family(1, 1, 40, 2) };
+    assert_eq!(event_log(config(), submit_inputs(vec![(0, picky)])), "0: Threshold1");
 }
 
 /// Returns the turns of one conversation; block keys depend on the position, lengths are in tokens.
 fn conversation_turn(id: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (1..=u64::from((prompt + output) / 16)).map(BlockKey);
-    let plan = BlockPlan {
-        keys: keys.collect(),
-        block_size: 16,
-        ..BlockPlan::default()
-    };
-    Sequence {
-        plan: Some(Arc::new(plan)),
-        ..new_sequence(id, prompt, output)
-    }
+    let plan = BlockPlan { keys: keys.collect(), block_size: 16, ..BlockPlan::default() };
+    Sequence { plan: Some(Arc::new(plan)), ..new_sequence(id, prompt, output) }
 }
 
 #[test]
 fn sliding_window_turn_hits_the_prompt_not_the_answer() {
     let hits = |layer_groups| {
-        let config = VllmConfig {
-            layer_groups,
-            ..config()
-        };
+        let config = VllmConfig { layer_groups, ..config() };
         let turns = vec![
             (0, conversation_turn(1, 160, 64)),
             (1000, conversation_turn(2, 256, 64)),
@@ -357,14 +217,8 @@ fn sliding_window_turn_hits_the_prompt_not_the_answer() {
 #[test]
 fn lookahead_block_is_cached_once_next_tokens_exist() {
     let config = VllmConfig {
-        speculation: Some(SpeculationConfig {
-            accept: vec![1.0],
-            drops_last_block: false,
-        }),
-        reporting: ReportingConfig {
-            kv_events: true,
-            ..ReportingConfig::default()
-        },
+        speculation: Some(SpeculationConfig { accept: vec![1.0], drops_last_block: false }),
+        reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
         ..config()
     };
     let mut ahead = sequence_in_family(1, 7, 32, 4);

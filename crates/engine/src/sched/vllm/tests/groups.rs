@@ -6,12 +6,7 @@ use crate::latency::{KvCachePlan, known_model_shape};
 
 fn config_with_layer_groups(kind: SparseLayerKind, sparse: u32) -> VllmConfig {
     VllmConfig {
-        layer_groups: Some(LayerGroups {
-            full: 1,
-            sparse,
-            kind,
-            interval: Some(0),
-        }),
+        layer_groups: Some(LayerGroups { full: 1, sparse, kind, interval: Some(0) }),
         ..config()
     }
 }
@@ -43,10 +38,7 @@ fn a_window_frees_blocks_that_it_has_passed() {
     );
     // Two groups double this.
     let two = VllmConfig {
-        layer_groups: window.layer_groups.map(|groups| LayerGroups {
-            sparse: 2,
-            ..groups
-        }),
+        layer_groups: window.layer_groups.map(|groups| LayerGroups { sparse: 2, ..groups }),
         ..window
     };
     assert_eq!(
@@ -59,18 +51,9 @@ fn a_window_frees_blocks_that_it_has_passed() {
 fn mamba_state_takes_one_block_at_any_length() {
     let state = config_with_layer_groups(SparseLayerKind::State(2), 3);
     // The prompt of 100 tokens stops at 96; the state there is kept until the next one is computed.
-    assert_eq!(
-        held_blocks_per_step(state.clone(), new_sequence(1, 100, 20)),
-        [9, 13, 10, 14, 11]
-    );
-    let uncached = VllmConfig {
-        enable_prefix_caching: false,
-        ..state
-    };
-    assert_eq!(
-        held_blocks_per_step(uncached, new_sequence(1, 100, 20)),
-        [10, 11]
-    );
+    assert_eq!(held_blocks_per_step(state.clone(), new_sequence(1, 100, 20)), [9, 13, 10, 14, 11]);
+    let uncached = VllmConfig { enable_prefix_caching: false, ..state };
+    assert_eq!(held_blocks_per_step(uncached, new_sequence(1, 100, 20)), [10, 11]);
 }
 
 /// Returns how many sequences of this length run together after all prompts are computed.
@@ -115,10 +98,7 @@ fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
     // Each sequence has 64 blocks for all tokens and 8 for a window of 128; sequences in prefill or
     // shortly after it hold a few more.
     let (most, least) = (163_839 / (64 + 8), 163_839 / (67 + 10));
-    assert!(
-        found >= least && found <= most,
-        "{found}: {least} to {most}"
-    );
+    assert!(found >= least && found <= most, "{found}: {least} to {most}");
     assert_eq!(of(8192), found);
     // Blocks of all layers would be half as many and twice the size.
     let flat = VllmConfig {
@@ -147,25 +127,14 @@ fn hit_with_mamba_states_ends_at_last_prompt_block() {
 
 #[test]
 fn mamba_state_is_not_hit_in_the_same_pass() {
-    let twice = vec![
-        (0, sequence_in_family(1, 1, 100, 3)),
-        (0, sequence_in_family(2, 1, 100, 3)),
-    ];
+    let twice = vec![(0, sequence_in_family(1, 1, 100, 3)), (0, sequence_in_family(2, 1, 100, 3))];
     let state = event_log(
         config_with_layer_groups(SparseLayerKind::State(2), 1),
         submit_inputs(twice.clone()),
     );
     // The second sequence waits for the step that computes the state at 96.
-    assert_eq!(
-        state,
-        "0: s1 | 10: s2+96 | 20: t1 t2 | 21: t1 t2 | 22: t1 e1 t2 e2"
-    );
-    let window = event_log(
-        config_with_layer_groups(SparseLayerKind::Window(32), 1),
-        submit_inputs(twice),
-    );
-    assert_eq!(
-        window,
-        "0: s1 s2+96 | 10: t1 t2 | 11: t1 t2 | 12: t1 e1 t2 e2"
-    );
+    assert_eq!(state, "0: s1 | 10: s2+96 | 20: t1 t2 | 21: t1 t2 | 22: t1 e1 t2 e2");
+    let window =
+        event_log(config_with_layer_groups(SparseLayerKind::Window(32), 1), submit_inputs(twice));
+    assert_eq!(window, "0: s1 s2+96 | 10: t1 t2 | 11: t1 t2 | 12: t1 e1 t2 e2");
 }

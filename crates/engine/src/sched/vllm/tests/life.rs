@@ -4,37 +4,25 @@ use super::*;
 
 #[test]
 fn an_abort_immediately_frees_blocks_of_a_step_in_flight() {
-    let config = VllmConfig {
-        num_gpu_blocks: 4,
-        ..config()
-    };
+    let config = VllmConfig { num_gpu_blocks: 4, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(1, 60, 4))),
         (1, Submit(new_sequence(2, 60, 1))),
         (5, Abort(1)),
         (6, Abort(9)),
     ];
-    assert_eq!(
-        event_log(config, inputs),
-        "0: s1 | 5: Aborted1 s2 | 15: t2 e2"
-    );
+    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 s2 | 15: t2 e2");
 }
 
 #[test]
 fn slot_of_an_aborted_sequence_in_flight_is_not_reused() {
-    let config = VllmConfig {
-        async_scheduling: true,
-        ..config()
-    };
+    let config = VllmConfig { async_scheduling: true, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(1, 40, 4))),
         (5, Abort(1)),
         (5, Submit(new_sequence(2, 40, 2))),
     ];
-    assert_eq!(
-        event_log(config, inputs),
-        "0: s1 | 5: Aborted1 s2 | 15: t2 | 16: t2 e2"
-    );
+    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 s2 | 15: t2 | 16: t2 e2");
 }
 
 #[test]
@@ -44,15 +32,10 @@ fn changed_delays_apply_to_the_step_in_flight() {
         ..crate::TokenDelays::default()
     };
     let log = |ms| {
-        let config = VllmConfig {
-            latency: LatencyModel::Delays(Box::new(first(3_600_000))),
-            ..config()
-        };
+        let config =
+            VllmConfig { latency: LatencyModel::Delays(Box::new(first(3_600_000))), ..config() };
         let change = TestInput::Command(EngineCommand::Delays(Arc::new(first(ms))));
-        event_log(
-            config,
-            vec![(0, Submit(new_sequence(1, 40, 1))), (5, change)],
-        )
+        event_log(config, vec![(0, Submit(new_sequence(1, 40, 1))), (5, change)])
     };
     assert_eq!(log(8), "0: s1 | 8: t1 e1");
     assert_eq!(log(0), "0: s1 | 5: t1 e1");
@@ -66,35 +49,23 @@ fn a_pause_stops_scheduling_and_loses_nothing() {
         (6, Submit(new_sequence(2, 40, 1))),
         (50, TestInput::Command(EngineCommand::Resume)),
     ];
-    assert_eq!(
-        event_log(config(), inputs),
-        "0: s1 | 10: t1 | 50: s2 | 61: t1 t2 e2 | 62: t1 e1"
-    );
+    assert_eq!(event_log(config(), inputs), "0: s1 | 10: t1 | 50: s2 | 61: t1 t2 e2 | 62: t1 e1");
 }
 
 #[test]
 fn all_sequences_can_be_cancelled() {
-    let config = VllmConfig {
-        max_num_seqs: 1,
-        ..config()
-    };
+    let config = VllmConfig { max_num_seqs: 1, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(2, 40, 3))),
         (0, Submit(new_sequence(1, 40, 3))),
         (5, TestInput::Command(EngineCommand::CancelAll)),
     ];
-    assert_eq!(
-        event_log(config, inputs),
-        "0: s2 | 5: Cancelled2 Cancelled1"
-    );
+    assert_eq!(event_log(config, inputs), "0: s2 | 5: Cancelled2 Cancelled1");
 }
 
 #[test]
 fn tail_delays_the_end_of_a_sequence() {
-    let slow = Sequence {
-        tail: Duration::from_millis(7),
-        ..new_sequence(1, 40, 2)
-    };
+    let slow = Sequence { tail: Duration::from_millis(7), ..new_sequence(1, 40, 2) };
     assert_eq!(
         event_log(config(), submit_inputs(vec![(0, slow)])),
         "0: s1 | 10: t1 | 11: t1 | 18: e1"
@@ -103,10 +74,7 @@ fn tail_delays_the_end_of_a_sequence() {
 
 #[test]
 fn output_ends_at_max_model_len() {
-    let config = VllmConfig {
-        max_model_len: 42,
-        ..config()
-    };
+    let config = VllmConfig { max_model_len: 42, ..config() };
     assert_eq!(
         event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 9))])),
         "0: s1 | 10: t1 | 11: t1 e1"
@@ -115,39 +83,20 @@ fn output_ends_at_max_model_len() {
 
 #[test]
 fn an_impossible_sequence_is_rejected_with_a_reason() {
-    let config = VllmConfig {
-        max_waiting: Some(1),
-        num_gpu_blocks: 4,
-        ..config()
-    };
+    let config = VllmConfig { max_waiting: Some(1), num_gpu_blocks: 4, ..config() };
     let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     let mut submit = |seq| engine.submit(SimTime::ZERO, seq, &mut out);
-    assert_eq!(
-        submit(new_sequence(1, 60, 6)),
-        Err(SubmitError::TooLarge {
-            needed: 5,
-            total: 4
-        })
-    );
+    assert_eq!(submit(new_sequence(1, 60, 6)), Err(SubmitError::TooLarge { needed: 5, total: 4 }));
     assert_eq!(submit(new_sequence(2, 60, 5)), Ok(()));
-    assert_eq!(
-        submit(new_sequence(3, 1, 1)),
-        Err(SubmitError::QueueFull { limit: 1 })
-    );
+    assert_eq!(submit(new_sequence(3, 1, 1)), Err(SubmitError::QueueFull { limit: 1 }));
 }
 
 #[test]
 fn late_advance_reports_events_at_their_due_times() {
-    let mut engine = VllmScheduler::new(VllmConfig {
-        async_scheduling: true,
-        ..config()
-    })
-    .unwrap();
+    let mut engine = VllmScheduler::new(VllmConfig { async_scheduling: true, ..config() }).unwrap();
     let mut out = Outbox::new();
-    engine
-        .submit(SimTime::ZERO, new_sequence(1, 40, 3), &mut out)
-        .unwrap();
+    engine.submit(SimTime::ZERO, new_sequence(1, 40, 3), &mut out).unwrap();
     engine.advance(SimTime::from_millis(500), &mut out);
     assert_eq!(log_text(&out), "0: s1 | 10: t1 | 11: t1 | 12: t1 e1");
 }
@@ -155,14 +104,8 @@ fn late_advance_reports_events_at_their_due_times() {
 #[test]
 fn config_error_names_the_invalid_setting() {
     let error = |config: VllmConfig| VllmScheduler::new(config).unwrap_err().to_string();
-    let zero = VllmConfig {
-        block_size: 0,
-        ..config()
-    };
+    let zero = VllmConfig { block_size: 0, ..config() };
     assert_eq!(error(zero), "block_size is 0, must be at least 1");
-    let high = VllmConfig {
-        watermark: 1.5,
-        ..config()
-    };
+    let high = VllmConfig { watermark: 1.5, ..config() };
     assert_eq!(error(high), "watermark is 1.5, must be between 0 and 1");
 }

@@ -12,10 +12,7 @@ fn with_media(seq: Sequence, items: &[(u64, u32, u32)]) -> Sequence {
         start,
         len,
     });
-    Sequence {
-        media: PromptMediaItem::sorted_without_overlap(items.collect()),
-        ..seq
-    }
+    Sequence { media: PromptMediaItem::sorted_without_overlap(items.collect()), ..seq }
 }
 
 fn config_with_encoder(budget: u32, cache_size: u32) -> VllmConfig {
@@ -33,12 +30,7 @@ fn config_with_encoder(budget: u32, cache_size: u32) -> VllmConfig {
 #[test]
 fn a_chunk_ends_before_an_item_beyond_the_budget_of_its_step() {
     let two = || with_media(new_sequence(1, 60, 1), &[(1, 10, 15), (2, 30, 15)]);
-    let log = |budget| {
-        event_log(
-            config_with_encoder(budget, 100),
-            submit_inputs(vec![(0, two())]),
-        )
-    };
+    let log = |budget| event_log(config_with_encoder(budget, 100), submit_inputs(vec![(0, two())]));
     assert_eq!(log(30), "0: s1 | 10: t1 e1");
     assert_eq!(log(20), "0: s1 | 20: t1 e1");
 }
@@ -91,10 +83,7 @@ fn unsplittable_media_item_stays_in_one_chunk() {
         if let Some(encoder) = &mut config.encoder {
             encoder.chunked_input = chunked_input;
         }
-        event_log(
-            config,
-            submit_inputs(seqs.into_iter().map(|seq| (0, seq)).collect()),
-        )
+        event_log(config, submit_inputs(seqs.into_iter().map(|seq| (0, seq)).collect()))
     };
     let item = || with_media(new_sequence(1, 32, 1), &[(1, 10, 10)]);
     assert_eq!(log(true, vec![item()]), "0: s1 | 20: t1 e1");
@@ -146,10 +135,7 @@ fn encoding_time_is_added_once_before_the_step() {
     let inputs = vec![
         (0, with_media(new_sequence(1, 700, 2), &[(1, 0, 500)])),
         (50, with_media(new_sequence(2, 700, 1), &[(1, 0, 500)])),
-        (
-            100,
-            with_media(new_sequence(3, 700, 1), &[(1, 0, 500), (2, 500, 200)]),
-        ),
+        (100, with_media(new_sequence(3, 700, 1), &[(1, 0, 500), (2, 500, 200)])),
         (150, new_sequence(4, 700, 1)),
     ];
     assert_eq!(
