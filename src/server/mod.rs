@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::tls::ReloadingTlsAcceptor;
+use crate::tls::{ReloadingTlsAcceptor, ServerTlsError};
 use vllm_sim_config::{Compat, Config, LoadedConfig};
 use vllm_sim_engine::driver::LiveRankGroup;
 use vllm_sim_engine::latency::RooflineSetup;
@@ -247,7 +247,7 @@ impl SimulatorServer {
 }
 
 /// Loads the server's certificates; `None` without TLS.
-fn open_tls_acceptor(config: &Config) -> Result<Option<ReloadingTlsAcceptor>, tls::ServerTlsError> {
+fn open_tls_acceptor(config: &Config) -> Result<Option<ReloadingTlsAcceptor>, ServerTlsError> {
     let tls = config.server.tls.as_ref();
     tls.map(|tls| ReloadingTlsAcceptor::new(tls, certificate_names(config))).transpose()
 }
