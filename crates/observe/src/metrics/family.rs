@@ -7,11 +7,11 @@ use prometheus::proto::MetricType;
 use super::families::Id;
 use super::settings::{Compat, Settings};
 
-/// Function that returns the labels of an engine's series in a family whose value is always 1.
+/// A function that returns the labels of an engine's series in a family whose value is always 1;
 /// `None`: the engine has no series.
 pub(super) type InfoLabels = fn(&Settings, usize) -> Option<Vec<(String, String)>>;
 
-/// Collector that a family belongs to.
+/// Topic of a family; each has a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topic {
     Process,
@@ -70,7 +70,7 @@ pub(super) enum Buckets {
     Tokens,
 }
 
-/// Label that distinguishes the series of one owner.
+/// Distinction of the series of one owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum By {
     /// Each combination of these labels' values; the last label varies fastest.
@@ -79,7 +79,7 @@ pub(super) enum By {
     Position,
 }
 
-/// Series that are hidden at first.
+/// Selection of the series to hide at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hidden {
     /// Every series is exposed from the start.
@@ -103,7 +103,7 @@ pub(super) enum WhenEmpty {
     Absent,
 }
 
-/// Cells that a family's series read.
+/// Source of the values of a family's series.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CellSource {
     Own,
@@ -113,12 +113,14 @@ pub(super) enum CellSource {
     Ratio(Id, Id),
 }
 
-/// Whether fake metrics replace the values of a family.
+/// Relation of a family to fake metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Faked {
+    /// Fake metrics keep the values of the family.
     Never,
+    /// Fake metrics replace the values of the family.
     Always,
-    /// With llm-d's rules, requests are still counted in the family.
+    /// Fake metrics replace the values; with llm-d's rules, requests are still counted in the family.
     NotCounted,
 }
 
@@ -139,7 +141,7 @@ pub(super) enum Group {
 pub(super) struct Family {
     pub(super) id: Id,
     pub(super) topic: Topic,
-    /// Condition under which upstream exposes the family.
+    /// The condition under which upstream exposes the family.
     pub(super) when: fn(&Settings) -> bool,
     pub(super) name: &'static str,
     pub(super) help: &'static str,

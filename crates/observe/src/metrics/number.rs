@@ -3,62 +3,21 @@
 //! **Source:** `prometheus_client/utils.py`, `floatToGoString`: Python's `repr` of a float, except
 //! that positive values from a million up have Go's exponent form.
 
-pub(super) fn push_float(out: &mut String, v: f64) {
-    if v.is_nan() {
-        return out.push_str("NaN");
-    }
-    if v.is_infinite() {
-        return out.push_str(if v > 0.0 { "+Inf" } else { "-Inf" });
-    }
-    // The usual case of a count; minus zero has other bits.
-    let whole = v as u32;
-    if whole < 1_000_000 && f64::from(whole).to_bits() == v.to_bits() {
-        out.push_str(itoa::Buffer::new().format(whole));
-        return out.push_str(".0");
-    }
-    let mut buffer = ryu::Buffer::new();
-    let text = buffer.format_finite(v);
-    if let Some((mantissa, exponent)) = text.split_once('e') {
-        out.push_str(mantissa);
-        return push_exponent(out, exponent);
-    }
-    // `repr` uses exponents below 1e-4, ryu below 1e-5.
-    if let Some(digits) = text.trim_start_matches('-').strip_prefix("0.0000") {
-        if v < 0.0 {
-            out.push('-');
-        }
-        let (first, rest) = digits.split_at(1);
-        out.push_str(first);
-        if !rest.is_empty() {
-            out.push('.');
-            out.push_str(rest);
-        }
-        return push_exponent(out, "-5");
-    }
-    match text.find('.') {
-        Some(dot) if dot > 6 && v > 0.0 => {
-            out.push_str(&text[..1]);
-            out.push('.');
-            out.push_str(&text[1..dot]);
-            out.push_str(&text[dot + 1..]);
-            let kept = out.trim_end_matches(['0', '.']).len();
-            out.truncate(kept);
-            push_exponent(out, itoa::Buffer::new().format(dot - 1));
-        }
-        _ => out.push_str(text),
-    }
-}
+use std::fmt::Write as _;
 
-fn push_exponent(out: &mut String, exponent: &str) {
-    let (sign, digits) = match exponent.strip_prefix('-') {
-        Some(digits) => ("e-", digits),
-        None => ("e+", exponent),
-    };
-    out.push_str(sign);
-    if digits.len() < 2 {
-        out.push('0');
+pub(super) fn push_float(out: &mut String, v: f64) {
+    let size = v.abs();
+    let exponential = v >= 1e6 || size >= 1e16 || (size < 1e-4 && size > 0.0);
+    if v.is_infinite() {
+        out.push_str(if v > 0.0 { "+Inf" } else { "-Inf" });
+    } else if exponential {
+        let text = format!("{v:e}");
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let exponent: i32 = exponent.parse().unwrap_or_default();
+        let _ = write!(out, "{mantissa}e{exponent:+03}");
+    } else {
+        let _ = write!(out, "{v:?}");
     }
-    out.push_str(digits);
 }
 
 pub(super) fn float(v: f64) -> String {

@@ -85,3 +85,34 @@ fn label(metric: &Metric, name: &str) -> String {
     let found = metric.get_label().iter().find(|label| label.name() == name);
     found.map(LabelPair::value).unwrap_or_default().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Metrics, Settings};
+
+    #[test]
+    fn faults_are_sorted_by_scenario_and_written_as_other_counters() {
+        let metrics = Metrics::new(Settings {
+            engine_stats: false,
+            runtime_series: false,
+            ..Settings::default()
+        });
+        metrics.on_fault("stall", "b", "1");
+        metrics.on_fault("stall", "a", "2");
+        let often = metrics.own.faults.with_label_values(&["cut", "", ""]);
+        often.inc_by(1_000_000);
+        let mut text = String::new();
+        metrics.encode(&mut text, 0.0);
+        let faults = text
+            .lines()
+            .filter(|line| line.starts_with("vllm_sim_faults"));
+        assert_eq!(
+            faults.collect::<Vec<_>>(),
+            [
+                r#"vllm_sim_faults_total{kind="cut"} 1e+06"#,
+                r#"vllm_sim_faults_total{kind="stall",phase="2",scenario="a"} 1.0"#,
+                r#"vllm_sim_faults_total{kind="stall",phase="1",scenario="b"} 1.0"#,
+            ]
+        );
+    }
+}

@@ -139,7 +139,7 @@ fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<
 pub(super) struct Series {
     labels: Vec<LabelPair>,
     cell: SeriesCell,
-    /// Cell whose value divides the other one's; the value is zero if this is zero.
+    /// Divisor of the value, at least 1; `None`: the value is that of the cell.
     whole: Option<SeriesCell>,
     /// Whether the series is exposed although the cell is hidden.
     always: bool,

@@ -24,16 +24,16 @@ pub(super) fn header(family: &MetricFamily) -> String {
 
 /// Writer of the samples of families.
 ///
-/// It keeps what it rendered last: neighbours often have the same labels and the same number.
+/// It keeps what it rendered last, because consecutive lines often have equal labels or numbers.
 pub(super) struct TextWriter<'f, 'o> {
     pub(super) out: &'o mut String,
     api_servers: ApiServers,
     rendered: &'f [LabelPair],
     labels: String,
-    /// Labels before and after `le`, which is sorted among them.
-    around_le: [String; 2],
-    /// Start of a bucket's line, up to the label `le`.
-    bucket: String,
+    /// Place of the label `le` among the labels, which are sorted.
+    le: usize,
+    /// Line of a bucket up to the label `le`, and after it.
+    bucket: [String; 2],
     number: (f64, String),
 }
 
@@ -44,8 +44,8 @@ impl<'f, 'o> TextWriter<'f, 'o> {
             api_servers,
             rendered: &[],
             labels: String::new(),
-            around_le: Default::default(),
-            bucket: String::new(),
+            le: 0,
+            bucket: Default::default(),
             number: (f64::NAN, "NaN\n".to_owned()),
         };
         writer.render_labels();
@@ -78,14 +78,11 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         if self.api_servers == ApiServers::Several {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
-        self.bucket.clear();
-        self.bucket.push_str(name);
-        self.bucket.push_str("_bucket");
-        self.bucket.push_str(&self.around_le[0]);
+        self.set_bucket(name);
         for (bucket, le) in histogram.get_bucket().iter().zip(le) {
-            self.out.push_str(&self.bucket);
+            self.out.push_str(&self.bucket[0]);
             self.out.push_str(le);
-            self.out.push_str(&self.around_le[1]);
+            self.out.push_str(&self.bucket[1]);
             self.number(bucket.cumulative_count() as f64);
         }
         self.line(name, "_count", histogram.get_sample_count() as f64);
@@ -116,33 +113,34 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     fn render_labels(&mut self) {
         let labels = &mut self.labels;
         labels.clear();
-        labels.push('{');
-        let mut le = 1;
+        self.le = 1;
         for pair in self.rendered {
-            if labels.len() > 1 {
-                labels.push(',');
-            }
+            labels.push(if labels.is_empty() { '{' } else { ',' });
             push_label(labels, pair);
             if pair.name() < "le" {
-                le = labels.len();
+                self.le = labels.len();
             }
         }
-        labels.push_str("} ");
-        let [before, after] = &mut self.around_le;
+        labels.push_str(if labels.is_empty() { " " } else { "} " });
+    }
+
+    fn set_bucket(&mut self, name: &str) {
+        let (labels, rest) = match self.rendered {
+            [] => ("{", "} "),
+            _ => self.labels.split_at(self.le),
+        };
+        let [before, after] = &mut self.bucket;
         before.clear();
-        before.push_str(&labels[..le]);
-        if le > 1 {
-            before.push(',');
-        }
         after.clear();
-        if le == 1 && !self.rendered.is_empty() {
-            after.push(',');
+        for text in [name, "_bucket", labels] {
+            before.push_str(text);
         }
-        after.push_str(&labels[le..]);
-        if self.rendered.is_empty() {
-            labels.clear();
-            labels.push(' ');
+        match (labels, rest) {
+            ("{", "} ") => {}
+            ("{", _) => after.push(','),
+            _ => before.push(','),
         }
+        after.push_str(rest);
     }
 }
 
