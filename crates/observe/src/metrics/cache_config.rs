@@ -1,5 +1,12 @@
 //! Labels of `vllm:cache_config_info`: vLLM's CacheConfig as Python text.
 
+use super::settings::Settings;
+
+/// Returns the labels of `vllm:cache_config_info` of an engine, without `engine`.
+pub(super) fn cache_config(settings: &Settings, engine: usize) -> Option<Vec<(String, String)>> {
+    settings.cache_config.get(engine).cloned()
+}
+
 /// Values of vLLM's CacheConfig that depend on the configuration; other fields have the values of
 /// vLLM 0.32 for a plain model.
 #[derive(Debug, Clone, PartialEq)]

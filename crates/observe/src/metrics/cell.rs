@@ -1,113 +1,77 @@
-//! Atomic cells that hold the values of metrics; a scrape never blocks a writer.
+//! Atomic cell of one metric series, read when `/metrics` is scraped.
 //!
-//! Any thread may add to a cell. The `_exclusive` methods require that only one thread writes, and
-//! cost no more than a plain addition.
+//! All series of vLLM are cells and not counters, gauges or histograms of `prometheus`, because
+//! those lack four abilities. prometheus_client exposes the creation time of each series. A
+//! simulated restart zeroes series whose cells are in use. Fake metrics replace the observations of
+//! a histogram. The only writer of an engine's series adds without an atomic read-modify-write.
+//!
+//! Any thread may call the methods, but the `_exclusive` ones require that only one thread writes,
+//! and cost no more than a plain addition. A scrape never blocks a writer.
+
+use std::sync::Arc;
 
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
 
-/// Monotonic counter on a cache line of its own, which prevents false sharing between engines.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(super) struct Counter(AtomicU64);
-
-impl Default for Counter {
-    fn default() -> Self {
-        Self(AtomicU64::new(0))
-    }
-}
-
-impl Counter {
-    pub(super) fn add(&self, n: u64) {
-        // Cached tokens are often zero, and an atomic addition is slow.
-        if n > 0 {
-            self.0.inc_by(n);
-        }
-    }
-
-    /// Adds `n` to the counter; requires that no other thread writes.
-    pub(super) fn add_exclusive(&self, n: u64) {
-        self.0.set(self.0.get().wrapping_add(n));
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.get()
-    }
-
-    /// Replaces the count of the counter, for fake metrics and restarts.
-    pub(super) fn set(&self, n: u64) {
-        self.0.set(n);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Gauge(AtomicF64);
-
-impl Gauge {
-    pub(super) fn new(v: f64) -> Self {
-        Self(AtomicF64::new(v))
-    }
-
-    pub(super) fn set(&self, v: f64) {
-        self.0.set(v);
-    }
-
-    pub(super) fn add(&self, v: f64) {
-        self.0.inc_by(v);
-    }
-
-    pub(super) fn get(&self) -> f64 {
-        self.0.get()
-    }
-}
-
-impl Default for Gauge {
-    fn default() -> Self {
-        Self::new(0.0)
-    }
-}
-
-/// Histogram of a metric: observations counted per bucket, and their sum.
+/// Value of one series, on a cache line of its own, which prevents false sharing between engines.
 ///
-/// The total count is the sum of the bucket counts, so a scrape during an observation is
+/// The number of observations is the sum of the buckets, so a scrape during an observation is
 /// consistent.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Histogram {
-    sum: AtomicF64,
+pub(super) struct Cell {
+    /// Value of a counter or gauge, or sum of the observations of a histogram or summary.
+    value: AtomicF64,
+    /// Creation time of the series, in Unix seconds; zero hides the series.
+    created: AtomicF64,
     /// Upper bounds of the buckets, ascending; the last bucket has no bound.
-    bounds: Box<[f64]>,
+    bounds: Arc<[f64]>,
+    /// Number of observations in each bucket; a summary has one bucket, a counter or gauge none.
     buckets: Box<[AtomicU64]>,
 }
 
-impl Histogram {
-    pub(super) fn new(bounds: &[f64]) -> Self {
+impl Cell {
+    pub(super) fn new(bounds: &Arc<[f64]>, buckets: usize) -> Self {
         Self {
-            sum: AtomicF64::new(0.0),
-            bounds: bounds.into(),
-            buckets: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            value: AtomicF64::new(0.0),
+            created: AtomicF64::new(0.0),
+            bounds: bounds.clone(),
+            buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    pub(super) fn get(&self) -> f64 {
+        self.value.get()
+    }
+
+    pub(super) fn set(&self, v: f64) {
+        self.value.set(v);
+    }
+
+    pub(super) fn add(&self, n: f64) {
+        // Cached tokens are often zero, and an atomic addition is slow.
+        if n != 0.0 {
+            self.value.inc_by(n);
+        }
+    }
+
+    pub(super) fn add_exclusive(&self, n: u32) {
+        self.value.set(self.value.get() + f64::from(n));
     }
 
     pub(super) fn observe(&self, v: f64) {
-        self.observe_times(v, 1);
-    }
-
-    pub(super) fn observe_times(&self, v: f64, times: u64) {
-        self.bucket(v).inc_by(times);
-        if v != 0.0 {
-            self.sum.inc_by(v * times as f64);
-        }
+        self.bucket(v).inc_by(1);
+        self.add(v);
     }
 
     pub(super) fn observe_exclusive(&self, v: f64) {
         self.observe_times_exclusive(v, 1);
     }
 
-    pub(super) fn observe_times_exclusive(&self, v: f64, times: u64) {
+    pub(super) fn observe_times_exclusive(&self, v: f64, times: u32) {
         let bucket = self.bucket(v);
-        bucket.set(bucket.get().wrapping_add(times));
+        bucket.set(bucket.get().wrapping_add(u64::from(times)));
         if v != 0.0 {
-            self.sum.set(self.sum.get() + v * times as f64);
+            self.value.set(self.value.get() + v * f64::from(times));
         }
     }
 
@@ -120,17 +84,32 @@ impl Histogram {
         &self.buckets[bucket]
     }
 
-    pub(super) fn bounds(&self) -> &[f64] {
-        &self.bounds
-    }
-
     /// Returns the number of observations in each bucket, not cumulative.
     pub(super) fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.buckets.iter().map(Atomic::get)
     }
 
-    pub(super) fn sum(&self) -> f64 {
-        self.sum.get()
+    /// Returns the creation time of the series, in Unix seconds; `None`: the series is hidden.
+    pub(super) fn created(&self) -> Option<f64> {
+        let at = self.created.get();
+        (at != 0.0).then_some(at)
+    }
+
+    /// Shows the series if it is hidden, as created at this Unix time.
+    pub(super) fn show(&self, now_unix: f64) {
+        if self.created.get() == 0.0 {
+            self.created.set(now_unix);
+        }
+    }
+
+    pub(super) fn hide(&self) {
+        self.created.set(0.0);
+    }
+
+    /// Zeroes the series; it is hidden until [`Self::show`].
+    pub(super) fn reset(&self) {
+        self.replace(&[]);
+        self.hide();
     }
 
     /// Replaces all observations by the given counts per bucket; surplus counts are added to the
@@ -156,29 +135,8 @@ impl Histogram {
                 _ => 0,
             });
         }
-        self.sum.set(sum);
+        self.set(sum);
         whole
-    }
-}
-
-/// Creation time of a metric series, in Unix seconds; zero hides the series.
-#[derive(Debug, Default)]
-pub(super) struct CreatedAt(Gauge);
-
-impl CreatedAt {
-    pub(super) fn show(&self, now_unix: f64) {
-        if self.0.get() == 0.0 {
-            self.0.set(now_unix);
-        }
-    }
-
-    pub(super) fn hide(&self) {
-        self.0.set(0.0);
-    }
-
-    pub(super) fn at(&self) -> Option<f64> {
-        let at = self.0.get();
-        (at != 0.0).then_some(at)
     }
 }
 
@@ -186,24 +144,28 @@ impl CreatedAt {
 mod tests {
     use super::*;
 
+    fn histogram(bounds: &[f64]) -> Cell {
+        Cell::new(&bounds.into(), bounds.len() + 1)
+    }
+
     #[test]
     fn a_value_on_a_bound_counts_in_its_bucket() {
-        let h = Histogram::new(&[1.0, 2.0]);
+        let h = histogram(&[1.0, 2.0]);
         for v in [0.0, 1.0, 1.5, 2.0, 2.5] {
             h.observe(v);
         }
         assert_eq!(h.buckets().collect::<Vec<_>>(), [2, 2, 1]);
-        assert_eq!(h.sum(), 7.0);
+        assert_eq!(h.get(), 7.0);
     }
 
     #[test]
     fn replaced_counts_stand_for_their_bounds() {
-        let h = Histogram::new(&[0.5, 2.0]);
+        let h = histogram(&[0.5, 2.0]);
         h.observe(1.0);
         assert_eq!(h.replace(&[2, 3, 1, 4]), 3 * 2 + 5 * 3);
         assert_eq!(h.buckets().collect::<Vec<_>>(), [2, 3, 5]);
-        assert_eq!(h.sum(), 1.0 + 6.0 + 15.0);
+        assert_eq!(h.get(), 1.0 + 6.0 + 15.0);
         assert_eq!(h.replace(&[]), 0);
-        assert_eq!((h.buckets().sum::<u64>(), h.sum()), (0, 0.0));
+        assert_eq!((h.buckets().sum::<u64>(), h.get()), (0, 0.0));
     }
 }

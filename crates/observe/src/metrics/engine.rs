@@ -4,14 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cell::Counter;
-use super::cells::{EngineCells, TIER_DEVICE, TIER_EXTERNAL, TIER_HOST, TIER_P2P, VLLM_REASONS};
+use super::families::{Id, VLLM_REASONS};
 use super::lora::{LoraInfo, LoraLoad, LoraWriter};
 use super::nixl::NixlTransfer;
+use super::offload::{self, OffloadRecorder};
 use super::recent::Recent;
+use super::series::Cells;
 use super::settings::{Clock, Compat, Settings};
 use vllm_sim_engine::HostCacheEvent;
 use vllm_sim_engine::kv::HostChunkCounts;
+
+/// Indices of the label `source` of `vllm:prompt_tokens_cached_by_source_total`.
+const TIER_DEVICE: usize = 0;
+const TIER_HOST: usize = 1;
+const TIER_P2P: usize = 2;
+const TIER_EXTERNAL: usize = 4;
 
 /// Reason why a sequence finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,10 +106,6 @@ pub enum Rejection {
     QueuedTokens,
 }
 
-impl Rejection {
-    pub(super) const LABELS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
-}
-
 /// Totals of one engine's metrics since its start, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
@@ -138,35 +141,37 @@ pub struct DraftTotals {
 /// Methods for sequence events require the engine's lock, so that one thread at a time calls them;
 /// they cost a few nanoseconds per token. Any thread may call the others.
 pub struct EngineMetrics {
-    cells: EngineCells,
-    rejections: [Arc<Counter>; 2],
+    cells: Cells,
+    server: Arc<Cells>,
     lora: LoraWriter,
     compat: Compat,
     /// Index of the source label for prompt tokens that came from other servers.
     external_tier: usize,
-    /// Whether external prompt tokens that no other server sent come from CPU memory.
-    has_host: bool,
+    /// Recorder of the CPU memory that external prompt tokens come from unless a server sent them.
+    offload: Option<OffloadRecorder>,
     clock: Clock,
     pub(super) recent: Recent,
 }
 
 impl EngineMetrics {
     pub(super) fn new(
-        cells: EngineCells,
-        rejections: [Arc<Counter>; 2],
+        cells: Cells,
+        server: Arc<Cells>,
         lora: Arc<LoraInfo>,
         settings: &Settings,
     ) -> Self {
-        Self {
+        let metrics = Self {
             cells,
-            rejections,
+            server,
             lora: LoraWriter::new(lora),
             compat: settings.compat,
             external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
-            has_host: settings.offload.is_some(),
+            offload: settings.offload.as_ref().map(OffloadRecorder::new),
             clock: settings.clock,
             recent: Recent::new(),
-        }
+        };
+        metrics.set_sleep_state(SleepState::Awake);
+        metrics
     }
 
     /// Records the first token of a sequence, `ttft_s` after its arrival.
@@ -181,20 +186,20 @@ impl EngineMetrics {
         cached_external: u32,
     ) {
         let c = &self.cells;
-        let (local, external) = (u64::from(cached_local), u64::from(cached_external));
-        let prompt = u64::from(prompt_tokens);
-        c.times.ttft.observe_exclusive(ttft_s);
+        let cached = cached_local.saturating_add(cached_external);
+        c[Id::Ttft].observe_exclusive(ttft_s);
         self.recent.ttft.add(ttft_s, 1);
-        c.prompt_tokens.add_exclusive(prompt);
-        c.prompt_by_source[0].add_exclusive(prompt.saturating_sub(local + external));
-        c.prompt_by_source[1].add_exclusive(local);
-        c.prompt_by_source[2].add_exclusive(external);
-        c.prompt_cached.add_exclusive(local + external);
+        c[Id::PromptTokens].add_exclusive(prompt_tokens);
+        let sources = [prompt_tokens.saturating_sub(cached), cached_local, cached_external];
+        for (cell, tokens) in c.all(Id::PromptTokensBySource).iter().zip(sources) {
+            cell.add_exclusive(tokens);
+        }
+        c[Id::PromptTokensCached].add_exclusive(cached);
     }
 
     /// Records `n` output tokens of a sequence, including the first.
     pub fn on_tokens(&self, n: u32) {
-        self.cells.generation_tokens.add_exclusive(u64::from(n));
+        self.cells[Id::GenerationTokens].add_exclusive(n);
     }
 
     /// Records a time of `itl_s` seconds between two outputs of a sequence.
@@ -203,7 +208,7 @@ impl EngineMetrics {
     }
 
     pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
-        self.cells.times.itl.observe_times_exclusive(itl_s, times.into());
+        self.cells[Id::Itl].observe_times_exclusive(itl_s, times);
         self.recent.itl.add(itl_s, times);
     }
 
@@ -219,18 +224,18 @@ impl EngineMetrics {
     ) {
         let c = &self.cells;
         self.recent.prefix.add(queries, hits);
-        c.lookups.prefix_queries.add_exclusive(u64::from(queries));
-        c.lookups.prefix_hits.add_exclusive(u64::from(hits));
-        c.cached_by_source[TIER_DEVICE].add_exclusive(u64::from(hits));
+        c[Id::PrefixQueries].add_exclusive(queries);
+        c[Id::PrefixHits].add_exclusive(hits);
+        c.all(Id::CachedTokensBySource)[TIER_DEVICE].add_exclusive(hits);
         if ext_queries > 0 {
             self.recent.external.add(ext_queries, ext_hits);
-            c.lookups.external_queries.add_exclusive(u64::from(ext_queries));
-            c.lookups.external_hits.add_exclusive(u64::from(ext_hits));
-            let tier = match self.has_host && !remote {
+            c[Id::ExternalQueries].add_exclusive(ext_queries);
+            c[Id::ExternalHits].add_exclusive(ext_hits);
+            let tier = match self.offload.is_some() && !remote {
                 true => TIER_HOST,
                 false => self.external_tier,
             };
-            c.cached_by_source[tier].add_exclusive(u64::from(ext_hits));
+            c.all(Id::CachedTokensBySource)[tier].add_exclusive(ext_hits);
         }
     }
 
@@ -243,46 +248,48 @@ impl EngineMetrics {
     }
 
     pub(crate) fn on_preempted(&self) {
-        self.cells.preemptions.add_exclusive(1);
+        self.cells[Id::Preemptions].add_exclusive(1);
     }
 
     /// Records a step with output: number of prompt tokens computed, without cached ones, and of
     /// output tokens.
     pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
         let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
-        self.cells.iteration_tokens.observe_exclusive(tokens);
+        self.cells[Id::IterationTokens].observe_exclusive(tokens);
     }
 
     /// Records a finished sequence; each choice of a request is one.
     pub(crate) fn on_finished(&self, f: &FinishedRequest) {
         let c = &self.cells;
         let reason = f.reason.index(self.compat);
-        c.success[reason].add_exclusive(1);
+        let success = &c.all(Id::Success)[reason];
+        success.add_exclusive(1);
         if reason >= VLLM_REASONS {
-            c.success_shown[reason].show((self.clock)());
+            success.show((self.clock)());
         }
-        c.sizes.prompt_tokens.observe_exclusive(f64::from(f.prompt_tokens));
-        c.sizes.generation_tokens.observe_exclusive(f64::from(f.output_tokens));
         let llmd = self.compat == Compat::Llmd;
+        let (prompt, output) = (f64::from(f.prompt_tokens), f64::from(f.output_tokens));
+        c[Id::RequestPromptTokens].observe_exclusive(prompt);
+        c[Id::RequestGenerationTokens].observe_exclusive(output);
         if f.limited || !llmd {
-            c.sizes.params_max_tokens.observe_exclusive(f64::from(f.max_tokens));
+            c[Id::ParamsMaxTokens].observe_exclusive(f64::from(f.max_tokens));
         }
         if llmd {
-            c.sizes.max_generation_tokens.observe_exclusive(f64::from(f.output_tokens));
+            c[Id::MaxGenerationTokens].observe_exclusive(output);
         }
         let gaps = f.output_tokens.saturating_sub(1);
-        c.times.tpot.observe_exclusive(match gaps {
+        c[Id::Tpot].observe_exclusive(match gaps {
             0 => 0.0,
             gaps => f.decode_s / f64::from(gaps),
         });
-        c.times.e2e.observe_exclusive(f.e2e_s);
-        c.times.queue.observe_exclusive(f.queue_s);
-        c.times.inference.observe_exclusive(f.inference_s);
-        c.times.prefill.observe_exclusive(f.prefill_s);
-        c.times.decode.observe_exclusive(f.decode_s);
-        c.sizes.preemptions.observe_exclusive(f64::from(f.preemptions));
+        c[Id::E2e].observe_exclusive(f.e2e_s);
+        c[Id::QueueTime].observe_exclusive(f.queue_s);
+        c[Id::InferenceTime].observe_exclusive(f.inference_s);
+        c[Id::PrefillTime].observe_exclusive(f.prefill_s);
+        c[Id::DecodeTime].observe_exclusive(f.decode_s);
+        c[Id::RequestPreemptions].observe_exclusive(f64::from(f.preemptions));
         let computed = f.prompt_tokens.saturating_sub(f.cached);
-        c.sizes.prefill_computed.observe_exclusive(f64::from(computed));
+        c[Id::PrefillComputed].observe_exclusive(f64::from(computed));
     }
 
     /// Records the end of a request with `n` choices, of which the longest has `longest_output`
@@ -290,70 +297,73 @@ impl EngineMetrics {
     ///
     /// llm-d's simulator counts each choice as a request.
     pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
-        self.cells.sizes.params_n.observe_exclusive(f64::from(n));
+        self.cells[Id::ParamsN].observe_exclusive(f64::from(n));
         if self.compat == Compat::Vllm {
-            let longest = f64::from(longest_output);
-            self.cells.sizes.max_generation_tokens.observe_exclusive(longest);
+            self.cells[Id::MaxGenerationTokens].observe_exclusive(f64::from(longest_output));
         }
     }
 
     /// Sets the gauges after a step: number of running sequences, of sequences that wait for
     /// capacity, of deferred ones, and the used fraction of KV blocks.
     pub fn set_gauges(&self, running: usize, waiting: usize, deferred: usize, kv_usage: f64) {
-        let c = &self.cells;
-        c.stepped.show(1.0);
-        c.running.set(running as f64);
-        c.waiting.set((waiting + deferred) as f64);
-        c.waiting_by_reason[0].set(waiting as f64);
-        c.waiting_by_reason[1].set(deferred as f64);
-        c.kv_usage.set(kv_usage);
+        self.set_shown(Id::Running, &[running as f64]);
+        self.set_shown(Id::Waiting, &[(waiting + deferred) as f64]);
+        self.set_shown(Id::WaitingByReason, &[waiting as f64, deferred as f64]);
+        self.set_shown(Id::KvUsage, &[kv_usage]);
     }
 
     pub(crate) fn set_fetches(&self, stages: [u32; 3]) {
-        for (cell, count) in self.cells.kv_fetches.iter().zip(stages) {
-            cell.set(count.into());
+        self.set_shown(Id::KvFetches, &stages.map(f64::from));
+    }
+
+    /// Sets the gauges of a family, and shows them if they were hidden until this step.
+    fn set_shown(&self, id: Id, values: &[f64]) {
+        for (cell, value) in self.cells.all(id).iter().zip(values) {
+            cell.set(*value);
+            cell.show(1.0);
         }
     }
 
     /// Sets the gauges of the engine's sleep state.
     pub fn set_sleep_state(&self, state: SleepState) {
-        for (i, cell) in self.cells.sleep_state.iter().enumerate() {
+        for (i, cell) in self.cells.all(Id::SleepState).iter().enumerate() {
             cell.set(f64::from(u8::from(i == state as usize)));
         }
     }
 
     /// Counts a request that a queue limit rejected; the series has no engine label.
     pub fn on_rejected(&self, reason: Rejection) {
-        self.rejections[reason as usize].add(1);
+        self.server.all(Id::Rejections)[reason as usize].add(1.0);
     }
 
     /// Records queries and hits of the multimodal processor cache.
     pub fn on_mm_cache(&self, queries: u32, hits: u32) {
         self.recent.media.add(queries, hits);
-        self.cells.lookups.mm_queries.add(u64::from(queries));
-        self.cells.lookups.mm_hits.add(u64::from(hits));
+        self.cells[Id::MmQueries].add(queries.into());
+        self.cells[Id::MmHits].add(hits.into());
     }
 
     /// Records the eviction of a sampled KV block: its lifetime, its idle time and the times
     /// between accesses, in seconds.
     pub(crate) fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
-        self.cells.residency.lifetime.observe(lifetime_s);
-        self.cells.residency.idle.observe(idle_s);
+        self.cells[Id::BlockLifetime].observe(lifetime_s);
+        self.cells[Id::BlockIdle].observe(idle_s);
         for gap in reuse_gaps_s {
-            self.cells.residency.reuse_gap.observe(*gap);
+            self.cells[Id::BlockReuseGap].observe(*gap);
         }
     }
 
     /// Records the estimated operations and bytes of one step, per GPU (`--enable-mfu-metrics`).
     pub(crate) fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
-        let work = [flops, read_bytes, write_bytes];
-        for (cell, n) in self.cells.work.iter().zip(work) {
-            cell.add(n);
-        }
+        self.cells[Id::Flops].add(flops);
+        self.cells[Id::ReadBytes].add(read_bytes);
+        self.cells[Id::WriteBytes].add(write_bytes);
     }
 
     pub(crate) fn on_host(&self, event: &HostCacheEvent) {
-        self.cells.offload.on_event(event, (self.clock)());
+        if let Some(offload) = &self.offload {
+            offload.on_event(&self.cells, event, (self.clock)());
+        }
     }
 
     /// Records a reset of the prefix cache; the hit rate of recent requests starts again.
@@ -362,22 +372,22 @@ impl EngineMetrics {
     }
 
     pub(crate) fn set_host(&self, counts: &HostChunkCounts) {
-        self.cells.offload.set(counts);
+        offload::set_counts(&self.cells, counts);
     }
 
     /// Returns metric names and totals of the copies to and from CPU memory; `None` without
     /// offloading.
     pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
-        self.has_host.then(|| self.cells.offload.totals())
+        self.offload.as_ref().map(|_| offload::totals(&self.cells))
     }
 
     /// Returns the engine's totals since its start.
     pub fn totals(&self) -> Totals {
         let c = &self.cells;
         Totals {
-            computed: c.prompt_by_source[0].get(),
-            generated: c.generation_tokens.get(),
-            preemptions: c.preemptions.get(),
+            computed: c[Id::PromptTokensBySource].get() as u64,
+            generated: c[Id::GenerationTokens].get() as u64,
+            preemptions: c[Id::Preemptions].get() as u64,
             prefix: self.recent.prefix.sums(),
             external: self.recent.external.sums(),
             media: self.recent.media.sums(),
@@ -387,21 +397,22 @@ impl EngineMetrics {
     /// Records one verification of a sequence's draft tokens.
     pub fn on_drafts(&self, proposed: u32, accepted: u32) {
         let c = &self.cells;
-        c.drafts.steps.add_exclusive(1);
-        c.drafts.tokens.add_exclusive(proposed.into());
-        c.drafts.accepted.add_exclusive(accepted.into());
-        let positions = c.drafts.accepted_at.iter().take(accepted as usize);
+        c[Id::Drafts].add_exclusive(1);
+        c[Id::DraftTokens].add_exclusive(proposed);
+        c[Id::AcceptedTokens].add_exclusive(accepted);
+        let positions = c.all(Id::AcceptedTokensPerPos).iter().take(accepted as usize);
         positions.for_each(|position| position.add_exclusive(1));
     }
 
     /// Returns the totals of speculative decoding.
     pub fn draft_totals(&self) -> DraftTotals {
         let c = &self.cells;
+        let accepted_at = c.all(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);
         DraftTotals {
-            drafts: c.drafts.steps.get(),
-            proposed: c.drafts.tokens.get(),
-            accepted: c.drafts.accepted.get(),
-            accepted_at: c.drafts.accepted_at.iter().map(|n| n.get()).collect(),
+            drafts: c[Id::Drafts].get() as u64,
+            proposed: c[Id::DraftTokens].get() as u64,
+            accepted: c[Id::AcceptedTokens].get() as u64,
+            accepted_at: accepted_at.collect(),
         }
     }
 

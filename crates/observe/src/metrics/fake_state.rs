@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell::{Counter, Histogram};
-use super::cells::{EngineCells, FINISH_REASONS};
+use super::cell::Cell;
 use super::fake::{FakeGauge, FakeMetrics};
+use super::families::{FAMILIES, FINISH_REASONS, Id};
+use super::family::Hidden;
 use super::lora::LoraInfo;
+use super::series::Cells;
 use super::settings::Clock;
 
 const FAKE_REASONS: [&str; 5] =
@@ -16,7 +18,7 @@ const FAKE_REASONS: [&str; 5] =
 
 pub(super) struct FakeState {
     /// Metric cells on `/metrics`, one set per engine; only fake metrics write them.
-    engines: Vec<EngineCells>,
+    engines: Vec<Cells>,
     lora: Arc<LoraInfo>,
     refresh: Duration,
     clock: Clock,
@@ -29,7 +31,7 @@ impl FakeState {
     pub(super) fn new(
         fake: &FakeMetrics,
         refresh: Duration,
-        engines: Vec<EngineCells>,
+        engines: Vec<Cells>,
         lora: Arc<LoraInfo>,
         clock: Clock,
     ) -> Self {
@@ -50,7 +52,10 @@ impl FakeState {
             }
         }
         for cells in &self.engines {
-            cells.stepped.show(1.0);
+            let stepped = FAMILIES.iter().filter(|family| family.hidden == Hidden::UntilStep);
+            for cell in stepped.flat_map(|family| cells.all(family.id)) {
+                cell.show(1.0);
+            }
             apply(update, cells, at);
         }
         self.move_gauges(&gauges, at);
@@ -69,63 +74,59 @@ impl FakeState {
     }
 
     fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
-        let value = |i: usize, whole| {
-            let (gauge, since) = gauges[i].as_ref()?;
+        let ids = [Id::Running, Id::Waiting, Id::KvUsage];
+        for (id, gauge) in ids.into_iter().zip(gauges) {
+            let Some((gauge, since)) = gauge else {
+                continue;
+            };
             let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            Some(gauge.shown(t, self.refresh, whole))
-        };
-        let (running, waiting, usage) = (value(0, true), value(1, true), value(2, false));
-        for cells in &self.engines {
-            if let Some(v) = running {
-                cells.running.set(v);
-            }
-            if let Some(v) = waiting {
-                cells.waiting.set(v);
-                cells.waiting_by_reason[0].set(v);
-            }
-            if let Some(v) = usage {
-                cells.kv_usage.set(v);
+            let value = gauge.shown(t, self.refresh, id != Id::KvUsage);
+            for cells in &self.engines {
+                cells[id].set(value);
+                if id == Id::Waiting {
+                    cells[Id::WaitingByReason].set(value);
+                }
             }
         }
     }
 }
 
 /// Applies an update of fake metrics to the cells of an engine, except for the gauges.
-fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
-    for (counts, cell) in [
-        (&u.ttft_buckets_values, &cells.times.ttft),
-        (&u.tpot_buckets_values, &cells.times.itl),
-        (&u.request_params_max_tokens, &cells.sizes.params_max_tokens),
-        (&u.request_max_generation_tokens, &cells.sizes.max_generation_tokens),
-        (&u.e2erl_buckets_values, &cells.times.e2e),
-        (&u.queue_time_buckets_values, &cells.times.queue),
-        (&u.inf_time_buckets_values, &cells.times.inference),
-        (&u.prefill_time_buckets_values, &cells.times.prefill),
-        (&u.decode_time_buckets_values, &cells.times.decode),
-        (&u.request_tpot_buckets_values, &cells.times.tpot),
+fn apply(u: &FakeMetrics, cells: &Cells, at: f64) {
+    for (counts, id) in [
+        (&u.ttft_buckets_values, Id::Ttft),
+        (&u.tpot_buckets_values, Id::Itl),
+        (&u.request_params_max_tokens, Id::ParamsMaxTokens),
+        (&u.request_max_generation_tokens, Id::MaxGenerationTokens),
+        (&u.e2erl_buckets_values, Id::E2e),
+        (&u.queue_time_buckets_values, Id::QueueTime),
+        (&u.inf_time_buckets_values, Id::InferenceTime),
+        (&u.prefill_time_buckets_values, Id::PrefillTime),
+        (&u.decode_time_buckets_values, Id::DecodeTime),
+        (&u.request_tpot_buckets_values, Id::Tpot),
     ] {
-        replace(cell, counts.as_deref());
+        replace(&cells[id], counts.as_deref());
     }
     apply_tokens(
-        (&cells.sizes.prompt_tokens, u.request_prompt_tokens.as_deref()),
-        (&cells.prompt_tokens, u.total_prompt_tokens),
+        (&cells[Id::RequestPromptTokens], u.request_prompt_tokens.as_deref()),
+        (&cells[Id::PromptTokens], u.total_prompt_tokens),
     );
     apply_tokens(
-        (&cells.sizes.generation_tokens, u.request_generation_tokens.as_deref()),
-        (&cells.generation_tokens, u.total_generation_tokens),
+        (&cells[Id::RequestGenerationTokens], u.request_generation_tokens.as_deref()),
+        (&cells[Id::GenerationTokens], u.total_generation_tokens),
     );
-    if let Some(n) = u.prefix_cache_queries {
-        cells.lookups.prefix_queries.set(n);
-    }
-    if let Some(n) = u.prefix_cache_hits {
-        cells.lookups.prefix_hits.set(n);
+    for (n, id) in
+        [(u.prefix_cache_queries, Id::PrefixQueries), (u.prefix_cache_hits, Id::PrefixHits)]
+    {
+        if let Some(n) = n {
+            cells[id].set(n as f64);
+        }
     }
     if let Some(success) = &u.request_success_total {
-        for (i, reason) in FINISH_REASONS.into_iter().enumerate() {
-            let n = success.get(reason).copied().unwrap_or(0);
-            cells.success[i].set(n);
-            if FAKE_REASONS.contains(&reason) {
-                cells.success_shown[i].show(at);
+        for (reason, cell) in FINISH_REASONS.iter().zip(cells.all(Id::Success)) {
+            cell.set(success.get(*reason).copied().unwrap_or(0) as f64);
+            if FAKE_REASONS.contains(reason) {
+                cell.show(at);
             }
         }
     }
@@ -133,15 +134,15 @@ fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
 
 /// Sets a token counter to `given`, or to the sum of the observations in the fake histogram.
 fn apply_tokens(
-    (histogram, counts): (&Histogram, Option<&[u64]>),
-    (total, given): (&Counter, Option<u64>),
+    (histogram, counts): (&Cell, Option<&[u64]>),
+    (total, given): (&Cell, Option<u64>),
 ) {
     let derived = replace(histogram, counts);
     if let Some(n) = given.or(derived) {
-        total.set(n);
+        total.set(n as f64);
     }
 }
 
-fn replace(cell: &Histogram, counts: Option<&[u64]>) -> Option<u64> {
+fn replace(cell: &Cell, counts: Option<&[u64]>) -> Option<u64> {
     counts.map(|counts| cell.replace(counts))
 }

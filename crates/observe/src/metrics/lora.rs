@@ -11,17 +11,12 @@
 //!
 //! **Source:** vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use std::sync::Arc;
 
-use super::cell::Gauge;
-use super::families::LORA_INFO;
-use super::number::push_float;
-use super::page::{ApiServers, Labels, LiveFamily, header};
-use super::settings::Compat;
+use super::families::Id;
+use super::series::{CellVec, Series};
+use super::settings::{Compat, Settings};
 
 /// Maximum number of `vllm:lora_requests_info` series; beyond it the least recently set one is
 /// removed.
@@ -38,119 +33,66 @@ pub struct LoraLoad<'a> {
     pub waiting: u32,
 }
 
-struct LoraSeries {
-    running: String,
-    waiting: String,
-    text: String,
-    at: Gauge,
-    /// Whether the series was removed; writers that still hold it must look it up again.
-    evicted: AtomicBool,
-}
-
-impl LoraSeries {
-    fn shows(&self, running: &str, waiting: &str) -> bool {
-        self.running == running && self.waiting == waiting && !self.evicted.load(Ordering::Relaxed)
-    }
-}
-
 /// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
 pub(super) struct LoraInfo {
     max_lora: String,
-    series: ArcSwap<Vec<Arc<LoraSeries>>>,
+    vec: Arc<CellVec>,
     /// Lock held to add a series; a scrape never takes it.
     adding: Mutex<()>,
-    header: String,
-    hide_empty: bool,
 }
 
 impl LoraInfo {
-    pub(super) fn new(max_lora: u32, api_servers: ApiServers) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            max_lora: max_lora.to_string(),
-            series: ArcSwap::default(),
+            max_lora: settings.lora.unwrap_or(1).to_string(),
+            vec: CellVec::new(Id::LoraRequests, settings),
             adding: Mutex::new(()),
-            header: header(LORA_INFO.name, LORA_INFO.help, "gauge"),
-            hide_empty: api_servers == ApiServers::Several,
         }
+    }
+
+    pub(super) fn vec(&self) -> &Arc<CellVec> {
+        &self.vec
     }
 
     pub(super) fn set_idle(&self, compat: Compat, now_unix: f64) {
         self.touch("", "", shown_time(compat, now_unix));
     }
 
-    fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
+    fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<Series> {
         let _adding = self.adding.lock();
-        let all = self.series.load();
-        let known = all.iter().find(|s| s.shows(running, waiting));
+        let labels = [self.max_lora.as_str(), running, waiting];
+        let all = self.vec.series();
+        let known = all.iter().find(|series| series.has_values(&labels));
         if let Some(series) = known {
-            series.at.set(value);
+            series.cell().set(value);
             return series.clone();
         }
-        let series = self.series(running, waiting, value);
-        let mut grown = all.to_vec();
-        if grown.len() >= MAX_SERIES {
-            let oldest =
-                (0..grown.len()).min_by(|a, b| grown[*a].at.get().total_cmp(&grown[*b].at.get()));
+        let mut all = all.to_vec();
+        if all.len() >= MAX_SERIES {
+            let value = |i: &usize| all[*i].cell().get();
+            let oldest = (0..all.len()).min_by(|a, b| value(a).total_cmp(&value(b)));
             if let Some(oldest) = oldest {
-                grown.remove(oldest).evicted.store(true, Ordering::Relaxed);
+                all.remove(oldest).cell().hide();
             }
         }
-        grown.push(series.clone());
-        self.series.store(Arc::new(grown));
+        let series = self.vec.detached(&labels, 1.0);
+        series.cell().set(value);
+        all.push(series.clone());
+        self.vec.replace(all);
         series
     }
 
-    fn series(&self, running: &str, waiting: &str, value: f64) -> Arc<LoraSeries> {
-        let labels = Labels::new([
-            ("max_lora", self.max_lora.as_str()),
-            ("running_lora_adapters", running),
-            ("waiting_lora_adapters", waiting),
-        ]);
-        Arc::new(LoraSeries {
-            running: running.to_owned(),
-            waiting: waiting.to_owned(),
-            text: format!("{}{} ", LORA_INFO.name, labels.render()),
-            at: Gauge::new(value),
-            evicted: AtomicBool::new(false),
-        })
-    }
-
-    fn clear(&self) {
-        let _adding = self.adding.lock();
-        for series in self.series.swap(Arc::default()).iter() {
-            series.evicted.store(true, Ordering::Relaxed);
-        }
-    }
-
     /// Replaces all series by the given ones: running adapters, waiting adapters, value.
+    ///
+    /// Writers that still hold a hidden series must look it up again.
     pub(super) fn replace(&self, series: &[(String, String, f64)]) {
-        let _adding = self.adding.lock();
-        let mut all: Vec<Arc<LoraSeries>> = Vec::with_capacity(series.len());
+        let before = self.adding.lock();
+        let all = self.vec.series();
+        self.vec.replace(Vec::new());
+        all.iter().for_each(|gone| gone.cell().hide());
+        drop(before);
         for (running, waiting, value) in series {
-            match all.iter().find(|s| s.shows(running, waiting)) {
-                Some(same) => same.at.set(*value),
-                None => all.push(self.series(running, waiting, *value)),
-            }
-        }
-        self.series.store(Arc::new(all));
-    }
-}
-
-impl LiveFamily for LoraInfo {
-    fn restart(&self, _: f64) {
-        self.clear();
-    }
-
-    fn write(&self, out: &mut String, _: f64) {
-        let all = self.series.load();
-        if self.hide_empty && all.is_empty() {
-            return;
-        }
-        out.push_str(&self.header);
-        for series in all.iter() {
-            out.push_str(&series.text);
-            push_float(out, series.at.get());
-            out.push('\n');
+            self.touch(running, waiting, *value);
         }
     }
 }
@@ -163,7 +105,7 @@ pub(super) struct LoraWriter {
 
 #[derive(Default)]
 struct LastWritten {
-    series: Option<Arc<LoraSeries>>,
+    series: Option<Arc<Series>>,
     running: String,
     waiting: String,
 }
@@ -186,8 +128,11 @@ impl LoraWriter {
             list(&mut last.running, a.name, runs);
             list(&mut last.waiting, a.name, waits);
         }
+        let labels = [self.info.max_lora.as_str(), &last.running, &last.waiting];
         match &last.series {
-            Some(s) if s.shows(&last.running, &last.waiting) => s.at.set(now),
+            Some(series) if series.has_values(&labels) && series.cell().created().is_some() => {
+                series.cell().set(now);
+            }
             _ => last.series = Some(self.info.touch(&last.running, &last.waiting, now)),
         }
     }
@@ -214,10 +159,18 @@ fn list(out: &mut String, name: &str, listed: bool) {
 mod tests {
     use super::*;
 
+    fn info(max_lora: u32) -> Arc<LoraInfo> {
+        Arc::new(LoraInfo::new(&Settings { lora: Some(max_lora), ..Settings::default() }))
+    }
+
+    /// Returns the label values and the value of each series.
     fn text(info: &LoraInfo) -> Vec<String> {
-        let mut out = String::new();
-        info.write(&mut out, 0.0);
-        out.lines().skip(2).map(str::to_owned).collect()
+        let series = info.vec.series();
+        let lines = series.iter().map(|series| {
+            let labels: Vec<_> = series.labels().iter().map(|pair| pair.value()).collect();
+            format!("{} {:?}", labels.join(" | "), series.cell().get())
+        });
+        lines.collect()
     }
 
     fn load(name: &str, running: u32, waiting: u32) -> LoraLoad<'_> {
@@ -226,37 +179,26 @@ mod tests {
 
     #[test]
     fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
-        let info = Arc::new(LoraInfo::new(2, ApiServers::One));
+        let info = info(2);
         let writer = LoraWriter::new(info.clone());
         assert!(text(&info).is_empty());
         writer.set(&[load("sql-lora", 1, 0)], Compat::Vllm, 10.5);
         writer.set(&[], Compat::Vllm, 11.5);
         writer.set(&[load("sql-lora", 0, 1)], Compat::Vllm, 12.5);
-        assert_eq!(
-            text(&info),
-            [
-                r#"vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql-lora",waiting_lora_adapters="sql-lora"} 12.5"#,
-                r#"vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters=""} 11.5"#,
-            ]
-        );
+        assert_eq!(text(&info), ["2 | sql-lora | sql-lora 12.5", "2 |  |  11.5"]);
     }
 
     #[test]
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
-        let info = Arc::new(LoraInfo::new(1, ApiServers::One));
+        let info = info(1);
         let writer = LoraWriter::new(info.clone());
         writer.set(&[load("a", 2, 0), load("b", 1, 3)], Compat::Llmd, 10.5);
-        assert_eq!(
-            text(&info),
-            [
-                r#"vllm:lora_requests_info{max_lora="1",running_lora_adapters="a,b",waiting_lora_adapters="b"} 10.0"#
-            ]
-        );
+        assert_eq!(text(&info), ["1 | a,b | b 10.0"]);
     }
 
     #[test]
     fn engines_share_a_series_and_the_list_is_bounded() {
-        let info = Arc::new(LoraInfo::new(1, ApiServers::Several));
+        let info = info(1);
         let (one, two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
         one.set(&[], Compat::Vllm, 1.0);
         two.set(&[], Compat::Vllm, 2.0);
@@ -266,6 +208,6 @@ mod tests {
         }
         let all = text(&info);
         assert_eq!(all.len(), MAX_SERIES);
-        assert!(all[0].contains(r#"running_lora_adapters="0""#), "{}", all[0]);
+        assert!(all[0].starts_with("1 | 0 | "), "{}", all[0]);
     }
 }

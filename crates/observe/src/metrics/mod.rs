@@ -1,9 +1,11 @@
 //! Metric families that vLLM exposes on `/metrics`, in the text format of Python's
 //! prometheus_client.
 //!
-//! Values are atomics that engines and handlers update; constant text is rendered at start. A
-//! scrape takes no lock that a token waits for, because endpoint pickers scrape every 50 ms. Within
-//! a family the first engine comes first: endpoint pickers read the first series.
+//! The list of [`families`] declares each family once. Values are atomic [`cell`]s that engines and
+//! handlers update; [`own`] families use the types of `prometheus`. Collectors in one
+//! `prometheus::Registry` per server read them. A scrape takes no lock that a token waits for,
+//! because endpoint pickers scrape every 50 ms. Within a family the first engine comes first:
+//! endpoint pickers read the first series.
 //!
 //! [`Settings::legacy`] adds deprecated names that share the cells of current ones:
 //! `gpu_cache_usage_perc`, `gpu_prefix_cache_{queries,hits}_total`, `gpu_prefix_cache_hit_rate`,
@@ -24,12 +26,11 @@ mod block_lifetime;
 mod buckets;
 mod cache_config;
 mod cell;
-mod cells;
 mod engine;
 mod fake;
 mod fake_state;
 mod families;
-mod faults;
+mod family;
 mod frontend;
 mod http;
 mod lora;
@@ -38,14 +39,15 @@ mod nixl;
 mod number;
 mod observer;
 mod offload;
+mod own;
 mod page;
 mod process;
 mod recent;
-mod restart;
+mod series;
 mod settings;
-mod sockets;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,15 +69,14 @@ pub use page::ApiServers;
 pub use recent::{Percentiles, RecentLatencies};
 pub use settings::{Clock, Compat, Settings, wall_clock};
 
-use cell::{Counter, Gauge};
-use cells::{EngineCells, EngineFamilies};
 use fake_state::FakeState;
-use faults::FaultMetrics;
-use frontend::{OperationMetrics, ToolParserMetrics};
+use families::{FAMILIES, Id};
+use family::{Owner, Topic};
 use lora::LoraInfo;
-use page::{FamilyGroup, Labels, Page, PageBuilder, Series};
-use process::{ProcessInfo, PythonInfo};
-use sockets::WebSocketMetrics;
+use own::OwnMetrics;
+use page::Page;
+use process::ProcessInfo;
+use series::{CellVec, Cells};
 
 /// Content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -84,12 +85,12 @@ pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 pub struct Metrics {
     page: Page,
     engines: Vec<Arc<EngineMetrics>>,
-    rejections: [Arc<Counter>; 2],
+    /// Cells of the engines, which real events update.
+    real: Vec<Cells>,
+    server: Arc<Cells>,
     http: HttpMetrics,
-    tool_parser: ToolParserMetrics,
-    operations: OperationMetrics,
-    sockets: WebSocketMetrics,
-    faults: Arc<FaultMetrics>,
+    own: OwnMetrics,
+    process: Option<ProcessInfo>,
     fake: Option<FakeState>,
     /// Series of empty adapter lists, shown before the first LoRA request.
     idle_lora: Option<Arc<LoraInfo>>,
@@ -98,105 +99,71 @@ pub struct Metrics {
     length: AtomicUsize,
 }
 
-fn shown_cells(settings: &Settings, real: &[EngineCells]) -> Vec<(Labels, EngineCells)> {
-    let engines = settings.engines.iter().zip(real);
-    let shown = engines.map(|(engine, cells)| {
-        let cells = match settings.fake {
-            Some(_) => cells.for_fake_metrics(settings),
-            None => cells.clone(),
-        };
-        (engine_labels(settings, engine), cells)
-    });
-    shown.collect()
-}
-
-fn lora_info(settings: &Settings) -> [Arc<LoraInfo>; 2] {
-    let max_lora = settings.lora.unwrap_or(1);
-    let info = || Arc::new(LoraInfo::new(max_lora, settings.api_servers));
-    let real = info();
-    match settings.fake {
-        Some(_) => [real, info()],
-        None => [real.clone(), real],
-    }
-}
-
 impl Metrics {
     /// Creates all metric series that the settings select, at zero.
     pub fn new(settings: Settings) -> Arc<Self> {
-        let created = (settings.clock)();
-        let llmd = settings.compat == Compat::Llmd;
-        let mut page = PageBuilder::new(settings.api_servers, created);
-        if llmd {
-            page = page.with_whole_bounds();
-        }
-        if settings.runtime_series && settings.api_servers == ApiServers::One {
-            page.live(FamilyGroup::Counter, Arc::new(PythonInfo));
-            page.live(FamilyGroup::Gauge, Arc::new(ProcessInfo::new()));
-        }
+        let server = Arc::new(Cells::new(&settings, Owner::Server));
 
         let engines = settings.engines.iter();
-        let real: Vec<_> = engines.map(|_| EngineCells::new(&settings)).collect();
-        let shown = shown_cells(&settings, &real);
-        let rejections: [Arc<Counter>; 2] = Default::default();
-        let rejected = rejected_series(&settings, &rejections);
-        let all = EngineFamilies { each: &shown, settings: &settings };
-        if settings.engine_stats {
-            all.register(&mut page, &rejected);
-        }
+        let real: Vec<_> = engines.map(|_| Cells::new(&settings, Owner::Engine)).collect();
+        let real_lora = Arc::new(LoraInfo::new(&settings));
+        let (shown, shown_lora) = match settings.fake {
+            Some(_) => (
+                real.iter().map(|cells| cells.for_fake_metrics(&settings)).collect::<Vec<_>>(),
+                Arc::new(LoraInfo::new(&settings)),
+            ),
+            None => (real.clone(), real_lora.clone()),
+        };
 
-        let [real_lora, shown_lora] = lora_info(&settings);
-        let mut idle_lora = None;
-        if settings.engine_stats && (settings.lora.is_some() || settings.fake.is_some()) {
-            page.live(FamilyGroup::SummedGauge, shown_lora.clone());
-            shown_lora.set_idle(settings.compat, created);
-            idle_lora = Some(shown_lora.clone());
-        }
-        if settings.engine_stats {
-            register_cache_config(&settings, &mut page);
-        }
+        let http = HttpMetrics::new(&settings, &server);
+        let own = OwnMetrics::new();
 
-        let http = HttpMetrics::new(&settings.routes, settings.api_servers, settings.clock);
-        http.register(&mut page);
-        let tool_parser = ToolParserMetrics::new();
-        if settings.tool_parser {
-            tool_parser.register(&mut page, &settings.model_name);
-        }
-        let operations = OperationMetrics::new(&page, settings.clock);
-        operations.register(&mut page);
-        let sockets = WebSocketMetrics::new();
-        if settings.sockets {
-            sockets.register(&mut page);
-        }
-        let faults = Arc::new(FaultMetrics::new());
-        page.live(FamilyGroup::Counter, faults.clone());
-        if settings.engine_stats && settings.legacy {
-            page.without_created();
-            all.register_old_names(&mut page);
-        }
-
-        let fake = settings.fake.as_ref().map(|(fake, refresh)| {
-            let shown = shown.into_iter().map(|(_, cells)| cells).collect();
-            FakeState::new(fake, *refresh, shown, shown_lora, settings.clock)
+        let used = http.vecs().into_iter().chain([shown_lora.vec()]);
+        let added: Vec<_> = used.cloned().collect();
+        let families = FAMILIES.iter();
+        let exposed = families.filter(|f| f.topic != Topic::Own && (f.when)(&settings));
+        let vecs = exposed.map(|family| {
+            let added = added.iter().find(|vec| vec.family.id == family.id);
+            let created = || CellVec::of(family.id, &settings, &shown, &server);
+            added.cloned().unwrap_or_else(created)
         });
-        let engines = real.into_iter().map(|cells| {
-            let (rejections, lora) = (rejections.clone(), real_lora.clone());
-            Arc::new(EngineMetrics::new(cells, rejections, lora, &settings))
-        });
-        Arc::new(Self {
-            engines: engines.collect(),
-            page: page.build(),
-            rejections,
+        let vecs: Vec<_> = vecs.collect();
+        let lora = vecs.iter().any(|vec| vec.family.id == Id::LoraRequests);
+        let page = Page::new(&settings, &vecs, own.clone());
+        let metrics = Self {
+            page,
+            engines: real
+                .iter()
+                .map(|cells| {
+                    let (server, lora) = (server.clone(), real_lora.clone());
+                    Arc::new(EngineMetrics::new(cells.clone(), server, lora, &settings))
+                })
+                .collect(),
+            real,
+            server,
             http,
-            tool_parser,
-            operations,
-            sockets,
-            faults,
-            fake,
-            idle_lora,
+            own,
+            process: (settings.runtime_series && settings.api_servers == ApiServers::One)
+                .then(ProcessInfo::new),
+            fake: settings.fake.as_ref().map(|(fake, refresh)| {
+                let lora = shown_lora.clone();
+                FakeState::new(fake, *refresh, shown, lora, settings.clock)
+            }),
+            idle_lora: lora.then_some(shown_lora),
             compat: settings.compat,
             clock: settings.clock,
             length: AtomicUsize::new(0),
-        })
+        };
+        if metrics.fake.is_none() {
+            metrics.show_idle_lora((settings.clock)());
+        }
+        Arc::new(metrics)
+    }
+
+    fn show_idle_lora(&self, now_unix: f64) {
+        if let Some(lora) = &self.idle_lora {
+            lora.set_idle(self.compat, now_unix);
+        }
     }
 
     /// Returns the metrics of one data-parallel rank.
@@ -214,7 +181,7 @@ impl Metrics {
 
     /// Counts a request that a queue limit rejected before an engine was chosen for it.
     pub fn on_rejected(&self, reason: Rejection) {
-        self.rejections[reason as usize].add(1);
+        self.server.all(Id::Rejections)[reason as usize].add(1.0);
     }
 
     /// Counts `n` invocations of the tool-call parser.
@@ -225,39 +192,49 @@ impl Metrics {
         request: ToolRequest,
         n: u32,
     ) {
-        self.tool_parser.add(mode, outcome, request, n);
+        let index = mode as usize * 6 + outcome as usize * 3 + request as usize;
+        self.server.all(Id::ToolParser)[index].add(f64::from(n));
     }
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
     pub fn operation_started(&self, operation: Operation) {
-        self.operations.started(operation);
+        let (duration, in_flight, index) = operation.families();
+        let now = (self.clock)();
+        for id in [duration, in_flight] {
+            self.server.all(id)[index].show(now);
+        }
+        self.server.all(in_flight)[index].add(1.0);
     }
 
     /// Records the end and duration of an administrator's operation, successful or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
-        self.operations.ended(operation, seconds);
+        let (duration, in_flight, index) = operation.families();
+        self.server.all(in_flight)[index].add(-1.0);
+        self.server.all(duration)[index].observe(seconds);
     }
 
     /// Records an opened WebSocket; [`Self::socket_closed`] must follow.
     pub fn socket_opened(&self) {
-        self.sockets.opened();
+        self.server[Id::SocketsActive].add(1.0);
+        self.server[Id::SocketsTotal].add(1.0);
     }
 
     /// Records a closed WebSocket and the duration of its connection, in seconds.
     pub fn socket_closed(&self, seconds: f64) {
-        self.sockets.closed(seconds);
+        self.server[Id::SocketsActive].add(-1.0);
+        self.server[Id::SocketDuration].observe(seconds);
     }
 
     /// Counts an injected fault that took effect on a client.
     ///
     /// `scenario` and `phase` are empty outside a scenario.
     pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
-        self.faults.count(kind, scenario, phase);
+        self.own.count(kind, scenario, phase);
     }
 
     /// Sets the active fault scenario and its phase; `None`: no scenario.
     pub fn on_phase(&self, phase: Option<(&str, &str)>) {
-        self.faults.set_phase(phase);
+        self.own.set_phase(phase);
     }
 
     /// Applies a partial update to the fake metrics.
@@ -278,13 +255,19 @@ impl Metrics {
             return;
         }
         let now = (self.clock)();
-        self.page.restart(now);
+        self.real.iter().for_each(|cells| cells.restart(now));
+        self.server.restart(now);
+        self.http.vecs().iter().for_each(|vec| vec.restart(now));
+        if let Some(process) = &self.process {
+            process.restart(now);
+        }
         for engine in &self.engines {
             engine.recent.clear();
         }
         if let Some(lora) = &self.idle_lora {
-            lora.set_idle(self.compat, now);
+            lora.replace(&[]);
         }
+        self.show_idle_lora(now);
     }
 
     /// Returns percentiles of recent latencies of all engines; `None` with fake metrics, which they
@@ -305,36 +288,12 @@ impl Metrics {
         if let Some(fake) = &self.fake {
             fake.tick(now_unix);
         }
+        if let Some(process) = &self.process {
+            process.refresh(&self.server, now_unix);
+        }
         let before = out.len();
         out.reserve(self.length.load(Ordering::Relaxed) + 1024);
-        self.page.write(out, now_unix);
+        self.page.write(out);
         self.length.store(out.len() - before, Ordering::Relaxed);
-    }
-}
-
-fn rejected_series(settings: &Settings, cells: &[Arc<Counter>; 2]) -> Vec<Series> {
-    let each = Rejection::LABELS.iter().zip(cells);
-    each.map(|(reason, cell)| {
-        let labels = [("model_name", settings.model_name.as_str()), ("reason", reason)];
-        Series::new(Labels::new(labels), cell)
-    })
-    .collect()
-}
-
-fn engine_labels(settings: &Settings, engine: &str) -> Labels {
-    Labels::new([("model_name", settings.model_name.as_str()), ("engine", engine)])
-}
-
-fn register_cache_config(settings: &Settings, page: &mut PageBuilder) {
-    let one = Arc::new(Gauge::new(1.0));
-    let engines = settings.engines.iter().zip(&settings.cache_config);
-    let series: Vec<Series> = engines
-        .map(|(engine, config)| {
-            let labels = Labels::new(config.iter().cloned()).with("engine", engine);
-            Series::new(labels, &one)
-        })
-        .collect();
-    if !series.is_empty() {
-        page.gauge(families::CACHE_CONFIG, &series);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::cells::EngineCells;
+use super::families::Id;
+use super::series::Cells;
 
 /// Assumed time to post a NIXL transfer, and additional time per descriptor, in seconds.
 const POST: (f64, f64) = (100e-6, 0.5e-6);
@@ -25,23 +26,23 @@ impl NixlTransfer {
     /// same time.
     ///
     /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py`.
-    pub(super) fn record(&self, cells: &EngineCells, tokens: u32, took: Duration) {
+    pub(super) fn record(&self, cells: &Cells, tokens: u32, took: Duration) {
         let blocks = f64::from(tokens.div_ceil(self.block_size.max(1)));
         let descriptors = blocks * f64::from(self.regions);
         let took = took.as_secs_f64();
         let post = (POST.0 + POST.1 * descriptors).min(took);
         for _ in 0..self.workers {
-            cells.nixl.xfer_time.observe(took);
-            cells.nixl.post_time.observe(post);
+            cells[Id::NixlXferTime].observe(took);
+            cells[Id::NixlPostTime].observe(post);
             if self.token_bytes > 0.0 {
                 let block = f64::from(self.block_size) * self.token_bytes;
-                cells.nixl.bytes.observe(blocks * block);
-                cells.nixl.descriptors.observe(descriptors);
+                cells[Id::NixlBytes].observe(blocks * block);
+                cells[Id::NixlDescriptors].observe(descriptors);
             }
         }
     }
 
-    pub(super) fn record_failure(&self, cells: &EngineCells) {
-        cells.nixl.failures[0].add(self.workers.into());
+    pub(super) fn record_failure(&self, cells: &Cells) {
+        cells[Id::NixlFailedTransfers].add(self.workers.into());
     }
 }

@@ -11,39 +11,24 @@ use std::fs;
 
 use parking_lot::Mutex;
 
-use super::number::push_float;
-use super::page::{LiveFamily, header};
+use super::families::Id;
+use super::series::Cells;
+use super::settings::Settings;
 
 /// Cache time of the number of open files, in seconds: counting lists a directory.
 const OPEN_FILES_CACHE_S: f64 = 1.0;
 
-const PYTHON: &str = "\
-# HELP python_gc_objects_collected_total Objects collected during gc
-# TYPE python_gc_objects_collected_total counter
-python_gc_objects_collected_total{generation=\"0\"} 0.0
-python_gc_objects_collected_total{generation=\"1\"} 0.0
-python_gc_objects_collected_total{generation=\"2\"} 0.0
-# HELP python_gc_objects_uncollectable_total Uncollectable objects found during GC
-# TYPE python_gc_objects_uncollectable_total counter
-python_gc_objects_uncollectable_total{generation=\"0\"} 0.0
-python_gc_objects_uncollectable_total{generation=\"1\"} 0.0
-python_gc_objects_uncollectable_total{generation=\"2\"} 0.0
-# HELP python_gc_collections_total Number of times this generation was collected
-# TYPE python_gc_collections_total counter
-python_gc_collections_total{generation=\"0\"} 0.0
-python_gc_collections_total{generation=\"1\"} 0.0
-python_gc_collections_total{generation=\"2\"} 0.0
-# HELP python_info Python platform information
-# TYPE python_info gauge
-python_info{implementation=\"CPython\",major=\"3\",minor=\"12\",patchlevel=\"12\",version=\"3.12.12\"} 1.0
-";
+/// Returns the labels of `python_info`.
 
-pub(super) struct PythonInfo;
-
-impl LiveFamily for PythonInfo {
-    fn write(&self, out: &mut String, _: f64) {
-        out.push_str(PYTHON);
-    }
+pub(super) fn python(_: &Settings, _: usize) -> Option<Vec<(String, String)>> {
+    let labels = [
+        ("implementation", "CPython"),
+        ("major", "3"),
+        ("minor", "12"),
+        ("patchlevel", "12"),
+        ("version", "3.12.12"),
+    ];
+    Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
 }
 
 pub(super) struct ProcessInfo {
@@ -94,6 +79,33 @@ impl ProcessInfo {
         })
     }
 
+    /// Records a simulated restart at this Unix time.
+    pub(super) fn restart(&self, now_unix: f64) {
+        let cpu_s = self.stat().map_or(0.0, |stat| stat.cpu_s);
+        *self.restarted_at.lock() = Some((now_unix, cpu_s));
+    }
+
+    /// Sets the families `process_*` to the values of this Unix time.
+    pub(super) fn refresh(&self, cells: &Cells, now_unix: f64) {
+        let set = |id: Id, value: f64| {
+            cells[id].set(value);
+            cells[id].show(now_unix);
+        };
+        if let Some(stat) = self.stat() {
+            let (start_s, before) = self.restarted_at.lock().unwrap_or((stat.start_s, 0.0));
+            set(Id::VirtualMemory, stat.virtual_bytes);
+            set(Id::ResidentMemory, stat.resident_bytes);
+            set(Id::StartTime, start_s);
+            set(Id::CpuSeconds, (stat.cpu_s - before).max(0.0));
+        }
+        if let Some(n) = self.open_fds(now_unix) {
+            set(Id::OpenFds, n);
+        }
+        if let Some(n) = self.max_fds {
+            set(Id::MaxFds, n);
+        }
+    }
+
     fn open_fds(&self, now_unix: f64) -> Option<f64> {
         let mut fds = self.fds.lock();
         if let Some((at, n)) = *fds
@@ -128,63 +140,6 @@ fn word_after(path: &str, label: &str) -> Option<f64> {
     let text = fs::read_to_string(path).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
-}
-
-impl LiveFamily for ProcessInfo {
-    fn restart(&self, now_unix: f64) {
-        let cpu_s = self.stat().map_or(0.0, |stat| stat.cpu_s);
-        *self.restarted_at.lock() = Some((now_unix, cpu_s));
-    }
-
-    fn write(&self, out: &mut String, now_unix: f64) {
-        let mut family = |name: &str, help: &str, kind: &str, value: f64| {
-            out.push_str(&header(name, help, kind));
-            out.push_str(name);
-            out.push(' ');
-            push_float(out, value);
-            out.push('\n');
-        };
-        let stat = self.stat().map(|stat| match *self.restarted_at.lock() {
-            Some((start_s, before)) => {
-                ProcStat { start_s, cpu_s: (stat.cpu_s - before).max(0.0), ..stat }
-            }
-            None => stat,
-        });
-        if let Some(stat) = stat {
-            family(
-                "process_virtual_memory_bytes",
-                "Virtual memory size in bytes.",
-                "gauge",
-                stat.virtual_bytes,
-            );
-            family(
-                "process_resident_memory_bytes",
-                "Resident memory size in bytes.",
-                "gauge",
-                stat.resident_bytes,
-            );
-            family(
-                "process_start_time_seconds",
-                "Start time of the process since unix epoch in seconds.",
-                "gauge",
-                stat.start_s,
-            );
-            family(
-                "process_cpu_seconds_total",
-                "Total user and system CPU time spent in seconds.",
-                "counter",
-                stat.cpu_s,
-            );
-        }
-        if let Some(n) = self.open_fds(now_unix) {
-            let help = "Number of open file descriptors.";
-            family("process_open_fds", help, "gauge", n);
-        }
-        if let Some(n) = self.max_fds {
-            let help = "Maximum number of open file descriptors.";
-            family("process_max_fds", help, "gauge", n);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,263 @@
+//! Declaration of a metric family as data; [`families`](super::families) has the list.
+
+use std::sync::Arc;
+
+use prometheus::proto::MetricType;
+
+use super::families::Id;
+use super::settings::{Compat, Settings};
+
+/// A function that returns the labels of an engine's series in a family whose value is always 1;
+/// `None`: the engine has no series.
+pub(super) type InfoLabels = fn(&Settings, usize) -> Option<Vec<(String, String)>>;
+
+/// Topic of a family; each has a collector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topic {
+    Process,
+    Engine,
+    Requests,
+    Cache,
+    Adapters,
+    Transfers,
+    Speculation,
+    Http,
+    /// Families of vllm-sim itself.
+    Own,
+}
+
+impl Topic {
+    pub(super) const ALL: [Self; 9] = [
+        Self::Process,
+        Self::Engine,
+        Self::Requests,
+        Self::Cache,
+        Self::Adapters,
+        Self::Transfers,
+        Self::Speculation,
+        Self::Http,
+        Self::Own,
+    ];
+}
+
+/// Owner of cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Engine,
+    Server,
+}
+
+/// Owner of a family's series, which gives them their first labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Each engine has its own series, with the labels `model_name` and `engine`.
+    Engine,
+    /// Each engine has its own series, with the label `engine`.
+    Rank,
+    /// The server has the series, with the label `model_name`.
+    Model,
+    /// The server has the series, without labels of its own.
+    Server,
+    /// Series with these labels are added when they are first used.
+    Added(&'static [&'static str]),
+}
+
+/// Upper bounds of histogram buckets, without `+Inf`.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Buckets {
+    Bounds(&'static [f64]),
+    /// 1, 2 and 5 times the powers of ten, up to the context length.
+    Tokens,
+}
+
+/// Distinction of the series of one owner.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum By {
+    /// Each combination of these labels' values; the last label varies fastest.
+    Labels(&'static [(&'static str, &'static [&'static str])]),
+    /// Position of a draft token.
+    Position,
+}
+
+/// Selection of the series to hide at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hidden {
+    /// Every series is exposed from the start.
+    None,
+    /// Series from this index on are hidden until they are first used.
+    From(usize),
+    /// All are hidden until the engine's first step, if there are several API servers.
+    ///
+    /// prometheus_client shows the most recent value among processes, and a gauge that was never
+    /// set has none.
+    UntilStep,
+}
+
+/// Appearance of a family without series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WhenEmpty {
+    /// HELP and TYPE are written, also those of `_created`.
+    Header,
+    /// HELP and TYPE are written if there is one API server.
+    HeaderOfOneServer,
+    Absent,
+}
+
+/// Source of the values of a family's series.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum CellSource {
+    Own,
+    /// Cells of another family of the same engine.
+    Of(Id),
+    /// Ratio of the first family's value to the second one's; zero if the second is zero.
+    Ratio(Id, Id),
+}
+
+/// Relation of a family to fake metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Faked {
+    /// Fake metrics keep the values of the family.
+    Never,
+    /// Fake metrics replace the values of the family.
+    Always,
+    /// Fake metrics replace the values; with llm-d's rules, requests are still counted in the family.
+    NotCounted,
+}
+
+/// Place of a family on the page of several API servers, which is grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Group {
+    Counter,
+    Gauge,
+    Histogram,
+    /// Gauges summed over processes; Prometheus' multiprocess files of them sort after those of
+    /// histograms.
+    SummedGauge,
+    Summary,
+}
+
+/// Declaration of one metric family. Names of counters include `_total`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Family {
+    pub(super) id: Id,
+    pub(super) topic: Topic,
+    /// The condition under which upstream exposes the family.
+    pub(super) when: fn(&Settings) -> bool,
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: MetricType,
+    pub(super) group: Group,
+    pub(super) buckets: Buckets,
+    pub(super) scope: Scope,
+    pub(super) by: By,
+    /// Further labels of a family whose value is always 1.
+    pub(super) info: Option<InfoLabels>,
+    /// Whether the series of one engine are adjacent; else engines vary fastest, as in vLLM.
+    pub(super) by_engine: bool,
+    /// Whether the series are ordered by their creation time.
+    pub(super) by_creation: bool,
+    /// Whether one API server exposes creation times in a family `_created`.
+    pub(super) created: bool,
+    pub(super) hidden: Hidden,
+    pub(super) when_empty: WhenEmpty,
+    pub(super) cells: CellSource,
+    pub(super) faked: Faked,
+}
+
+const fn family(kind: MetricType, group: Group, name: &'static str, help: &'static str) -> Family {
+    Family {
+        id: Id::Flops,
+        topic: Topic::Own,
+        when: |_| true,
+        name,
+        help,
+        kind,
+        group,
+        buckets: Buckets::Bounds(&[]),
+        scope: Scope::Engine,
+        by: By::Labels(&[]),
+        info: None,
+        by_engine: false,
+        by_creation: false,
+        created: !matches!(kind, MetricType::GAUGE),
+        hidden: Hidden::None,
+        when_empty: WhenEmpty::Header,
+        cells: CellSource::Own,
+        faked: Faked::Never,
+    }
+}
+
+pub(super) const fn counter(name: &'static str, help: &'static str) -> Family {
+    family(MetricType::COUNTER, Group::Counter, name, help)
+}
+
+pub(super) const fn gauge(name: &'static str, help: &'static str) -> Family {
+    family(MetricType::GAUGE, Group::Gauge, name, help)
+}
+
+pub(super) const fn summary(name: &'static str, help: &'static str) -> Family {
+    family(MetricType::SUMMARY, Group::Summary, name, help)
+}
+
+pub(super) const fn histogram(name: &'static str, help: &'static str) -> Family {
+    family(MetricType::HISTOGRAM, Group::Histogram, name, help)
+}
+
+impl Family {
+    /// Returns the bucket bounds of the family.
+    pub(super) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
+        match self.buckets {
+            Buckets::Bounds(bounds) => bounds.into(),
+            Buckets::Tokens => tokens(settings.max_model_len).into(),
+        }
+    }
+
+    /// Returns the number of series of each owner.
+    pub(super) fn series_per_owner(&self, settings: &Settings) -> usize {
+        match self.by {
+            By::Labels(labels) => labels.iter().map(|(_, values)| values.len()).product(),
+            By::Position => settings.spec_positions as usize,
+        }
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        match self.scope {
+            Scope::Engine | Scope::Rank => Owner::Engine,
+            Scope::Model | Scope::Server | Scope::Added(_) => Owner::Server,
+        }
+    }
+
+    /// Returns whether fake metrics have cells of their own for the family.
+    pub(super) fn is_faked(&self, compat: Compat) -> bool {
+        match self.faked {
+            Faked::Never => false,
+            Faked::Always => true,
+            Faked::NotCounted => compat == Compat::Vllm,
+        }
+    }
+}
+
+/// Returns the bucket bounds of token counts.
+///
+/// **Source:** vLLM `vllm/v1/metrics/buckets.py`.
+fn tokens(max_model_len: u32) -> Vec<f64> {
+    let decades = std::iter::successors(Some(1u64), |d| Some(d * 10));
+    decades
+        .flat_map(|d| [d, 2 * d, 5 * d])
+        .take_while(|bound| *bound <= u64::from(max_model_len))
+        .map(|bound| bound as f64)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_bounds_end_at_the_context_length() {
+        assert_eq!(tokens(10), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(tokens(1024).last(), Some(&1000.0));
+        assert_eq!(tokens(u32::MAX).last(), Some(&2e9));
+        assert!(tokens(0).is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! Metric families of vllm-sim itself: injected faults and the scenario phase.
+//!
+//! A family appears on `/metrics` with its first value.
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{LabelPair, Metric, MetricFamily};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+
+use super::families::{FAMILIES, Id};
+use super::family::{Family, Scope};
+
+/// Metrics of vllm-sim itself; clones share the values.
+#[derive(Clone)]
+pub(super) struct OwnMetrics {
+    faults: IntCounterVec,
+    phase: IntGaugeVec,
+}
+
+impl OwnMetrics {
+    pub(super) fn new() -> Self {
+        const CONSTANT: &str = "names and labels in the list are valid";
+        let family = |id: Id| {
+            let Family { name, help, scope, .. } = FAMILIES[id as usize];
+            let labels = if let Scope::Added(labels) = scope { labels } else { &[] };
+            (Opts::new(name, help), labels)
+        };
+        let (faults, fault_labels) = family(Id::Faults);
+        let (phase, phase_labels) = family(Id::ScenarioPhase);
+        Self {
+            faults: IntCounterVec::new(faults, fault_labels).expect(CONSTANT),
+            phase: IntGaugeVec::new(phase, phase_labels).expect(CONSTANT),
+        }
+    }
+
+    pub(super) fn count(&self, kind: &str, scenario: &str, phase: &str) {
+        self.faults.with_label_values(&[kind, phase, scenario]).inc();
+    }
+
+    pub(super) fn set_phase(&self, phase: Option<(&str, &str)>) {
+        self.phase.reset();
+        if let Some((scenario, phase)) = phase {
+            self.phase.with_label_values(&[phase, scenario]).set(1);
+        }
+    }
+}
+
+impl Collector for OwnMetrics {
+    fn desc(&self) -> Vec<&Desc> {
+        self.faults.desc().into_iter().chain(self.phase.desc()).collect()
+    }
+
+    /// Returns the families, with the phases of one scenario side by side.
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.faults.collect();
+        families.append(&mut self.phase.collect());
+        for family in &mut families {
+            let metrics = family.mut_metric();
+            metrics
+                .sort_by_cached_key(|m| ["kind", "scenario", "phase"].map(|name| label(m, name)));
+            for (position, metric) in metrics.iter_mut().enumerate() {
+                // prometheus registers empty labels; they are omitted in the text.
+                let mut labels = metric.take_label();
+                labels.retain(|label| !label.value().is_empty());
+                metric.set_label(labels);
+                metric.set_timestamp_ms(position as i64);
+            }
+        }
+        families
+    }
+}
+
+fn label(metric: &Metric, name: &str) -> String {
+    let found = metric.get_label().iter().find(|label| label.name() == name);
+    found.map(LabelPair::value).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Metrics, Settings};
+
+    #[test]
+    fn faults_are_sorted_by_scenario_and_written_as_other_counters() {
+        let metrics = Metrics::new(Settings {
+            engine_stats: false,
+            runtime_series: false,
+            ..Settings::default()
+        });
+        metrics.on_fault("stall", "b", "1");
+        metrics.on_fault("stall", "a", "2");
+        let often = metrics.own.faults.with_label_values(&["cut", "", ""]);
+        often.inc_by(1_000_000);
+        let mut text = String::new();
+        metrics.encode(&mut text, 0.0);
+        let faults = text.lines().filter(|line| line.starts_with("vllm_sim_faults"));
+        assert_eq!(
+            faults.collect::<Vec<_>>(),
+            [
+                r#"vllm_sim_faults_total{kind="cut"} 1e+06"#,
+                r#"vllm_sim_faults_total{kind="stall",phase="2",scenario="a"} 1.0"#,
+                r#"vllm_sim_faults_total{kind="stall",phase="1",scenario="b"} 1.0"#,
+            ]
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! Writes metric families in the text format of Python's prometheus_client.
+//!
+//! The encoder of `prometheus` formats numbers as Rust does, and counts after sums.
+
+use std::fmt::Write as _;
+
+use prometheus::proto::{Histogram, LabelPair, MetricFamily, MetricType};
+
+use super::number::push_float;
+use super::page::ApiServers;
+
+/// Returns the HELP and TYPE lines of a family.
+pub(super) fn header(family: &MetricFamily) -> String {
+    let help = family.help().replace('\\', "\\\\").replace('\n', "\\n");
+    let kind = match family.get_field_type() {
+        MetricType::COUNTER => "counter",
+        MetricType::HISTOGRAM => "histogram",
+        MetricType::SUMMARY => "summary",
+        _ => "gauge",
+    };
+    let name = family.name();
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
+}
+
+/// Writer of the samples of families.
+///
+/// It keeps what it rendered last, because consecutive lines often have equal labels or numbers.
+pub(super) struct TextWriter<'f, 'o> {
+    pub(super) out: &'o mut String,
+    api_servers: ApiServers,
+    rendered: &'f [LabelPair],
+    labels: String,
+    /// Place of the label `le` among the labels, which are sorted.
+    le: usize,
+    /// Line of a bucket up to the label `le`, and after it.
+    bucket: [String; 2],
+    number: (f64, String),
+}
+
+impl<'f, 'o> TextWriter<'f, 'o> {
+    pub(super) fn new(out: &'o mut String, api_servers: ApiServers) -> Self {
+        let mut writer = Self {
+            out,
+            api_servers,
+            rendered: &[],
+            labels: String::new(),
+            le: 0,
+            bucket: Default::default(),
+            number: (f64::NAN, "NaN\n".to_owned()),
+        };
+        writer.render_labels();
+        writer
+    }
+
+    /// Writes the samples of a family; `le` are the labels of its buckets.
+    pub(super) fn samples(&mut self, family: &'f MetricFamily, le: &[String]) {
+        let name = family.name();
+        for metric in family.get_metric() {
+            if metric.get_label() != self.rendered {
+                self.rendered = metric.get_label();
+                self.render_labels();
+            }
+            match family.get_field_type() {
+                MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
+                MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
+                MetricType::SUMMARY => {
+                    let summary = metric.get_summary();
+                    self.line(name, "_count", summary.sample_count() as f64);
+                    self.line(name, "_sum", summary.sample_sum());
+                }
+                _ => self.line(name, "", metric.get_gauge().get_value()),
+            }
+        }
+    }
+
+    /// Writes buckets, count and sum; with several API servers sum, buckets and count.
+    fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
+        if self.api_servers == ApiServers::Several {
+            self.line(name, "_sum", histogram.get_sample_sum());
+        }
+        self.set_bucket(name);
+        for (bucket, le) in histogram.get_bucket().iter().zip(le) {
+            self.out.push_str(&self.bucket[0]);
+            self.out.push_str(le);
+            self.out.push_str(&self.bucket[1]);
+            self.number(bucket.cumulative_count() as f64);
+        }
+        self.line(name, "_count", histogram.get_sample_count() as f64);
+        if self.api_servers == ApiServers::One {
+            self.line(name, "_sum", histogram.get_sample_sum());
+        }
+    }
+
+    fn line(&mut self, name: &str, suffix: &str, value: f64) {
+        self.out.push_str(name);
+        self.out.push_str(suffix);
+        self.out.push_str(&self.labels);
+        self.number(value);
+    }
+
+    /// Writes the number of a line, and ends the line.
+    fn number(&mut self, value: f64) {
+        let (last, text) = &mut self.number;
+        if value.to_bits() != last.to_bits() {
+            *last = value;
+            text.clear();
+            push_float(text, value);
+            text.push('\n');
+        }
+        self.out.push_str(text);
+    }
+
+    fn render_labels(&mut self) {
+        let labels = &mut self.labels;
+        labels.clear();
+        self.le = 1;
+        for pair in self.rendered {
+            labels.push(if labels.is_empty() { '{' } else { ',' });
+            push_label(labels, pair);
+            if pair.name() < "le" {
+                self.le = labels.len();
+            }
+        }
+        labels.push_str(if labels.is_empty() { " " } else { "} " });
+    }
+
+    fn set_bucket(&mut self, name: &str) {
+        let (labels, rest) = match self.rendered {
+            [] => ("{", "} "),
+            _ => self.labels.split_at(self.le),
+        };
+        let [before, after] = &mut self.bucket;
+        before.clear();
+        after.clear();
+        for text in [name, "_bucket", labels] {
+            before.push_str(text);
+        }
+        match (labels, rest) {
+            ("{", "} ") => {}
+            ("{", _) => after.push(','),
+            _ => before.push(','),
+        }
+        after.push_str(rest);
+    }
+}
+
+/// Appends a label, with the value escaped.
+///
+/// Control characters in names of adapters and scenarios, which readers reject, are escaped as
+/// `\\u{…}`.
+fn push_label(out: &mut String, pair: &LabelPair) {
+    out.push_str(pair.name());
+    out.push('=');
+    let start = out.len();
+    let _ = write!(out, "{:?}", pair.value());
+    if out.len() == start + pair.value().len() + 2 {
+        // Rust escapes all that is escaped here and more, but this value has nothing to escape.
+        return;
+    }
+    out.truncate(start);
+    out.push('"');
+    for c in pair.value().chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' => out.push_str("\\\""),
+            c if c.is_control() => {
+                out.push('\\');
+                out.extend(c.escape_unicode());
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::core::Collector;
+    use prometheus::{Histogram, HistogramOpts, IntCounterVec, Opts};
+
+    use super::*;
+
+    fn text(api_servers: ApiServers) -> String {
+        let delay = HistogramOpts::new("delay_seconds", "A delay.").buckets(vec![0.5, 1.0]);
+        let delay = Histogram::with_opts(delay.const_label("model", "m").const_label("a", "x"));
+        let delay = delay.unwrap();
+        delay.observe(0.7);
+        delay.observe(9.0);
+        let events = Opts::new("events_total", "Some \\ events\nhere.");
+        let events = IntCounterVec::new(events, &["k"]).unwrap();
+        events.with_label_values(&["a\"\\\n\r\u{85}é"]).inc_by(3);
+        let le = [r#"le="0.5""#, r#"le="1.0""#].map(str::to_owned);
+        let mut text = String::new();
+        for family in delay.collect().iter().chain(&events.collect()) {
+            text.push_str(&header(family));
+            TextWriter::new(&mut text, api_servers).samples(family, &le);
+        }
+        text
+    }
+
+    const EVENTS: &str = r#"# HELP events_total Some \\ events\nhere.
+# TYPE events_total counter
+events_total{k="a\"\\\n\\u{d}\\u{85}é"} 3.0
+"#;
+
+    #[test]
+    fn one_process_shows_the_sum_last() {
+        let expected = r#"# HELP delay_seconds A delay.
+# TYPE delay_seconds histogram
+delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
+delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
+delay_seconds_count{a="x",model="m"} 2.0
+delay_seconds_sum{a="x",model="m"} 9.7
+"#;
+        assert_eq!(text(ApiServers::One), format!("{expected}{EVENTS}"));
+    }
+
+    #[test]
+    fn several_processes_show_the_sum_first() {
+        let expected = r#"# HELP delay_seconds A delay.
+# TYPE delay_seconds histogram
+delay_seconds_sum{a="x",model="m"} 9.7
+delay_seconds_bucket{a="x",le="0.5",model="m"} 0.0
+delay_seconds_bucket{a="x",le="1.0",model="m"} 1.0
+delay_seconds_count{a="x",model="m"} 2.0
+"#;
+        assert_eq!(text(ApiServers::Several), format!("{expected}{EVENTS}"));
+    }
+}
