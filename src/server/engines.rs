@@ -85,6 +85,8 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
             prompt_blocks_only: config.model.compat == Compat::Llmd,
             delays_at_start: config.model.compat == Compat::Llmd,
             lease: setup::lease(config),
+            is_producer: config.kv_transfer.as_ref().is_some_and(|t| t.producer),
+            is_consumer: config.kv_transfer.as_ref().is_some_and(|t| t.consumer),
         })));
     }
     let (vllm, _) = modelled(config, seed)?;
@@ -159,9 +161,10 @@ pub(super) fn modelled(
                 .layer_groups(engine.prefix_cache.retention_interval)
         }),
         max_num_seqs: engine.max_num_seqs,
-        max_num_batched_tokens: engine.queue.max_num_scheduled_tokens,
+        max_num_batched_tokens: engine.max_num_batched_tokens,
         max_model_len: config.model.max_model_len,
         prefill: PrefillConfig {
+            max_num_scheduled_tokens: Some(engine.queue.max_num_scheduled_tokens),
             enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
             long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive: engine
@@ -179,6 +182,8 @@ pub(super) fn modelled(
         speculation: engine.speculative.as_ref().map(|s| Speculation {
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
+            lookahead_slots: s.lookahead_slots(),
+            input_slots: s.input_slots(),
         }),
         loras: LoraConfig {
             max_loras: if config.lora.enabled {

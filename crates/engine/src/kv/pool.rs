@@ -66,6 +66,8 @@ pub(crate) struct BlockRequest {
     pub prefix: u32,
     /// Number of tokens that need blocks: computed, new and lookahead tokens.
     pub tokens: u32,
+    /// Number of lookahead tokens, the last of `tokens`. State layers need no blocks for them.
+    pub lookahead: u32,
     /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
     /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
     /// [`BlockPool::cache_full_blocks`].
@@ -114,6 +116,9 @@ pub struct BlockPool {
     cache: CachedBlocks,
     idle: u32,
     epoch: u32,
+    /// Number of tokens by which a block that fills one token at a time enters the prefix cache
+    /// later than it is full.
+    late: u32,
     pub(super) groups: Groups,
     /// Number of the layer group of each block, if there are several groups; 0 is the first.
     owners: Vec<u8>,
@@ -134,9 +139,17 @@ impl BlockPool {
             cache: CachedBlocks::new(config.num_blocks as usize),
             idle: 0,
             epoch: 0,
+            late: 0,
             groups: Groups::default(),
             owners: Vec::new(),
         }
+    }
+
+    /// Sets the number of tokens by which decoded blocks enter the prefix cache later than they are
+    /// full: 1 with asynchronous scheduling, where the last token is not known before.
+    #[must_use]
+    pub(crate) fn caching_late(self, late: u32) -> Self {
+        Self { late, ..self }
     }
 
     #[must_use]
@@ -203,7 +216,9 @@ impl BlockPool {
         need: &BlockRequest,
         out: &mut impl FnMut(Event),
     ) -> bool {
-        if need.tokens <= table.settled {
+        let next = table.cached.saturating_add(1);
+        let fills_none = need.cache / self.config.block_size < next;
+        if need.tokens <= table.settled && fills_none {
             return true;
         }
         if self.has_groups() {
@@ -359,6 +374,8 @@ impl BlockPool {
                 }
             }
             table.cached = full;
+            let (sparse, others) = self.groups.order();
+            self.cache_in_groups(table, plan, (from, full), sparse, out);
             if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
                 out(Event::Stored {
@@ -367,13 +384,11 @@ impl BlockPool {
                     to: full,
                 });
             }
-            if self.has_groups() {
-                self.cache_in_groups(table, plan, (from, full), out);
-            }
+            self.cache_in_groups(table, plan, (from, full), others, out);
         }
         let settled = if table.cached < keys {
             // One token less than the next full block.
-            room.min((table.cached + 1).saturating_mul(size) - 1)
+            room.min((table.cached + 1).saturating_mul(size) - 1 + self.late)
         } else {
             room
         };
@@ -422,12 +437,12 @@ impl BlockPool {
     /// Cached blocks are appended to the free queue, last block first, so that a prefix is evicted
     /// after its continuation. Other blocks go to the front.
     pub(crate) fn release(&mut self, table: &mut BlockTable) {
+        let (sparse, others) = self.groups.order();
+        self.release_groups(table, sparse);
         if !self.groups.is_first_null {
             self.give_back(&table.blocks);
         }
-        if self.has_groups() {
-            self.release_groups(table);
-        }
+        self.release_groups(table, others);
         table.blocks.clear();
         (table.cached, table.settled) = (0, 0);
     }

@@ -196,6 +196,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             max_num_batched_tokens,
             max_model_len,
             prefill: PrefillConfig {
+                max_num_scheduled_tokens: whole.then_some(max_num_batched_tokens.div_ceil(2)),
                 enable_chunked_prefill: chunked,
                 long_prefill_token_threshold: threshold,
                 long_prefill_token_threshold_adaptive: first,
@@ -217,6 +218,8 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             },
             watermark,
             speculation: drafts.map(|accept| Speculation {
+                lookahead_slots: if priority { accept.len() as u32 } else { 0 },
+                input_slots: u32::from(reserve),
                 accept,
                 drops_last_block: drops,
             }),
@@ -234,6 +237,8 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 fetch_whole_prompt: whole,
                 lease: Some(Duration::from_millis(20)),
+                is_producer: chunked,
+                is_consumer: caching,
             },
             // `lock_step` tests ranks together.
             lock_step: false,
@@ -243,6 +248,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 // The invariants need an event per token; `runs` compares both.
                 run_lengths: false,
                 log_admissions: true,
+                step_log: false,
             },
             seed: more.1,
         }

@@ -13,6 +13,8 @@ pub struct KvObserver {
     batch: Vec<Event>,
     /// Whether the engine emits step events; else a batch ends when the engine is idle.
     steps: bool,
+    /// Whether the engine emits KV events only when they are to be published, also between steps.
+    withholds: bool,
 }
 
 impl KvObserver {
@@ -22,6 +24,17 @@ impl KvObserver {
             publisher,
             batch: Vec::new(),
             steps,
+            withholds: false,
+        }
+    }
+
+    /// Publishes events immediately that no step event follows. The vLLM scheduler keeps its KV
+    /// events until vLLM would publish them, sometimes in a step without sequences.
+    #[must_use]
+    pub fn for_vllm_scheduler(self) -> Self {
+        Self {
+            withholds: true,
+            ..self
         }
     }
 
@@ -52,7 +65,7 @@ impl Observer for KvObserver {
 
     fn on_events_delivered(&mut self) {
         // Copies to CPU memory also end between steps, in which vLLM runs empty steps.
-        if !self.steps || self.batch.last().is_some_and(is_host_event) {
+        if !self.steps || self.withholds || self.batch.last().is_some_and(is_host_event) {
             self.publish();
         }
     }

@@ -11,7 +11,7 @@ use crate::{BlockKey, Outbox, SimTime};
 
 use super::Mocker;
 use crate::sched::vllm::pass::{AdmissionTurn, Pass};
-use crate::sched::vllm::seqs::{Seq, SeqState, Slot};
+use crate::sched::vllm::seqs::{Seq, SeqState, Slot, WaitingClass};
 use crate::sched::vllm::step::Step;
 
 fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
@@ -125,10 +125,10 @@ impl Mocker {
     fn wait_for_copy(&mut self, slot: Slot) -> AdmissionTurn {
         if let Some(offload) = &mut self.rules.offload {
             offload.waiting_for_copy.insert(self.seqs[slot].id);
-            if self.seqs[slot].rank.0 >= 0 {
+            if self.seqs[slot].rank.1 >= 0 {
                 self.waiting.remove(&self.seqs, slot);
                 offload.waited += 1;
-                self.seqs[slot].rank = (-1, offload.waited);
+                self.seqs[slot].rank = (WaitingClass::Plain, -1, offload.waited);
                 self.waiting.insert(&self.seqs, slot);
             }
         }

@@ -97,6 +97,11 @@ impl BulkDecode {
         }
     }
 
+    /// Returns the number of the newest step.
+    pub(super) fn planned(&self) -> u64 {
+        self.planned
+    }
+
     pub(super) fn finished(&mut self, step: &Step) {
         self.ended = step.number;
     }
@@ -223,7 +228,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let need = BlockRequest {
             tokens,
-            cache: tokens.min(self.seqs[slot].named(known)),
+            cache: tokens.min(self.cacheable(slot, known)),
             processed: self.processed(slot, past),
             ..BlockRequest::default()
         };
@@ -295,7 +300,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.note_next_need(slot, number);
     }
 
-    fn flush_all(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn flush_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             self.flush(self.running[at], now, out);
         }
