@@ -20,18 +20,19 @@ use clap::CommandFactory;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::Outcome;
 use vllm_sim_replay::report::{self, Report, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{ArrivalPacing, Settings};
+use vllm_sim_replay::{ArrivalPacing, PoolSpec, Settings};
 
 pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter, StepTimes};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub use pools::{Pools, pools};
 pub use sink::OutcomeWatcher;
-use sink::{facts, sink};
+use sink::{ReportAndRows, facts, sink};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::requirement::{self, Requirement};
@@ -75,6 +76,9 @@ pub fn run(
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
+    if args.step_log.is_some() && (served || args.dynamo_run.is_some()) {
+        refuse!("--step-log: no effect because no engine of vllm-sim runs");
+    }
     if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
@@ -99,7 +103,11 @@ pub fn run(
         let report = dynamo_run::dynamo_run(dir, tables.as_deref())?;
         return write_report(&report, &args.report, &[], &typed);
     }
-    let pools = pools(&args.pools, &flags, deploy)?;
+    let mut pools = pools(&args.pools, &flags, deploy)?;
+    if args.step_log.is_some() {
+        pools.serving = with_step_log(&pools.serving)?;
+        pools.prefill = pools.prefill.as_ref().map(with_step_log).transpose()?;
+    }
     let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(cores);
@@ -109,13 +117,13 @@ pub fn run(
         told.add(1);
         ControlFlow::Continue(())
     };
-    let report = play_watched(
-        &pools,
-        source.as_mut(),
-        (pace, limit, threads),
+    let sink = sink(
         &args.report,
-        &mut tell,
+        args.step_log.as_deref(),
+        args.report.report_json.is_some(),
     )?;
+    let how = (pace, limit, threads);
+    let report = play_into(sink, &pools, source.as_mut(), how, &args.report, &mut tell)?;
     drop(told);
     write_report(&report, &args.report, &about, &typed)
 }
@@ -142,6 +150,18 @@ pub fn play(
 pub fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,
+    how: (ArrivalPacing, Option<SimTime>, usize),
+    args: &ReportArgs,
+    watch: &mut OutcomeWatcher<'_>,
+) -> Result<Report> {
+    let sink = sink(args, None, args.report_json.is_some())?;
+    play_into(sink, pools, source, how, args, watch)
+}
+
+fn play_into(
+    mut sink: ReportAndRows,
+    pools: &Pools,
+    source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
     watch: &mut OutcomeWatcher<'_>,
@@ -158,6 +178,7 @@ pub fn play_watched(
     }
     let settings = Settings {
         prefill: pools.prefill.clone(),
+        step_log: sink.logs_steps(),
         pace,
         limit,
         seed: pools.seed,
@@ -165,7 +186,6 @@ pub fn play_watched(
         threads,
         ..Settings::new(pools.serving.clone())
     };
-    let mut sink = sink(args, args.report_json.is_some())?;
     let mut watched = sink.watched(watch);
     let totals = vllm_sim_replay::run(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
@@ -182,6 +202,19 @@ pub fn play_watched(
         report.price(price);
     }
     Ok(report)
+}
+
+/// Returns the pool with engines that record their steps.
+fn with_step_log(pool: &PoolSpec) -> Result<PoolSpec> {
+    let engines = pool.engines.iter().cloned();
+    let engines: Option<Vec<EngineSpec>> = engines.map(EngineSpec::with_step_log).collect();
+    let Some(engines) = engines else {
+        refuse!("--step-log: only the scheduler vllm keeps a step log; name --scheduler vllm");
+    };
+    Ok(PoolSpec {
+        engines,
+        ..pool.clone()
+    })
 }
 
 fn requirements(args: &ReportArgs) -> Result<Vec<Requirement>> {

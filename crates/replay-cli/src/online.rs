@@ -51,6 +51,7 @@ pub(super) fn run(
     };
     let mut sink = sink(
         report,
+        None,
         report.html.is_some() || report.report_json.is_some(),
     )?;
     let bar = bar(source.requests());

@@ -1,10 +1,12 @@
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
-use vllm_sim_engine::SimTime;
+use vllm_sim_engine::step_log::StepRecord;
+use vllm_sim_engine::{SeqId, SimTime};
 use vllm_sim_replay::outcome::{Outcome, PoolRole, Sink, WorkerChange, WorkerSample};
 use vllm_sim_replay::report::{self, Collector, KeptRecords, Report, RowForm, Rows, RunTotals};
 use vllm_sim_replay::{Settings, Totals};
@@ -22,7 +24,11 @@ const RECORDS: usize = 1_000_000;
 
 /// Creates the report sink of a replay; `keep` records of requests unless `--no-per-request` is
 /// given.
-pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
+pub(super) fn sink(
+    args: &ReportArgs,
+    step_log: Option<&Path>,
+    keep: bool,
+) -> Result<ReportAndRows> {
     let options = report::ReportOptions {
         slo: args.slo()?,
         records: match args.no_per_request {
@@ -36,6 +42,7 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     Ok(ReportAndRows {
         collector: Collector::new(options),
         rows: args.per_request.as_deref().map(rows).transpose()?,
+        steps: step_log.map(StepRows::create).transpose()?,
     })
 }
 
@@ -73,13 +80,47 @@ fn rows(path: &Path) -> Result<(Rows, AtomicFile)> {
 pub(super) struct ReportAndRows {
     collector: Collector,
     rows: Option<(Rows, AtomicFile)>,
+    steps: Option<StepRows>,
+}
+
+/// Writes the step log of the workers to a file, one JSON object per line.
+struct StepRows {
+    out: BufWriter<std::fs::File>,
+    draft: AtomicFile,
+    failed: io::Result<()>,
+}
+
+impl StepRows {
+    fn create(path: &Path) -> Result<Self> {
+        let open = || {
+            let draft = AtomicFile::create(path)?;
+            let out = BufWriter::new(draft.writer()?);
+            let failed = Ok(());
+            Ok(Self { out, draft, failed })
+        };
+        let opened: io::Result<Self> = open();
+        opened.with_context(|| format!("--step-log: {}", path.display()))
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.failed?;
+        self.out.flush()?;
+        self.draft.commit()
+    }
 }
 
 impl ReportAndRows {
+    pub(super) fn logs_steps(&self) -> bool {
+        self.steps.is_some()
+    }
+
     pub(super) fn finish(self, facts: &RunTotals) -> Result<Report> {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish().and_then(|()| draft.commit());
             written.context("--per-request")?;
+        }
+        if let Some(steps) = self.steps {
+            steps.finish().context("--step-log")?;
         }
         Ok(self.collector.finish(facts))
     }
@@ -126,6 +167,16 @@ impl Sink for WatchedSink<'_> {
     fn sample(&mut self, sample: &WorkerSample) {
         self.sink.sample(sample);
     }
+
+    fn steps(
+        &mut self,
+        worker: u32,
+        pool: PoolRole,
+        records: &[StepRecord],
+        number: &dyn Fn(SeqId) -> u64,
+    ) {
+        self.sink.steps(worker, pool, records, number);
+    }
 }
 
 impl Sink for ReportAndRows {
@@ -150,5 +201,27 @@ impl Sink for ReportAndRows {
 
     fn sample(&mut self, sample: &WorkerSample) {
         self.collector.sample(sample);
+    }
+
+    fn steps(
+        &mut self,
+        worker: u32,
+        pool: PoolRole,
+        records: &[StepRecord],
+        number: &dyn Fn(SeqId) -> u64,
+    ) {
+        let Some(steps) = &mut self.steps else {
+            return;
+        };
+        let pool = match pool {
+            PoolRole::Prefill => "prefill",
+            PoolRole::Serving => "serving",
+        };
+        for record in records {
+            let mut line = record.to_json(|id| json!(number(id)));
+            (line["worker"], line["pool"]) = (json!(worker), json!(pool));
+            let written = writeln!(steps.out, "{line}");
+            steps.failed = std::mem::replace(&mut steps.failed, Ok(())).and(written);
+        }
     }
 }

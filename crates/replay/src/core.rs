@@ -319,6 +319,9 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
 
     fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
         let (pool, at) = address;
+        if self.settings.step_log {
+            self.report_steps(address);
+        }
         let mut admissions = std::mem::take(&mut self.admissions);
         let worker = &mut self.pools[pool].workers[at as usize];
         worker.engine.take_admissions(&mut admissions);
@@ -365,6 +368,17 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             self.flush_log(address);
         }
         Ok(())
+    }
+
+    fn report_steps(&mut self, (pool, at): Address) {
+        let mut records = Vec::new();
+        let worker = &mut self.pools[pool].workers[at as usize];
+        worker.engine.take_step_log(&mut records);
+        if !records.is_empty() {
+            let (role, requests) = (self.pools[pool].role, &self.requests);
+            let number = |id: SeqId| requests.get(id.0 as u32).number;
+            self.sink.steps(at, role, &records, &number);
+        }
     }
 
     fn admitted(&mut self, pool: usize, admitted: Admitted) {
