@@ -326,7 +326,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// time. Without a token it would then start forever.
     fn starts_in_vain_at_once(&self, slot: Slot) -> bool {
         let mut batch = Batch::default();
-        batch.add_decode(1, 1, None);
+        batch.add_chunk(1, 0, None);
         self.seqs[slot].preemptions.recent > 0 && self.config.step_time(&batch).is_zero()
     }
 
