@@ -188,10 +188,7 @@ fn the_step_log_admits_and_ends_every_request_and_changes_no_report() {
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
     let lines: Vec<Value> = lines.collect();
     for key in ["admitted", "ended"] {
-        let listed = lines
-            .iter()
-            .filter_map(|line| line[key].as_array())
-            .flatten();
+        let listed = lines.iter().filter_map(|line| line[key].as_array()).flatten();
         let mut requests: Vec<u64> = listed.filter_map(Value::as_u64).collect();
         requests.sort_unstable();
         assert_eq!(requests, (0..60).collect::<Vec<_>>(), "{key}");

@@ -89,10 +89,8 @@ impl StepRecord {
                 let drafts = update.drafts.iter();
                 let drafts = drafts.map(|(id, d)| json!([name(*id), d.proposed, d.accepted]));
                 let ended: Vec<SeqId> = update.ended.iter().map(|(id, _)| *id).collect();
-                let events = update
-                    .events
-                    .iter()
-                    .filter_map(|event| kv_event(event, self.first_group));
+                let events =
+                    update.events.iter().filter_map(|event| kv_event(event, self.first_group));
                 json!({"t": t, "drafts": drafts.collect::<Vec<_>>(), "ended": names(&ended),
                     "events": events.collect::<Vec<_>>(), "used": used})
             }
@@ -119,13 +117,7 @@ fn kv_event(event: &Event, first: u32) -> Option<Value> {
         Event::Removed { keys } => removed(keys, first, "GPU"),
         Event::Cleared => json!(["AllBlocksCleared", [], null, null, null]),
         Event::Group(event) => match &**event {
-            GroupEvent::Stored {
-                group,
-                plan,
-                from,
-                kept,
-                ..
-            } => {
+            GroupEvent::Stored { group, plan, from, kept, .. } => {
                 let keys = kept.iter().map(|&i| plan.keys[i as usize].0);
                 let keys: Vec<u64> = keys.collect();
                 json!(["BlockStored", keys, parent(&plan.keys, *from), group, "GPU"])
@@ -134,9 +126,7 @@ fn kv_event(event: &Event, first: u32) -> Option<Value> {
         },
         Event::Host(event) => match &**event {
             HostEvent::Stored { plan, chunks, .. } => {
-                let keys = chunks
-                    .iter()
-                    .filter_map(|&(_, i)| plan.keys.get(i as usize));
+                let keys = chunks.iter().filter_map(|&(_, i)| plan.keys.get(i as usize));
                 let keys: Vec<u64> = keys.map(|key| key.0).collect();
                 json!(["BlockStored", keys, null, null, "CPU"])
             }

@@ -117,18 +117,9 @@ pub fn run_replay_command(
         told.add_finished(1);
         ControlFlow::Continue(())
     };
-    let sink = sink(
-        &args.report,
-        args.step_log.as_deref(),
-        args.report.report_json.is_some(),
-    )?;
+    let sink = sink(&args.report, args.step_log.as_deref(), args.report.report_json.is_some())?;
     let how = (pace, limit, threads);
-    let report = play_into(sink,
-        &pools,
-        source.as_mut(), how,
-        &args.report,
-        &mut tell
-    )?;
+    let report = play_into(sink, &pools, source.as_mut(), how, &args.report, &mut tell)?;
     drop(told);
     write_report(&report, &args.report, &about, &typed)
 }
@@ -213,10 +204,7 @@ fn with_step_log(pool: &PoolSpec) -> Result<PoolSpec> {
     let Some(engines) = engines else {
         refuse!("--step-log: only the scheduler vllm keeps a step log; name --scheduler vllm");
     };
-    Ok(PoolSpec {
-        engines,
-        ..pool.clone()
-    })
+    Ok(PoolSpec { engines, ..pool.clone() })
 }
 
 fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>> {

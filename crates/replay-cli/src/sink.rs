@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use vllm_sim_engine::step_log::StepRecord;
-use vllm_sim_engine::{SeqId,SimTime};
+use vllm_sim_engine::{SeqId, SimTime};
 use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample};
 use vllm_sim_replay::report::{
     self, KeptRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
@@ -28,8 +28,11 @@ const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
 /// Creates the report sink of a replay; `keep` records of requests unless `--no-per-request` is
 /// given.
-pub(super) fn create_report_sink(args: &ReportArgs,
-    step_log: Option<&Path>, keep: bool,) -> Result<ReportSink> {
+pub(super) fn create_report_sink(
+    args: &ReportArgs,
+    step_log: Option<&Path>,
+    keep: bool,
+) -> Result<ReportSink> {
     let options = report::ReportOptions {
         slo: args.latency_slo()?,
         records: match args.no_per_request {

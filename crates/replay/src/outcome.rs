@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vllm_sim_engine::step_log::StepRecord;
-use vllm_sim_engine::{SeqId,SimTime};
+use vllm_sim_engine::{SeqId, SimTime};
 
 /// Final state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -363,7 +363,8 @@ impl BlockPool {
 
     /// Frees the blocks of a table in these layer groups.
 
-    pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) { table.ends = [0; 4];
+    pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
+        table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();
         for table in tables {
             let ids: Vec<u32> = table.held_block_ids().collect();
@@ -402,7 +403,7 @@ impl BlockPool {
             }
             let plan = Arc::clone(plan);
             if self.groups.is_first_null && at == 0 && kept.len() == (to - from) as usize {
-                    out(SchedulerEvent::Stored { plan, from, to });
+                out(SchedulerEvent::Stored { plan, from, to });
                 continue;
             }
             let group = group.index;

@@ -369,8 +369,8 @@ impl BlockPool {
                 let plan = Arc::clone(plan);
                 out(SchedulerEvent::Stored { plan, from, to: full });
             }
-                self.cache_group_blocks(table, plan, (from, full), others, out);
-            }
+            self.cache_group_blocks(table, plan, (from, full), others, out);
+        }
         let settled = if table.cached < keys {
             // One token less than the next full block.
             room.min((table.cached + 1).saturating_mul(size) - 1 + self.late)
@@ -433,7 +433,7 @@ impl BlockPool {
         if !self.groups.is_first_null {
             self.release_block_ids(&table.blocks);
         }
-            self.release_group_blocks(table, others);
+        self.release_group_blocks(table, others);
         table.blocks.clear();
         (table.cached, table.settled) = (0, 0);
     }

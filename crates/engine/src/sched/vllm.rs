@@ -37,8 +37,8 @@ use std::ops::Range;
 use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
 use crate::step_log::StepRecord;
 use crate::{
-    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler,
-    SchedulerEvent, SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
+    SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{StreamPurpose, request_rng};
@@ -54,7 +54,7 @@ pub use config::{
 use encoder_cache::{EncoderCache, MediaReferences};
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
-use seqs::{ SequenceRunState, SequenceSlab, SequenceSlot, StepOutput, WaitingClass};
+use seqs::{SequenceRunState, SequenceSlab, SequenceSlot, StepOutput, WaitingClass};
 use step::ScheduledStep;
 use step_recorder::StepReports;
 use waiting::WaitingQueue;
@@ -231,9 +231,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Discards a step without sequences. Its KV block events are reported when a step ends.
     fn discard_empty_step(&mut self, mut step: Box<ScheduledStep>, now: SimTime, out: &mut Outbox) {
         match self.flight.back_mut() {
-            Some(last) =>
-            last.rejected.append(&mut step.rejected),
-            None => self.publish_alone (now, out),
+            Some(last) => last.rejected.append(&mut step.rejected),
+            None => self.publish_alone(now, out),
         }
         step.report_rejected(now, out);
         step.clear();
@@ -262,12 +261,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         R::step_ended(self, now, out);
         if !step.is_dummy {
-            let prompt_tokens =step.prompt_tokens;
-            let event = SchedulerEvent::Step {
-                prompt_tokens,
-                output_tokens,
-            };
-            out.push_back( (now, event));
+            let prompt_tokens = step.prompt_tokens;
+            let event = SchedulerEvent::Step { prompt_tokens, output_tokens };
+            out.push_back((now, event));
             self.record_update(now, out, before);
         }
         step.clear();
@@ -277,19 +273,20 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.flight.push_front(next);
         }
         self.reset_after_step(now, out);
-        R:: on_step_reported(self, now, out);
+        R::on_step_reported(self, now, out);
         match self.paused {
             false => self.plan_at = Some(now),
             // vLLM tells its workers in a step of their own which requests have ended.
             true => {
-                self.reports.has_empty_step = self. max_steps_in_flight() > 1 && ended && !self.flight.is_empty()
+                self.reports.has_empty_step =
+                    self.max_steps_in_flight() > 1 && ended && !self.flight.is_empty()
             }
         }
     }
 
     /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
     /// sequence ended.
-    fn release_outputs(&mut self, step: &Step, now: SimTime, out: &mut Outbox ,) -> (u32, bool) {
+    fn release_outputs(&mut self, step: &Step, now: SimTime, out: &mut Outbox) -> (u32, bool) {
         out.reserve(step.entries.len() + 1);
         let mut output_tokens = step.bulk_decodes;
         let mut ended = false;
@@ -327,9 +324,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         if ended {
             let seqs = &self.seqs;
-            self.running.retain(|&slot|
-                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining));
-        }( output_tokens, ended)
+            self.running.retain(|&slot| {
+                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
+            });
+        }
+        (output_tokens, ended)
     }
 }
 
@@ -349,8 +348,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         R::check_fits(self, &seq)?;
         let order = self.arrivals as i64;
         let rank = match self.config.policy {
-            SchedulingPolicy::Fcfs => (WaitingClass::Plain,0, order),
-            SchedulingPolicy::Priority => (WaitingClass::Plain,seq.priority, order),
+            SchedulingPolicy::Fcfs => (WaitingClass::Plain, 0, order),
+            SchedulingPolicy::Priority => (WaitingClass::Plain, seq.priority, order),
         };
         let draws = self
             .config
@@ -442,7 +441,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         match command {
             EngineCommand::Pause => {
                 self.flush_all(now, out);
-                (self.paused, self.reports.has_empty_step) = ( true, false);
+                (self.paused, self.reports.has_empty_step) = (true, false);
                 self.plan_at = None;
             }
             EngineCommand::Resume => {

@@ -185,7 +185,10 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             watermark,
             speculation: drafts.map(|accept| SpeculationConfig {
                 lookahead_slots: if priority { accept.len() as u32 } else { 0 },
-                input_slots: u32::from(reserve), accept, drops_last_block: drops }),
+                input_slots: u32::from(reserve),
+                accept,
+                drops_last_block: drops,
+            }),
             // Encoding takes no time here; a roofline would only add to the step time.
             drafting: None,
             weights_from_host: Duration::from_millis(weights_ms),

@@ -64,7 +64,7 @@ fn end_counts(
     }
     let stats = engine.stats();
     let left = (stats.running, stats.waiting, stats.used_blocks);
-    prop_assert_eq!( left, (0, 0, 0));
+    prop_assert_eq!(left, (0, 0, 0));
     Ok(ends)
 }
 

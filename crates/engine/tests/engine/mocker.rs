@@ -92,8 +92,6 @@ fn sequences_without_room_for_their_drafts_do_not_preempt_each_other_forever() {
         };
         engine.advance(due, &mut out);
     }
-    let ended = out
-        .iter()
-        .filter(|(_, event)| matches!(event, Event::Ended { .. }));
+    let ended = out.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
     assert_eq!(ended.count(), 2);
 }

@@ -38,7 +38,7 @@ impl CacheFromEvents {
             SchedulerEvent::Cleared => self.0.clear(),
             SchedulerEvent::Group(event) => match &**event {
                 LayerGroupCacheEvent::Stored { group, plan, from, to, kept } => {
-                    prop_assert!( kept.is_sorted());
+                    prop_assert!(kept.is_sorted());
                     prop_assert!(kept.iter().all(|i| (*from..*to).contains(i)));
                     for &i in kept {
                         let key = plan.keys[i as usize];

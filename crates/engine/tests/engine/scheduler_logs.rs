@@ -18,23 +18,10 @@ fn compact(line: &Value) -> Value {
         let mut preempted = list("preempted");
         preempted.sort_by_key(|name| name.as_str().map(str::to_owned));
         let (scheduled, admitted, resumed) = (list("scheduled"), list("admitted"), list("resumed"));
-        return json!([
-            line["t"],
-            scheduled,
-            admitted,
-            resumed,
-            preempted,
-            line["used"]
-        ]);
+        return json!([line["t"], scheduled, admitted, resumed, preempted, line["used"]]);
     }
     let events: Vec<Value> = list("events").iter().flat_map(flat).collect();
-    json!([
-        line["t"],
-        list("drafts"),
-        list("ended"),
-        events,
-        line["used"]
-    ])
+    json!([line["t"], list("drafts"), list("ended"), events, line["used"]])
 }
 
 /// Splits an event of removed blocks: the number of blocks per message is not compared.
@@ -60,10 +47,7 @@ fn step_logs_equal_those_of_vllm() {
     let mut files: Vec<PathBuf> = std::fs::read_dir(fixtures())
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "jsonl")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
         .collect();
     files.sort();
     let (mut workloads, mut different) = (0, Vec::new());
@@ -72,10 +56,7 @@ fn step_logs_equal_those_of_vllm() {
             let fixture: Value = serde_json::from_str(text).unwrap();
             let name = fixture["name"].as_str().unwrap().to_owned();
             let log = scheduler_workload::play(&fixture["workload"]).unwrap();
-            let ours: Vec<Value> = log
-                .iter()
-                .map(|line| json!(digest(&compact(line))))
-                .collect();
+            let ours: Vec<Value> = log.iter().map(|line| json!(digest(&compact(line)))).collect();
             let vllm = fixture["records"].as_array().unwrap();
             workloads += 1;
             let pairs = ours.iter().zip(vllm).position(|(ours, vllm)| ours != vllm);
@@ -87,9 +68,5 @@ fn step_logs_equal_those_of_vllm() {
         }
     }
     assert!(different.is_empty(), "{}", different.join("\n"));
-    assert!(
-        workloads >= 500,
-        "{workloads} workloads in {}",
-        fixtures().display()
-    );
+    assert!(workloads >= 500, "{workloads} workloads in {}", fixtures().display());
 }

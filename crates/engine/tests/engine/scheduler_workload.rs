@@ -123,10 +123,7 @@ fn config(config: &Value) -> VllmConfig {
         value.map_or(otherwise, |value| value as u32)
     };
     let flag = |name: &str, otherwise: bool| config[name].as_bool().unwrap_or(otherwise);
-    let groups: Vec<&str> = list(&config["groups"])
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
+    let groups: Vec<&str> = list(&config["groups"]).iter().filter_map(Value::as_str).collect();
     let sparse: Vec<&&str> = groups.iter().filter(|&&kind| kind != "full").collect();
     let max_model_len = number("max_model_len", u32::MAX);
     let kind = |name: &str| match name.parse() {
@@ -146,10 +143,7 @@ fn config(config: &Value) -> VllmConfig {
         (false, _) => (true, true),
     };
     VllmConfig {
-        latency: LatencyModel::Constant {
-            prefill: STEP,
-            decode: STEP,
-        },
+        latency: LatencyModel::Constant { prefill: STEP, decode: STEP },
         // vLLM's count includes the null block.
         num_gpu_blocks: number("num_gpu_blocks", 2) - 1,
         block_size: number("block_size", 16),
@@ -178,17 +172,11 @@ fn config(config: &Value) -> VllmConfig {
         async_scheduling: flag("async_scheduling", false),
         watermark: config["watermark"].as_f64().unwrap_or(0.0),
         speculation: speculation(&config["speculation"], lookahead(config) > 0),
-        loras: LoraConfig {
-            max_loras: number("max_loras", 0),
-            ..LoraConfig::default()
-        },
+        loras: LoraConfig { max_loras: number("max_loras", 0), ..LoraConfig::default() },
         transfer: TransferConfig {
             is_producer: producer,
             is_consumer: consumer,
-            fetch: (
-                Duration::from_millis(number("load_ms", 0).into()),
-                Duration::ZERO,
-            ),
+            fetch: (Duration::from_millis(number("load_ms", 0).into()), Duration::ZERO),
             ..TransferConfig::default()
         },
         reporting: ReportingConfig {

@@ -20,18 +20,14 @@ pub struct KvEventObserver {
 impl KvEventObserver {
     /// Creates an observer that passes KV cache events to `publisher`.
     pub fn new(publisher: KvEventPublisher, steps: bool) -> Self {
-        Self { publisher, batch: Vec::new(), steps,
-            withholds: false,
-        }
+        Self { publisher, batch: Vec::new(), steps, withholds: false }
     }
 
     /// Publishes events immediately that no step event follows. The vLLM scheduler keeps its KV
     /// events until vLLM would publish them, sometimes in a step without sequences.
     #[must_use]
     pub fn for_vllm_scheduler(self) -> Self {
-        Self {
-            withholds: true,
-            ..self }
+        Self { withholds: true, ..self }
     }
 
     fn publish_step_events(&mut self) {

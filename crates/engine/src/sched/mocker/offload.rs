@@ -127,7 +127,7 @@ impl MockerScheduler {
             if self.seqs[slot].rank.1 >= 0 {
                 self.waiting.remove_sequence(&self.seqs, slot);
                 offload.waited += 1;
-                self.seqs[slot].rank = (WaitingClass::Plain,-1, offload.waited);
+                self.seqs[slot].rank = (WaitingClass::Plain, -1, offload.waited);
                 self.waiting.insert_sequence(&self.seqs, slot);
             }
         }

@@ -26,12 +26,12 @@ impl LoraSlots {
         running.for_each(|lora| self.admitted(Some(lora)));
     }
 
-    pub(super) fn admits(& self, lora: LoraId, slots: usize) -> bool { self.batch.len() < slots || self.batch.contains(&lora)
+    pub(super) fn admits(&self, lora: LoraId, slots: usize) -> bool {
+        self.batch.len() < slots || self.batch.contains(&lora)
     }
 
     pub(super) fn record_admission(&mut self, lora: Option<LoraId>) {
-        if let
-            Some(lora) = lora.filter(|lora| ! self.batch.contains(lora)) {
+        if let Some(lora) = lora.filter(|lora| !self.batch.contains(lora)) {
             self.batch.push(lora);
         }
     }

@@ -236,7 +236,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let need = BlockAllocationRequest {
             tokens,
-            cache: tokens.min(self.cacheable(slot,known)),
+            cache: tokens.min(self.cacheable(slot, known)),
             processed: self.processed_tokens(slot, past),
             ..BlockAllocationRequest::default()
         };
@@ -308,9 +308,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.register_next_need(slot, number);
     }
 
-    pub(super)
-
-    fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             self.flush_bulk_decode(self.running[at], now, out);
         }

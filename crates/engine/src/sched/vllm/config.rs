@@ -231,7 +231,8 @@ impl VllmConfig {
         check_at_least_one("block_size", self.block_size)?;
         check_at_least_one("max_num_seqs", self.max_num_seqs)?;
         check_at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
-        if let Some(tokens) = self.prefill.max_num_scheduled_tokens { check_at_least_one("max_num_scheduled_tokens", tokens)?;
+        if let Some(tokens) = self.prefill.max_num_scheduled_tokens {
+            check_at_least_one("max_num_scheduled_tokens", tokens)?;
         }
         check_at_least_one("max_model_len", self.max_model_len)?;
         let interval = self.prefill.prefill_schedule_interval;
@@ -264,9 +265,14 @@ impl VllmConfig {
     pub(super) fn decodes_in_bulk(&self) -> bool {
         let Self {
             // Events of the cache and of admissions are the same in bulk.
-            reporting: ReportingConfig { run_lengths, kv_events: _, log_admissions: _,
+            reporting:
+                ReportingConfig {
+                    run_lengths,
+                    kv_events: _,
+                    log_admissions: _,
                     // Every step is recorded with its sequences.
-                    step_log, },
+                    step_log,
+                },
             // These steps yield several tokens of one sequence.
             speculation,
             // These sequences alternate or wait for each other. Other settings of prefill and
@@ -304,9 +310,14 @@ impl VllmConfig {
             encoder: _,
             max_waiting: _,
             // These settings apply before the first token, after the last one or outside of steps.
-            transfer: TransferConfig { fetch: _, fetch_whole_prompt: _, lease: _,
+            transfer:
+                TransferConfig {
+                    fetch: _,
+                    fetch_whole_prompt: _,
+                    lease: _,
                     is_producer: _,
-                    is_consumer: _, },
+                    is_consumer: _,
+                },
             lock_step: _,
             seed: _,
         } = self;

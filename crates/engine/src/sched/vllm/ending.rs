@@ -2,7 +2,7 @@
 
 use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime};
 
-use super::seqs::{FetchStage,SequenceRunState, SequenceSlot};
+use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -68,19 +68,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &mut self.seqs[slot];
         if seq.in_flight > 0 && self.config.defers_frees() {
             let table = std::mem::take(&mut seq.table);
-            self.reports
-                .deferred_frees
-                .push_back((self.bulk.planned(), table));
+            self.reports.deferred_frees.push_back((self.bulk.planned(), table));
         }
         self.free_blocks(slot);
     }
 
     /// Frees the KV blocks that no step in flight writes since step `ended` has ended.
     pub(in crate::sched) fn free_deferred(&mut self, ended: u64) {
-        while let Some((_, mut table)) = self
-            .reports
-            .deferred_frees
-            .pop_front_if(|(at, _)| *at <= ended)
+        while let Some((_, mut table)) =
+            self.reports.deferred_frees.pop_front_if(|(at, _)| *at <= ended)
         {
             self.pool.release(&mut table);
         }
@@ -112,7 +108,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         match self.seqs[slot].state {
             SequenceRunState::Waiting => self.waiting.remove_sequence(&self.seqs, slot),
-            SequenceRunState::Fetching => { self.fetching -= 1;
+            SequenceRunState::Fetching => {
+                self.fetching -= 1;
                 self.keep_loading(slot, now);
             }
             SequenceRunState::Running | SequenceRunState::Draining => {

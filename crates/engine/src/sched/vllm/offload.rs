@@ -221,7 +221,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return false;
         };
         // Steps in flight changed the tier first.
-            out.extend(self.reports.events.drain(..).map(|event| (now, event)));
+        out.extend(self.reports.events.drain(..).map(|event| (now, event)));
         host.clear_chunks();
         self.request_scheduling_pass(now);
         true

@@ -81,10 +81,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut new = new.min(budget);
         if drafts > 0 {
             // One place of the context is for the token sampled in the step.
-            let room = self
-                .config
-                .max_model_len
-                .saturating_sub(past + seq.step.ahead);
+            let room = self.config.max_model_len.saturating_sub(past + seq.step.ahead);
             new = new.min(room.saturating_sub(1));
         }
         match self.aligns_chunks {
@@ -244,13 +241,10 @@ fn draw_verified_drafts(
 ) -> StepDrafts {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
     if std::mem::take(&mut seq.step.is_padded) || fed == 0 {
-        return Draft {
-            proposed: fed,
-            accepted: 0,
-        };
+        return Draft { proposed: fed, accepted: 0 };
     }
     if let Some(own) = seq.submitted_drafts() {
-        return StepDrafts { proposed:fed, accepted: own.accepted.min(fed) };
+        return StepDrafts { proposed: fed, accepted: own.accepted.min(fed) };
     }
     let Some(draws) = &mut seq.draws else {
         return StepDrafts::default();

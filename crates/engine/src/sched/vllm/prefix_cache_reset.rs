@@ -45,9 +45,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let step = self.flight.front();
         let ends = |slot: &Slot| {
             let entries = step.into_iter().flat_map(|step| &step.entries);
-            entries
-                .filter(|entry| entry.last)
-                .any(|entry| entry.slot == *slot)
+            entries.filter(|entry| entry.last).any(|entry| entry.slot == *slot)
         };
         let mut waiting = self.waiting.backwards();
         self.fetching == 0
@@ -64,13 +62,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.preempt_all(now, out);
             }
             if self.reports.log.is_some() {
-                let preempted = out
-                    .iter()
-                    .skip(before)
-                    .filter_map(|(_, event)| match event {
-                        Event::Preempted { id } => Some(*id),
-                        _ => None,
-                    });
+                let preempted = out.iter().skip(before).filter_map(|(_, event)| match event {
+                    Event::Preempted { id } => Some(*id),
+                    _ => None,
+                });
                 self.reports.reset_preempted.extend(preempted);
             }
             if self.pool.used() == 0 {

@@ -241,4 +241,5 @@ impl SchedulingRules for VllmRules {
 
     fn takes_fetched_blocks(&self, _running: usize) -> bool {
         false
-    }}
+    }
+}

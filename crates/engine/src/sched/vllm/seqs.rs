@@ -7,7 +7,7 @@ use super::encoder_cache::MediaReferences;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{
-    BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, SimTime, PromptTransfer,
+    BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, SimTime,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -278,7 +278,7 @@ impl ScheduledSequence {
             arrival: 0,
             table: BlockTable::default(),
             plan: None,
-            rank: (WaitingClass::Plain,0, 0),
+            rank: (WaitingClass::Plain, 0, 0),
             request: SequenceOptions::default(),
             cached: 0,
             load: PromptLoadState::default(),

@@ -107,11 +107,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut update = UpdatedStep::default();
         for (_, event) in out.iter().skip(from) {
             match event {
-                Event::Drafts {
-                    id,
-                    proposed,
-                    accepted,
-                } => {
+                Event::Drafts { id, proposed, accepted } => {
                     let draft = Draft {
                         proposed: u8::try_from(*proposed).unwrap_or(u8::MAX),
                         accepted: u8::try_from(*accepted).unwrap_or(u8::MAX),

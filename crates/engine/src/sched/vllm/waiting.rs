@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::config::SchedulingPolicy;
-use super::seqs::{Rank,SequenceSlab, SequenceSlot, WaitingClass};
+use super::seqs::{Rank, SequenceSlab, SequenceSlot, WaitingClass};
 
 /// Sort key and slot of a waiting sequence.
 type QueuePosition = (Rank, SequenceSlot);
@@ -41,7 +41,7 @@ impl WaitingQueue {
     /// Returns a sort key before those of all waiting sequences.
     pub(in crate::sched) fn front_sort_key(&mut self) -> Rank {
         self.front -= 1;
-        (WaitingClass::Plain,0, self.front)
+        (WaitingClass::Plain, 0, self.front)
     }
 
     /// Returns the sort key of a sequence that waits with KV blocks, before those without. Its

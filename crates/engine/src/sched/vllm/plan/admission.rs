@@ -30,10 +30,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let (mut last, mut looked) = (None, false);
         if self.config.loras.max_loras > 0 && !self.waiting.is_empty() {
             let seqs = &self.seqs;
-            let running = self
-                .running
-                .iter()
-                .filter_map(|&slot| seqs[slot].request.lora);
+            let running = self.running.iter().filter_map(|&slot| seqs[slot].request.lora);
             self.loras.begin_admissions(running);
         }
         while (pass.room() > 0 || looks) && self.running.len() < places {
@@ -49,7 +46,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             match self.try_admit(head.1, pass) {
                 AdmissionOutcome::Next => {}
                 AdmissionOutcome::Skip => {
-                    self.seqs[head.1].step.is_deferred = true; last = Some(head);
+                    self.seqs[head.1].step.is_deferred = true;
+                    last = Some(head);
                 }
                 // If nothing runs, only sequences that hold blocks can go on.
                 AdmissionOutcome::Stop
@@ -74,9 +72,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if self.seqs[slot].load.is_uncached {
             self.cache_fetched(slot, pass.step);
         }
-        if self.lacks_adapter(slot
-            )
-        {
+        if self.lacks_adapter(slot) {
             self.loras.deferred += 1;
             return AdmissionOutcome::Skip;
         }
@@ -170,8 +166,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &mut self.seqs[slot];
         seq.load.is_uncached = false;
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
-        self.pool
-            .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
+        self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
         seq.settled = seq.table.settled();
     }
 
@@ -198,9 +193,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of tokens with which a sequence joins the batch, and whether they are
     /// padded with draft tokens; `None` if it must wait.
-    fn first_tokens(&self, slot: SequenceSlot, past: u32, pass: & SchedulingPass ,) -> Option<(u32, bool)> {
+    fn first_tokens(
+        &self,
+        slot: SequenceSlot,
+        past: u32,
+        pass: &SchedulingPass,
+    ) -> Option<(u32, bool)> {
         match self.padded(slot, past, pass)? {
-            0 => Some((self. first_chunk_tokens(slot, past, pass)?, false)),
+            0 => Some((self.first_chunk_tokens(slot, past, pass)?, false)),
             padded => Some((padded, true)),
         }
     }
@@ -209,8 +209,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// that all sequences compute equally many: 0 if it is not padded, `None` if it must wait.
     ///
     /// **Source:** `pad_spec_decode`, `vllm/v1/core/sched/scheduler.py`.
-    fn padded(&self, slot: SequenceSlot, past: u32, pass: & SchedulingPass) -> Option<u32> {
-        let drafts = self.config. drafts_per_step();
+    fn padded(&self, slot: SequenceSlot, past: u32, pass: &SchedulingPass) -> Option<u32> {
+        let drafts = self.config.drafts_per_step();
         let is_alone = !pass.has_running && past == 0;
         if drafts == 0 || past + 1 != self.seqs[slot].known || pass.has_prefill || is_alone {
             return Some(0);
@@ -223,12 +223,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
     /// larger token budget.
-    fn first_chunk_tokens(
-        &self,
-        slot: Slot,
-        past: u32,
-        pass: &SchedulingPass
-    ) -> Option<u32> {
+    fn first_chunk_tokens(&self, slot: Slot, past: u32, pass: &SchedulingPass) -> Option<u32> {
         let seq = &self.seqs[slot];
         let new = self.wanted(slot, past, u32::MAX);
         if new == 0 && self.aligns_chunks {
@@ -243,19 +238,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         let room = pass.room();
         if room > 0 && self.aligns_chunks {
-            return Some(self.aligned(seq, past, new.min(room)))
-                .filter(|&new| new > 0);
+            return Some(self.aligned(seq, past, new.min(room))).filter(|&new| new > 0);
         }
         (room > 0 || new == 0).then(|| new.min(room))
     }
 
     /// Handles a lack of KV blocks for a waiting sequence: waits for others to free some, or
     /// rejects the sequence if none are in use.
-    fn lacks_blocks(
-        &mut self,
-        slot: Slot,
-        pass: &mut Pass
-    ) -> AdmissionTurn {
+    fn lacks_blocks(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
         if self.pool.used() > 0 {
             return AdmissionTurn::Stop;
         }
@@ -265,12 +255,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Allocates the KV blocks for the first chunk of a sequence. If prompts are reserved, the
     /// whole prompt must fit.
-    fn allocate_first(
-        &mut self,
-        candidate: AdmissionCandidate,
-        pass: &mut Pass
-    ) -> bool {
-        let AdmissionCandidate { slot, past, cached, new, } = candidate;
+    fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
+        let AdmissionCandidate { slot, past, cached, new } = candidate;
         let spare = match self.running.is_empty() {
             true => 0,
             false => self.watermark_blocks,
@@ -284,10 +270,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let (next, further) = match held {
             false => (0, 0),
             // A step in flight keeps blocks that its layer groups no longer need.
-            true => (
-                1 + self.config.drafts(),
-                self.pool.further_groups() * self.config.steps_ahead(),
-            ),
+            true => {
+                (1 + self.config.drafts(), self.pool.further_groups() * self.config.steps_ahead())
+            }
         };
         let reserve = self.config.prefill.reserve_full_prompt
             || self.config.victim == PreemptionVictim::First
@@ -309,7 +294,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             cache: match is_fetched {
                 // Other sequences must not find blocks that have not arrived.
                 true => cached,
-                false => tokens.min(self.cacheable(slot,seq.known)),
+                false => tokens.min(self.cacheable(slot, seq.known)),
             },
             whole: match reserve {
                 true => (seq.known + next).min(seq.total),
@@ -317,7 +302,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             },
             spare: spare.saturating_add(match is_fetched {
                 true => self.owed_to_loads_and_prompts(),
-                false =>further,
+                false => further,
             }),
             processed: match is_fetched {
                 // Fetched tokens are present when the step begins.
@@ -342,12 +327,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ///
     /// **Source:** `_inflight_prefill_reserved_blocks`, `vllm/v1/core/sched/scheduler.py`.
     fn owed_to_loads_and_prompts(&self) -> u32 {
-        let drafts = self.config. drafts_per_step();
+        let drafts = self.config.drafts_per_step();
         let step = match drafts {
             0 => 0,
             drafts => self.with_lookahead(1 + drafts),
         };
-        let is_prefilling = |seq: &Seq| match seq.state { SequenceRunState::Running => seq.step.is_prefill_chunk,
+        let is_prefilling = |seq: &Seq| match seq.state {
+            SequenceRunState::Running => seq.step.is_prefill_chunk,
             SeqState::Fetching => true,
             SeqState::Waiting => !seq.table.is_empty(),
             _ => false,

@@ -75,8 +75,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.running.iter().any(|&slot| {
             let seq = &self.seqs[slot];
-            matches!(
-            seq.state, SequenceRunState::Running | SeqState::Draining) && ! seq.step.is_prefill_chunk
+            matches!(seq.state, SequenceRunState::Running | SeqState::Draining)
+                && !seq.step.is_prefill_chunk
         })
     }
 
@@ -91,10 +91,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.cadence.was_short = !self.waiting.backwards().all(|slot| deferred(&slot));
         }
         if !pass.step.is_empty() {
-        self.cadence.since = match pass.has_prefill || pass.admits_prefill {
+            self.cadence.since = match pass.has_prefill || pass.admits_prefill {
                 false => self.cadence.since.saturating_add(1),
                 true => 0,
-        };
+            };
+        }
     }
-}
 }

@@ -4,8 +4,10 @@ use crate::{Outbox, SchedulerEvent, StepDrafts};
 
 use crate::sched::vllm::config::{PreemptionVictim, SchedulingPolicy};
 use crate::sched::vllm::pass::SchedulingPass;
-use crate::sched::vllm::seqs::{SequenceRunState, SeqStep, SequenceSlot, StaleSteps, StepOutput, WaitingClass};
-use crate::sched::vllm::step::{Step,SequenceStepOutput, SequenceStepWork};
+use crate::sched::vllm::seqs::{
+    SeqStep, SequenceRunState, SequenceSlot, StaleSteps, StepOutput, WaitingClass,
+};
+use crate::sched::vllm::step::{SequenceStepOutput, SequenceStepWork, Step};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -25,7 +27,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 true => seq.surely_ends(),
                 false => seq.state == SequenceRunState::Draining,
             };
-            if is_over || ( pass.holds_prefill &&seq.step.is_prefill_chunk) {
+            if is_over || (pass.holds_prefill && seq.step.is_prefill_chunk) {
                 pass.at += 1;
                 continue;
             }
@@ -56,10 +58,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.has_prefill |= self.seqs[slot].step.is_prefill_chunk;
             match self.seqs[slot].state {
                 SeqState::Draining => self.compute_in_vain(slot, past, new, pass.step),
-                _ =>
-            self.add_to_step(slot, past, new, pass.step),
+                _ => self.add_to_step(slot, past, new, pass.step),
             }
-            pass.spend( new);
+            pass.spend(new);
             pass.at += 1;
         }
         pass.step.short |= pass.at < self.running.len();
@@ -69,10 +70,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// depending on how many draft tokens it accepts.
     fn wanted_in_vain(&self, slot: Slot, room: u32) -> u32 {
         let seq = &self.seqs[slot];
-        let left = self
-            .config
-            .max_model_len
-            .saturating_sub(seq.computed + seq.step.ahead + 1);
+        let left = self.config.max_model_len.saturating_sub(seq.computed + seq.step.ahead + 1);
         (1 + self.config.drafts()).min(room).min(left)
     }
 
@@ -90,12 +88,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             later: false,
             fetched: false,
         };
-        let entry = StepEntry {
-            slot,
-            emit: 0,
-            last: false,
-            drafts: Draft::default(),
-        };
+        let entry = StepEntry { slot, emit: 0, last: false, drafts: Draft::default() };
         let cost = self.rules.cost(&work, self.window);
         step.push(entry, work, cost, 0);
     }
@@ -135,7 +128,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let decodes = seq.computed + 1 == known && seq.computed >= seq.prompt;
             // A block that was filled is cached as soon as all its tokens are known.
             let is_late = cached_late && seq.released == known;
-            if !decodes || seq.computed >= seq.settled || is_late || seq.state != SequenceRunState::Running {
+            if !decodes
+                || seq.computed >= seq.settled
+                || is_late
+                || seq.state != SequenceRunState::Running
+            {
                 break;
             }
             seq.computed = known;
@@ -173,7 +170,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         loop {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + seq.step.ahead + new;
-            let cache = tokens.min(self.cacheable(slot,seq.known));
+            let cache = tokens.min(self.cacheable(slot, seq.known));
             let slots = self.with_lookahead(tokens);
             let need = BlockAllocationRequest {
                 tokens: slots,
@@ -236,7 +233,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.step.batch -= self.rules.step_cost(&work, self.window);
             pass.step.prompt_tokens -= self.rules.prompt_tokens_of(&work);
             let new = work.new;
-            pass.restore( new);
+            pass.restore(new);
             seq.in_flight -= 1;
             seq.known -= emit;
             if emit > 0 {
@@ -334,10 +331,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             true => StepOutput::Dropped,
             false => StepOutput::Stale,
         };
-        seq.step = SeqStep {
-            stale: StaleSteps::new(seq.in_flight, output),
-            ..SeqStep::default()
-        };
+        seq.step = SeqStep { stale: StaleSteps::new(seq.in_flight, output), ..SeqStep::default() };
         if seq.step.stale.drops() {
             // These tokens are computed again.
             seq.known = seq.released;

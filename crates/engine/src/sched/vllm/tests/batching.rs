@@ -177,8 +177,11 @@ fn prompt_blocks_are_hit_later_in_the_same_step() {
 
 #[test]
 fn accepted_drafts_are_emitted_together() {
-    let speculation = Some(SpeculationConfig { accept: vec![1.0, 1.0], drops_last_block: true,
-        .. SpeculationConfig::default() });
+    let speculation = Some(SpeculationConfig {
+        accept: vec![1.0, 1.0],
+        drops_last_block: true,
+        ..SpeculationConfig::default()
+    });
     let config = VllmConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:2/2 t1x3 | 12: v1:2/2 t1x2 e1");
@@ -186,9 +189,11 @@ fn accepted_drafts_are_emitted_together() {
 
 #[test]
 fn rejected_drafts_leave_no_tokens() {
-    let speculation =
-        Some(SpeculationConfig { accept: vec![1.0, 0.0, 1.0], drops_last_block: true,
-        .. SpeculationConfig::default() });
+    let speculation = Some(SpeculationConfig {
+        accept: vec![1.0, 0.0, 1.0],
+        drops_last_block: true,
+        ..SpeculationConfig::default()
+    });
     let config = VllmConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1");
@@ -196,8 +201,11 @@ fn rejected_drafts_leave_no_tokens() {
 
 #[test]
 fn submitted_drafts_override_acceptance_rates() {
-    let speculation = Some(SpeculationConfig { accept: vec![0.0; 4], drops_last_block: false,
-        .. SpeculationConfig::default() });
+    let speculation = Some(SpeculationConfig {
+        accept: vec![0.0; 4],
+        drops_last_block: false,
+        ..SpeculationConfig::default()
+    });
     let config = VllmConfig { speculation, ..config() };
     let drafts = [(0, 0), (4, 2), (4, 4), (4, 4), (2, 0)];
     let drafts = drafts.map(|(proposed, accepted)| StepDrafts { proposed, accepted });

@@ -217,8 +217,11 @@ fn sliding_window_turn_hits_the_prompt_not_the_answer() {
 #[test]
 fn lookahead_block_is_cached_once_next_tokens_exist() {
     let config = VllmConfig {
-        speculation: Some(SpeculationConfig { accept: vec![1.0], drops_last_block: false,
-            .. SpeculationConfig::default() }),
+        speculation: Some(SpeculationConfig {
+            accept: vec![1.0],
+            drops_last_block: false,
+            ..SpeculationConfig::default()
+        }),
         reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
         ..config()
     };
@@ -242,10 +245,7 @@ fn lookahead_block_is_cached_once_next_tokens_exist() {
 fn events_of_a_planned_step_come_with_the_step_before() {
     let log = |async_scheduling| {
         let config = VllmConfig {
-            reporting: ReportingConfig {
-                kv_events: true,
-                ..ReportingConfig::default()
-            },
+            reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
             async_scheduling,
             ..config()
         };

@@ -11,8 +11,7 @@ fn a_step_runs_to_its_end_after_the_abort_of_its_sequence() {
         (5, Abort(1)),
         (6, Abort(9)),
     ];
-    assert_eq!(event_log(config, inputs),
-        "0: s1 | 5: Aborted1 | 10: s2 | 20: t2 e2");
+    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 | 10: s2 | 20: t2 e2");
 }
 
 #[test]
@@ -23,8 +22,7 @@ fn slot_of_an_aborted_sequence_in_flight_is_not_reused() {
         (5, Abort(1)),
         (5, Submit(new_sequence(2, 40, 2))),
     ];
-    assert_eq!(event_log(config, inputs),
-        "0: s1 | 5: Aborted1 | 10: s2 | 21: t2 | 22: t2 e2");
+    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 | 10: s2 | 21: t2 | 22: t2 e2");
 }
 
 #[test]
