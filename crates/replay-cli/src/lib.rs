@@ -20,18 +20,19 @@ use clap::CommandFactory;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::RequestOutcome;
 use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{ArrivalPacing, ReplaySettings};
+use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
 pub use deploy::{Deployment, DeploymentFactory, FlagSplitter, StepTimeOrigin, WeightsDoNotFit};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args};
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
-use sink::{create_report_sink, run_totals};
+use sink::{ReportAndRows, facts, run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
@@ -75,6 +76,9 @@ pub fn run_replay_command(
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
+    if args.step_log.is_some() && (served || args.dynamo_run.is_some()) {
+        refuse!("--step-log: no effect because no engine of vllm-sim runs");
+    }
     if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
@@ -99,7 +103,11 @@ pub fn run_replay_command(
         let report = dynamo_run::replay_dynamo_run(dir, tables.as_deref())?;
         return write_report(&report, &args.report, &[], &typed);
     }
-    let pools = build_worker_pools(&args.pools, &flags, deploy)?;
+    let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
+    if args.step_log.is_some() {
+        pools.serving = with_step_log(&pools.serving)?;
+        pools.prefill = pools.prefill.as_ref().map(with_step_log).transpose()?;
+    }
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
@@ -109,13 +117,9 @@ pub fn run_replay_command(
         told.add_finished(1);
         ControlFlow::Continue(())
     };
-    let report = replay_with_watcher(
-        &pools,
-        source.as_mut(),
-        (pace, limit, threads),
-        &args.report,
-        &mut tell,
-    )?;
+    let sink = sink(&args.report, args.step_log.as_deref(), args.report.report_json.is_some())?;
+    let how = (pace, limit, threads);
+    let report = play_into(sink, &pools, source.as_mut(), how, &args.report, &mut tell)?;
     drop(told);
     write_report(&report, &args.report, &about, &typed)
 }
@@ -142,6 +146,18 @@ pub fn replay_single_threaded(
 pub fn replay_with_watcher(
     pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
+    how: (ArrivalPacing, Option<SimTime>, usize),
+    args: &ReportArgs,
+    watch: &mut OutcomeWatcher<'_>,
+) -> Result<Report> {
+    let sink = sink(args, None, args.report_json.is_some())?;
+    play_into(sink, pools, source, how, args, watch)
+}
+
+fn play_into(
+    mut sink: ReportAndRows,
+    pools: &Pools,
+    source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
     watch: &mut OutcomeWatcher<'_>,
@@ -155,6 +171,7 @@ pub fn replay_with_watcher(
     }
     let settings = ReplaySettings {
         prefill: pools.prefill.clone(),
+        step_log: sink.logs_steps(),
         pace,
         limit,
         seed: pools.seed,
@@ -162,7 +179,6 @@ pub fn replay_with_watcher(
         threads,
         ..ReplaySettings::new(pools.serving.clone())
     };
-    let mut sink = create_report_sink(args, args.report_json.is_some())?;
     let mut watched = sink.with_watcher(watch);
     let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
@@ -179,6 +195,16 @@ pub fn replay_with_watcher(
         report.add_cost(price);
     }
     Ok(report)
+}
+
+/// Returns the pool with engines that record their steps.
+fn with_step_log(pool: &PoolSpec) -> Result<PoolSpec> {
+    let engines = pool.engines.iter().cloned();
+    let engines: Option<Vec<EngineSpec>> = engines.map(EngineSpec::with_step_log).collect();
+    let Some(engines) = engines else {
+        refuse!("--step-log: only the scheduler vllm keeps a step log; name --scheduler vllm");
+    };
+    Ok(PoolSpec { engines, ..pool.clone() })
 }
 
 fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>> {

@@ -312,7 +312,8 @@ impl SglangScheduler {
             let Some(victim) = victims.iter().copied().min_by_key(made) else {
                 break;
             };
-            if victims.len() == 1 {
+            let is_last = victims.len() == 1;
+            if is_last && !self.destinations.are_ready() {
                 break;
             }
             let slot = self.running.remove(victim);
@@ -322,6 +323,10 @@ impl SglangScheduler {
             self.stats.preemptions += 1;
             retracted = true;
             out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
+            if is_last {
+                // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
+                self.join_ready(now, out);
+            }
         }
         retracted
     }

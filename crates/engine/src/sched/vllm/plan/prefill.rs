@@ -4,7 +4,7 @@
 //! `prefill_schedule_interval`).
 
 use crate::sched::vllm::pass::SchedulingPass;
-use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, Slot};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
@@ -45,8 +45,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut end = past + new;
         if end < all {
             let most = match self.config.prefill.long_prefill_token_threshold {
-                0 => self.config.max_num_batched_tokens,
-                threshold => threshold.min(self.config.max_num_batched_tokens),
+                0 => self.config.scheduled_tokens(),
+                threshold => threshold.min(self.config.scheduled_tokens()),
             };
             // A block larger than any chunk is filled by several chunks.
             if floor(end) > past || size <= most {
@@ -75,22 +75,26 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.running.iter().any(|&slot| {
             let seq = &self.seqs[slot];
-            seq.state == SequenceRunState::Running && !is_prefill(seq, seq.computed)
+            matches!(seq.state, SequenceRunState::Running | SeqState::Draining)
+                && !seq.step.is_prefill_chunk
         })
     }
 
     /// Records for `prefill_schedule_interval` whether the scheduled step computes prompt tokens.
     #[inline]
     pub(super) fn record_prefill_step(&mut self, pass: &SchedulingPass) {
-        if self.config.prefill.prefill_schedule_interval <= 1 || pass.step.is_empty() {
+        if self.config.prefill.prefill_schedule_interval <= 1 {
             return;
         }
-        if !pass.holds_prefill {
-            self.cadence.was_short = !self.waiting.is_empty();
+        if !pass.holds_prefill && !pass.preempted {
+            let deferred = |&slot: &Slot| self.seqs[slot].step.is_deferred;
+            self.cadence.was_short = !self.waiting.backwards().all(|slot| deferred(&slot));
         }
-        self.cadence.since = match pass.step.prompt_tokens {
-            0 => self.cadence.since.saturating_add(1),
-            _ => 0,
-        };
+        if !pass.step.is_empty() {
+            self.cadence.since = match pass.has_prefill || pass.admits_prefill {
+                false => self.cadence.since.saturating_add(1),
+                true => 0,
+            };
+        }
     }
 }
