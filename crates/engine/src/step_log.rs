@@ -7,7 +7,10 @@
 
 use serde_json::{Value, json};
 
-use crate::{BlockKey, Draft, End, Event, GroupEvent, HostEvent, SeqId, SimTime};
+use crate::{
+    BlockKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent, SeqId, SequenceEndReason,
+    SimTime, StepDrafts,
+};
 
 /// Records one change of a scheduler's steps.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,11 +64,11 @@ pub struct ScheduledSequence {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdatedStep {
     /// Draft tokens verified in the step, by sequence.
-    pub drafts: Vec<(SeqId, Draft)>,
+    pub drafts: Vec<(SeqId, StepDrafts)>,
     /// Ids of the ended sequences, with the reasons.
-    pub ended: Vec<(SeqId, End)>,
+    pub ended: Vec<(SeqId, SequenceEndReason)>,
     /// KV events published after the step, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<SchedulerEvent>,
 }
 
 impl StepRecord {
@@ -99,7 +102,7 @@ impl StepRecord {
 }
 
 /// Formats a KV event as `[kind, hashes, parent, group, medium]`; `None` for other events.
-fn kv_event(event: &Event, first: u32) -> Option<Value> {
+fn kv_event(event: &SchedulerEvent, first: u32) -> Option<Value> {
     let numbers = |keys: &[BlockKey]| keys.iter().map(|key| key.0).collect::<Vec<_>>();
     let removed = |keys: &[(BlockKey, Option<[u8; 32]>)], group: u32, medium: &str| {
         let keys: Vec<u64> = keys.iter().map(|(key, _)| key.0).collect();
@@ -110,27 +113,27 @@ fn kv_event(event: &Event, first: u32) -> Option<Value> {
         before.map(|key| key.0)
     };
     Some(match event {
-        Event::Stored { plan, from, to } => {
+        SchedulerEvent::Stored { plan, from, to } => {
             let keys = numbers(&plan.keys[*from as usize..*to as usize]);
             json!(["BlockStored", keys, parent(&plan.keys, *from), first, "GPU"])
         }
-        Event::Removed { keys } => removed(keys, first, "GPU"),
-        Event::Cleared => json!(["AllBlocksCleared", [], null, null, null]),
-        Event::Group(event) => match &**event {
-            GroupEvent::Stored { group, plan, from, kept, .. } => {
+        SchedulerEvent::Removed { keys } => removed(keys, first, "GPU"),
+        SchedulerEvent::Cleared => json!(["AllBlocksCleared", [], null, null, null]),
+        SchedulerEvent::Group(event) => match &**event {
+            LayerGroupCacheEvent::Stored { group, plan, from, kept, .. } => {
                 let keys = kept.iter().map(|&i| plan.keys[i as usize].0);
                 let keys: Vec<u64> = keys.collect();
                 json!(["BlockStored", keys, parent(&plan.keys, *from), group, "GPU"])
             }
-            GroupEvent::Removed { group, keys } => removed(keys, *group, "GPU"),
+            LayerGroupCacheEvent::Removed { group, keys } => removed(keys, *group, "GPU"),
         },
-        Event::Host(event) => match &**event {
-            HostEvent::Stored { plan, chunks, .. } => {
+        SchedulerEvent::Host(event) => match &**event {
+            HostCacheEvent::Stored { plan, chunks, .. } => {
                 let keys = chunks.iter().filter_map(|&(_, i)| plan.keys.get(i as usize));
                 let keys: Vec<u64> = keys.map(|key| key.0).collect();
                 json!(["BlockStored", keys, null, null, "CPU"])
             }
-            HostEvent::Removed { keys } => {
+            HostCacheEvent::Removed { keys } => {
                 let keys: Vec<u64> = keys.iter().map(|(_, key, _)| key.0).collect();
                 json!(["BlockRemoved", keys, null, null, "CPU"])
             }

@@ -314,9 +314,9 @@ impl BlockPool {
     fn take_further(
         &mut self,
         table: &mut BlockTable,
-        need: &BlockRequest,
+        need: &BlockAllocationRequest,
         groups: Range<usize>,
-        out: &mut impl FnMut(Event),
+        out: &mut impl FnMut(SchedulerEvent),
     ) {
         for at in groups {
             let group = self.groups.all[at];

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::pool::BlockRequest;
+use super::pool::BlockAllocationRequest;
 use crate::BlockKey;
 
 /// Describes the layer groups of a model.
@@ -162,7 +162,7 @@ impl LayerGroup {
     }
 
     /// Returns the number of tokens for which the group needs blocks.
-    pub(super) fn slots(&self, need: &BlockRequest) -> u32 {
+    pub(super) fn slots(&self, need: &BlockAllocationRequest) -> u32 {
         match self.is_state {
             true => need.tokens.saturating_sub(need.lookahead),
             false => need.tokens,
@@ -187,7 +187,7 @@ impl ExtraLayerGroups {
     /// Returns the layer groups before and after the first full-attention group, in vLLM's order:
     /// sparse groups, then the others.
     pub(super) fn order(&self) -> (Range<usize>, Range<usize>) {
-        let sparse = self.all.partition_point(|group| !group.sees_all());
+        let sparse = self.all.partition_point(|group| !group.has_full_attention());
         (0..sparse, sparse..self.all.len())
     }
     pub(super) fn new(

@@ -364,7 +364,7 @@ impl BlockPool {
             }
             table.cached = full;
             let (sparse, others) = self.groups.order();
-            self.cache_in_groups(table, plan, (from, full), sparse, out);
+            self.cache_group_blocks(table, plan, (from, full), sparse, out);
             if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
                 out(SchedulerEvent::Stored { plan, from, to: full });
@@ -429,7 +429,7 @@ impl BlockPool {
     /// after its continuation. Other blocks go to the front.
     pub(crate) fn release_table(&mut self, table: &mut BlockTable) {
         let (sparse, others) = self.groups.order();
-        self.release_groups(table, sparse);
+        self.release_group_blocks(table, sparse);
         if !self.groups.is_first_null {
             self.release_block_ids(&table.blocks);
         }

@@ -210,7 +210,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     continue;
                 }
                 let is_idle = self.flight.is_empty() && self.seqs.len() == 0;
-                self.reports.has_empty_step = self.depth() > 1 && !is_idle;
+                self.reports.has_empty_step = self.max_steps_in_flight() > 1 && !is_idle;
                 break;
             }
             if std::mem::take(&mut self.reports.has_empty_step) {
@@ -257,9 +257,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.release_computed_media(&step);
         }
         if self.host.is_some() {
-            self.end_copies(&mut step, now, out);
+            self.advance_host_copies(&mut step, now, out);
         }
-        R::step_ended(self, now, out);
+        R::on_step_ended(self, now, out);
         if !step.is_dummy {
             let prompt_tokens = step.prompt_tokens;
             let event = SchedulerEvent::Step { prompt_tokens, output_tokens };
@@ -269,7 +269,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.clear();
         self.spare.push(step);
         if let Some(mut next) = self.flight.pop_front() {
-            self.start(&mut next, now);
+            self.start_step(&mut next, now);
             self.flight.push_front(next);
         }
         self.reset_after_step(now, out);
@@ -286,7 +286,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
     /// sequence ended.
-    fn release_outputs(&mut self, step: &Step, now: SimTime, out: &mut Outbox) -> (u32, bool) {
+    fn release_outputs(
+        &mut self,
+        step: &ScheduledStep,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> (u32, bool) {
         out.reserve(step.entries.len() + 1);
         let mut output_tokens = step.bulk_decodes;
         let mut ended = false;
@@ -294,7 +299,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let seq = &mut self.seqs[entry.slot];
             seq.in_flight -= 1;
             if seq.state == SequenceRunState::Dead {
-                self.seqs.free_dead(entry.slot);
+                self.seqs.free_dead_slot(entry.slot);
                 continue;
             }
             if seq.step.stale.take() == StepOutput::Dropped {
@@ -304,7 +309,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 let StepDrafts { proposed, accepted } = entry.drafts;
                 let rejected = u32::from(proposed.saturating_sub(accepted));
                 seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
-                let event = Event::Drafts {
+                let event = SchedulerEvent::Drafts {
                     id: seq.id,
                     proposed: proposed.into(),
                     accepted: accepted.into(),
@@ -315,7 +320,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 seq.released += entry.emit;
                 output_tokens += entry.emit;
                 let (id, n) = (seq.id, entry.emit);
-                out.push_back((now, Event::Tokens { id, n }));
+                out.push_back((now, SchedulerEvent::Tokens { id, n }));
             }
             if entry.last {
                 ended = true;
@@ -440,7 +445,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
             EngineCommand::Pause => {
-                self.flush_all(now, out);
+                self.flush_bulk_decodes(now, out);
                 (self.paused, self.reports.has_empty_step) = (true, false);
                 self.plan_at = None;
             }

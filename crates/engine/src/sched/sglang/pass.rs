@@ -313,7 +313,7 @@ impl SglangScheduler {
                 break;
             };
             let is_last = victims.len() == 1;
-            if is_last && !self.destinations.are_ready() {
+            if is_last && !self.destinations.has_ready() {
                 break;
             }
             let slot = self.running.remove(victim);
@@ -325,7 +325,7 @@ impl SglangScheduler {
             out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
             if is_last {
                 // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
-                self.join_ready(now, out);
+                self.join_ready_sequences(now, out);
             }
         }
         retracted

@@ -23,7 +23,7 @@ impl LoraSlots {
     /// still belong to it.
     pub(super) fn begin_admissions(&mut self, running: impl Iterator<Item = LoraId>) {
         self.batch.clear();
-        running.for_each(|lora| self.admitted(Some(lora)));
+        running.for_each(|lora| self.record_admission(Some(lora)));
     }
 
     pub(super) fn admits(&self, lora: LoraId, slots: usize) -> bool {

@@ -54,23 +54,23 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Keeps the KV blocks of an aborted sequence until the fetch of its prompt has ended.
     ///
     /// **Source:** `delay_free_blocks` in `finish_requests`, `vllm/v1/core/sched/scheduler.py`.
-    fn keep_loading(&mut self, slot: Slot, now: SimTime) {
+    fn keep_loading(&mut self, slot: SequenceSlot, now: SimTime) {
         let seq = &mut self.seqs[slot];
         let rest = seq.load.ends.since(now);
         if !rest.is_zero() {
             let table = std::mem::take(&mut seq.table);
-            self.leases.hold(now, rest, seq.id, table);
+            self.leases.lease_blocks(now, rest, seq.id, table);
         }
     }
 
     /// Frees the KV blocks of an ended sequence, or leaves that to the end of the steps in flight.
-    fn free_ended(&mut self, slot: Slot) {
+    fn free_ended(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
         if seq.in_flight > 0 && self.config.defers_frees() {
             let table = std::mem::take(&mut seq.table);
             self.reports.deferred_frees.push_back((self.bulk.planned(), table));
         }
-        self.free_blocks(slot);
+        self.free_sequence_blocks(slot);
     }
 
     /// Frees the KV blocks that no step in flight writes since step `ended` has ended.
@@ -78,7 +78,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         while let Some((_, mut table)) =
             self.reports.deferred_frees.pop_front_if(|(at, _)| *at <= ended)
         {
-            self.pool.release(&mut table);
+            self.pool.release_table(&mut table);
         }
     }
 
@@ -124,31 +124,40 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Handles the end of a KV transfer or of the delay after a last token.
-    pub(super) fn timer(&mut self, now: SimTime, slot: Slot, generation: u32, out: &mut Outbox) {
+    pub(super) fn handle_sequence_timer(
+        &mut self,
+        now: SimTime,
+        slot: SequenceSlot,
+        generation: u32,
+        out: &mut Outbox,
+    ) {
         let seq = &mut self.seqs[slot];
         if seq.generation != generation {
             return;
         }
         match seq.state {
-            SeqState::Fetching => {
+            SequenceRunState::Fetching => {
                 if let Some(failure) = seq.load.failure.take() {
-                    self.load_failed(slot, failure, now, out);
+                    self.handle_load_failure(slot, failure, now, out);
                     return;
                 }
                 self.fetching -= 1;
-                seq.state = SeqState::Waiting;
+                seq.state = SequenceRunState::Waiting;
                 (seq.load.is_here, seq.load.is_uncached) = (true, true);
                 // The last prompt token is computed locally, for its logits.
                 seq.computed = seq.prompt - 1;
-                self.seqs.fetch(slot, Some(FetchStage::Done));
-                self.waiting.insert(&self.seqs, slot);
-                self.wake(now);
+                self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
+                self.waiting.insert_sequence(&self.seqs, slot);
+                self.request_scheduling_pass(now);
             }
-            SeqState::Draining | SeqState::Resting => {
-                self.stop(slot, End::Finished, now, out);
-                self.wake(now);
+            SequenceRunState::Draining | SequenceRunState::Resting => {
+                self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
+                self.request_scheduling_pass(now);
             }
-            SeqState::Free | SeqState::Waiting | SeqState::Running | SeqState::Dead => {}
+            SequenceRunState::Free
+            | SequenceRunState::Waiting
+            | SequenceRunState::Running
+            | SequenceRunState::Dead => {}
         }
     }
 }

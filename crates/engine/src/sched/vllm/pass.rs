@@ -22,7 +22,7 @@ pub(in crate::sched) struct SchedulingPass<'a> {
     pub out: &'a mut Outbox,
 }
 
-impl Pass<'_> {
+impl SchedulingPass<'_> {
     /// Returns the maximum number of tokens of the next sequence.
     #[inline]
     pub(in crate::sched) fn room(&self) -> u32 {

@@ -69,8 +69,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) -> u32 {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
-        let drafts = self.config.drafts();
-        if drafts > 0 && new == 1 && !seq.step.is_prefill_chunk && seq.state != SeqState::Waiting {
+        let drafts = self.config.drafts_per_step();
+        if drafts > 0
+            && new == 1
+            && !seq.step.is_prefill_chunk
+            && seq.state != SequenceRunState::Waiting
+        {
             // With asynchronous scheduling, drafts are scheduled before they are known.
             let own = seq.submitted_drafts().filter(|_| !self.config.async_scheduling);
             new += own.map_or(drafts, |draft| u32::from(draft.proposed));
@@ -107,16 +111,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns how many of the `known` tokens of a sequence may enter the prefix cache when the next
     /// step is planned.
     #[inline]
-    pub(in crate::sched) fn cacheable(&self, slot: Slot, known: u32) -> u32 {
+    pub(in crate::sched) fn cacheable(&self, slot: SequenceSlot, known: u32) -> u32 {
         let seq = &self.seqs[slot];
-        seq.named(seq.resolved(known, self.flight.len() as u32))
+        seq.tokens_with_keys(seq.resolved(known, self.flight.len() as u32))
     }
 
     /// Adds blocks to the prefix cache that are full of tokens which the step has verified.
     ///
     /// **Source:** `cache_blocks` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
-    pub(in crate::sched) fn cache_verified(&mut self, step: &Step) {
-        let has_drafts = self.config.drafts() > 0;
+    pub(in crate::sched) fn cache_verified(&mut self, step: &ScheduledStep) {
+        let has_drafts = self.config.drafts_per_step() > 0;
         if !(self.config.async_scheduling || has_drafts) || !self.config.enable_prefix_caching {
             return;
         }
@@ -126,7 +130,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let seq = &mut self.seqs[entry.slot];
             // The next step caches the others when it is planned.
             let is_due = seq.in_flight == 1 || has_drafts;
-            let is_running = matches!(seq.state, SeqState::Running | SeqState::Draining);
+            let is_running =
+                matches!(seq.state, SequenceRunState::Running | SequenceRunState::Draining);
             if !is_due || entry.emit == 0 || seq.step.stale.any() || !is_running {
                 continue;
             }
@@ -139,7 +144,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let upto = computed.min((seq.released + entry.emit).saturating_sub(known));
             self.pool
                 .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-            seq.settled = seq.table.settled();
+            seq.settled = seq.table.settled_tokens();
         }
     }
 
@@ -241,7 +246,7 @@ fn draw_verified_drafts(
 ) -> StepDrafts {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
     if std::mem::take(&mut seq.step.is_padded) || fed == 0 {
-        return Draft { proposed: fed, accepted: 0 };
+        return StepDrafts { proposed: fed, accepted: 0 };
     }
     if let Some(own) = seq.submitted_drafts() {
         return StepDrafts { proposed: fed, accepted: own.accepted.min(fed) };

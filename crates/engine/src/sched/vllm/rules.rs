@@ -235,7 +235,7 @@ pub(in crate::sched) fn tokens_with_block_keys(plan: &BlockPlan, known: u32) -> 
 pub struct VllmRules;
 
 impl SchedulingRules for VllmRules {
-    fn stops_when_idle(&self) -> bool {
+    fn admission_stops_when_idle(&self) -> bool {
         true
     }
 

@@ -8,6 +8,7 @@ use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{
     BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, SimTime,
+    StepDrafts,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -398,7 +399,7 @@ impl SequenceSlab {
     }
 
     /// Iterates over all slots, including free ones.
-    pub(in crate::sched) fn all(&self) -> impl Iterator<Item = &Seq> {
+    pub(in crate::sched) fn all(&self) -> impl Iterator<Item = &ScheduledSequence> {
         self.slots.iter()
     }
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::kv::BlockTable;
-use crate::sched::Admitted;
+use crate::sched::AdmittedSequence;
 use crate::step_log::{PlannedStep, ScheduledSequence, StepChange, StepRecord, UpdatedStep};
-use crate::{Draft, Event, Outbox, PrefixCacheReset, SeqId, SimTime};
+use crate::{Outbox, PrefixCacheReset, SchedulerEvent, SeqId, SimTime, StepDrafts};
 
-use super::step::Step;
+use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules, VllmConfig};
 
 /// Holds what the scheduler reports or frees when a step ends.
@@ -16,7 +16,7 @@ pub(in crate::sched) struct StepReports {
     /// KV events to publish at the end of the next step.
     ///
     /// **Source:** `take_events` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
-    pub events: Vec<Event>,
+    pub events: Vec<SchedulerEvent>,
     /// Whether a step without sequences waits behind the steps in flight. It ends as soon as
     /// another step is planned, and then publishes KV events.
     ///
@@ -29,7 +29,7 @@ pub(in crate::sched) struct StepReports {
     /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
     pub reset_preempted: Vec<SeqId>,
     pub log: Option<Vec<StepRecord>>,
-    pub admissions: Vec<Admitted>,
+    pub admissions: Vec<AdmittedSequence>,
 }
 
 impl StepReports {
@@ -64,7 +64,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Records a planned step. `from` is the length of the outbox before the scheduling pass.
-    pub(super) fn record_plan(&mut self, now: SimTime, step: &Step, out: &Outbox, from: usize) {
+    pub(super) fn record_plan(
+        &mut self,
+        now: SimTime,
+        step: &ScheduledStep,
+        out: &Outbox,
+        from: usize,
+    ) {
         let Some(log) = &mut self.reports.log else {
             return;
         };
@@ -83,9 +89,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         plan.preempted.append(&mut self.reports.reset_preempted);
         for (_, event) in out.iter().skip(from) {
             match event {
-                Event::Scheduled { id, .. } => plan.admitted.push(*id),
-                Event::Resumed { id } => plan.resumed.push(*id),
-                Event::Preempted { id } => plan.preempted.push(*id),
+                SchedulerEvent::Scheduled { id, .. } => plan.admitted.push(*id),
+                SchedulerEvent::Resumed { id } => plan.resumed.push(*id),
+                SchedulerEvent::Preempted { id } => plan.preempted.push(*id),
                 _ => {}
             }
         }
@@ -93,7 +99,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             log.push(StepRecord {
                 at: now,
                 change: StepChange::Planned(plan),
-                used_blocks: self.pool.used(),
+                used_blocks: self.pool.used_blocks(),
                 first_group: self.pool.first_group(),
             });
         }
@@ -107,26 +113,26 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut update = UpdatedStep::default();
         for (_, event) in out.iter().skip(from) {
             match event {
-                Event::Drafts { id, proposed, accepted } => {
-                    let draft = Draft {
+                SchedulerEvent::Drafts { id, proposed, accepted } => {
+                    let draft = StepDrafts {
                         proposed: u8::try_from(*proposed).unwrap_or(u8::MAX),
                         accepted: u8::try_from(*accepted).unwrap_or(u8::MAX),
                     };
                     update.drafts.push((*id, draft));
                 }
-                Event::Ended { id, end } => update.ended.push((*id, *end)),
-                Event::Stored { .. }
-                | Event::Removed { .. }
-                | Event::Group(_)
-                | Event::Cleared
-                | Event::Host(_) => update.events.push(event.clone()),
+                SchedulerEvent::Ended { id, end } => update.ended.push((*id, *end)),
+                SchedulerEvent::Stored { .. }
+                | SchedulerEvent::Removed { .. }
+                | SchedulerEvent::Group(_)
+                | SchedulerEvent::Cleared
+                | SchedulerEvent::Host(_) => update.events.push(event.clone()),
                 _ => {}
             }
         }
         log.push(StepRecord {
             at: now,
             change: StepChange::Updated(update),
-            used_blocks: self.pool.used(),
+            used_blocks: self.pool.used_blocks(),
             first_group: self.pool.first_group(),
         });
     }

@@ -6,7 +6,7 @@ use super::prefill::is_prefill;
 use crate::sched::AdmittedSequence;
 use crate::sched::vllm::config::PreemptionVictim;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
-use crate::sched::vllm::seqs::{FetchStage, Seq, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::seqs::{FetchStage, ScheduledSequence, SequenceRunState, SequenceSlot};
 use crate::sched::vllm::step::ScheduledStep;
 use crate::sched::vllm::tokens_with_block_keys;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
@@ -161,18 +161,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Adds the blocks of a prompt that has arrived to the prefix cache.
     ///
     /// **Source:** `_update_waiting_for_remote_kv`, `vllm/v1/core/sched/scheduler.py`.
-    fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut Step) {
+    fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         let upto = self.cacheable(slot, self.seqs[slot].prompt);
         let seq = &mut self.seqs[slot];
         seq.load.is_uncached = false;
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-        seq.settled = seq.table.settled();
+        seq.settled = seq.table.settled_tokens();
     }
 
     /// Returns whether the prefix-cache hit ends at a Mamba state that another sequence computes in
     /// this pass.
-    fn waits_for_state(&self, slot: Slot, cached: u32) -> bool {
+    fn is_waiting_for_state(&self, slot: SequenceSlot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let plan = seq.plan.as_ref().filter(|_| seq.table.is_empty());
         plan.is_some_and(|plan| self.pool.is_state_still_computing(plan, cached))
@@ -185,7 +185,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns whether a sequence needs a LoRA adapter for which the batch has no slot.
-    fn lacks_adapter(&self, slot: Slot) -> bool {
+    fn lacks_adapter(&self, slot: SequenceSlot) -> bool {
         let limit = self.config.loras.max_loras as usize;
         let lora = self.seqs[slot].request.lora.filter(|_| limit > 0);
         lora.is_some_and(|lora| !self.loras.admits(lora, limit))
@@ -215,17 +215,22 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if drafts == 0 || past + 1 != self.seqs[slot].known || pass.has_prefill || is_alone {
             return Some(0);
         }
-        if past + drafts_per_step + 2 > self.config.max_model_len {
+        if past + drafts + 2 > self.config.max_model_len {
             return Some(0);
         }
-        Some(1 + drafts_per_step).filter(|&padded| padded <= pass.room())
+        Some(1 + drafts).filter(|&padded| padded <= pass.room())
     }
 
     /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
     /// larger token budget.
-    fn first_chunk_tokens(&self, slot: Slot, past: u32, pass: &SchedulingPass) -> Option<u32> {
+    fn first_chunk_tokens(
+        &self,
+        slot: SequenceSlot,
+        past: u32,
+        pass: &SchedulingPass,
+    ) -> Option<u32> {
         let seq = &self.seqs[slot];
-        let new = self.wanted(slot, past, u32::MAX);
+        let new = self.tokens_to_schedule(slot, past, u32::MAX);
         if new == 0 && self.aligns_chunks {
             return None;
         }
@@ -238,24 +243,33 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         let room = pass.room();
         if room > 0 && self.aligns_chunks {
-            return Some(self.aligned(seq, past, new.min(room))).filter(|&new| new > 0);
+            return Some(self.align_chunk_to_blocks(seq, past, new.min(room)))
+                .filter(|&new| new > 0);
         }
         (room > 0 || new == 0).then(|| new.min(room))
     }
 
     /// Handles a lack of KV blocks for a waiting sequence: waits for others to free some, or
     /// rejects the sequence if none are in use.
-    fn lacks_blocks(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
-        if self.pool.used() > 0 {
-            return AdmissionTurn::Stop;
+    fn handle_block_shortage(
+        &mut self,
+        slot: SequenceSlot,
+        pass: &mut SchedulingPass,
+    ) -> AdmissionOutcome {
+        if self.pool.used_blocks() > 0 {
+            return AdmissionOutcome::Stop;
         }
-        self.reject(slot, pass);
-        AdmissionTurn::Next
+        self.reject_sequence(slot, pass);
+        AdmissionOutcome::Next
     }
 
     /// Allocates the KV blocks for the first chunk of a sequence. If prompts are reserved, the
     /// whole prompt must fit.
-    fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
+    fn allocate_first_chunk(
+        &mut self,
+        candidate: AdmissionCandidate,
+        pass: &mut SchedulingPass,
+    ) -> bool {
         let AdmissionCandidate { slot, past, cached, new } = candidate;
         let spare = match self.running.is_empty() {
             true => 0,
@@ -265,29 +279,30 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         // next token could start in vain forever.
         let held = R::RESERVES_NEXT_TOKEN
             && (self.fetching > 0 || !self.leases.is_empty())
-            && self.pool.used() > 0
+            && self.pool.used_blocks() > 0
             && self.starts_in_vain_at_once(slot);
         let (next, further) = match held {
             false => (0, 0),
             // A step in flight keeps blocks that its layer groups no longer need.
-            true => {
-                (1 + self.config.drafts(), self.pool.further_groups() * self.config.steps_ahead())
-            }
+            true => (
+                1 + self.config.drafts_per_step(),
+                self.pool.extra_group_count() * self.config.extra_steps_in_flight(),
+            ),
         };
         let reserve = self.config.prefill.reserve_full_prompt
             || self.config.victim == PreemptionVictim::First
             || held;
         let seq = &self.seqs[slot];
-        if !R::may_join(self, slot, cached) {
+        if !R::may_join_batch(self, slot, cached) {
             return false;
         }
         let tokens = past + new;
-        let is_fetched = seq.request.transfer == Transfer::RemotePrefill && !seq.load.is_here;
+        let is_fetched = seq.request.transfer == PromptTransfer::RemotePrefill && !seq.load.is_here;
         let slots = match is_fetched {
             true => tokens,
             false => self.with_lookahead(tokens),
         };
-        let need = BlockRequest {
+        let need = BlockAllocationRequest {
             prefix: cached,
             tokens: slots,
             lookahead: slots - tokens,
@@ -332,15 +347,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             0 => 0,
             drafts => self.with_lookahead(1 + drafts),
         };
-        let is_prefilling = |seq: &Seq| match seq.state {
+        let is_prefilling = |seq: &ScheduledSequence| match seq.state {
             SequenceRunState::Running => seq.step.is_prefill_chunk,
-            SeqState::Fetching => true,
-            SeqState::Waiting => !seq.table.is_empty(),
+            SequenceRunState::Fetching => true,
+            SequenceRunState::Waiting => !seq.table.is_empty(),
             _ => false,
         };
         let owed = self.seqs.all().filter(|seq| is_prefilling(seq));
-        let owed = owed.map(|seq| self.pool.owed(&seq.table, seq.known + step));
-        owed.fold(self.pool.blocks_for(step), u32::saturating_add)
+        let owed = owed.map(|seq| self.pool.blocks_still_needed(&seq.table, seq.known + step));
+        owed.fold(self.pool.blocks_for_tokens(step), u32::saturating_add)
     }
 
     fn admit_candidate(&mut self, candidate: AdmissionCandidate, pass: &mut SchedulingPass) {

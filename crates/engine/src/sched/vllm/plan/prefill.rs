@@ -4,7 +4,7 @@
 //! `prefill_schedule_interval`).
 
 use crate::sched::vllm::pass::SchedulingPass;
-use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, Slot};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
@@ -75,7 +75,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.running.iter().any(|&slot| {
             let seq = &self.seqs[slot];
-            matches!(seq.state, SequenceRunState::Running | SeqState::Draining)
+            matches!(seq.state, SequenceRunState::Running | SequenceRunState::Draining)
                 && !seq.step.is_prefill_chunk
         })
     }
@@ -87,8 +87,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         }
         if !pass.holds_prefill && !pass.preempted {
-            let deferred = |&slot: &Slot| self.seqs[slot].step.is_deferred;
-            self.cadence.was_short = !self.waiting.backwards().all(|slot| deferred(&slot));
+            let deferred = |&slot: &SequenceSlot| self.seqs[slot].step.is_deferred;
+            self.cadence.was_short = !self.waiting.iter_from_back().all(|slot| deferred(&slot));
         }
         if !pass.step.is_empty() {
             self.cadence.since = match pass.has_prefill || pass.admits_prefill {

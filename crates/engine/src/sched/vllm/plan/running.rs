@@ -7,7 +7,7 @@ use crate::sched::vllm::pass::SchedulingPass;
 use crate::sched::vllm::seqs::{
     SeqStep, SequenceRunState, SequenceSlot, StaleSteps, StepOutput, WaitingClass,
 };
-use crate::sched::vllm::step::{SequenceStepOutput, SequenceStepWork, Step};
+use crate::sched::vllm::step::{ScheduledStep, SequenceStepOutput, SequenceStepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -23,7 +23,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let slot = self.running[pass.at];
             let seq = &self.seqs[slot];
             let past = seq.computed;
-            let is_over = match self.config.async_scheduling && self.config.drafts() > 0 {
+            let is_over = match self.config.async_scheduling && self.config.drafts_per_step() > 0 {
                 true => seq.surely_ends(),
                 false => seq.state == SequenceRunState::Draining,
             };
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             let new = match seq.state {
-                SeqState::Draining => self.wanted_in_vain(slot, pass.room()),
+                SequenceRunState::Draining => self.wanted_in_vain(slot, pass.room()),
                 _ => self.tokens_to_schedule(slot, past, pass.room()),
             };
             let new = self.tokens_before_unencodable_media(slot, past, new, pass.step.is_empty());
@@ -57,7 +57,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.record_lora_use(slot, pass.step);
             pass.has_prefill |= self.seqs[slot].step.is_prefill_chunk;
             match self.seqs[slot].state {
-                SeqState::Draining => self.compute_in_vain(slot, past, new, pass.step),
+                SequenceRunState::Draining => self.compute_in_vain(slot, past, new, pass.step),
                 _ => self.add_to_step(slot, past, new, pass.step),
             }
             pass.spend(new);
@@ -68,18 +68,24 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of tokens to schedule of a sequence that a step in flight may end,
     /// depending on how many draft tokens it accepts.
-    fn wanted_in_vain(&self, slot: Slot, room: u32) -> u32 {
+    fn wanted_in_vain(&self, slot: SequenceSlot, room: u32) -> u32 {
         let seq = &self.seqs[slot];
         let left = self.config.max_model_len.saturating_sub(seq.computed + seq.step.ahead + 1);
-        (1 + self.config.drafts()).min(room).min(left)
+        (1 + self.config.drafts_per_step()).min(room).min(left)
     }
 
     /// Adds a sequence to a step that will find it ended.
-    fn compute_in_vain(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
+    fn compute_in_vain(
+        &mut self,
+        slot: SequenceSlot,
+        past: u32,
+        new: u32,
+        step: &mut ScheduledStep,
+    ) {
         let seq = &mut self.seqs[slot];
         seq.step.ahead += new;
         seq.in_flight += 1;
-        let work = StepWork {
+        let work = SequenceStepWork {
             slot,
             past,
             new,
@@ -88,9 +94,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             later: false,
             fetched: false,
         };
-        let entry = StepEntry { slot, emit: 0, last: false, drafts: Draft::default() };
-        let cost = self.rules.cost(&work, self.window);
-        step.push(entry, work, cost, 0);
+        let entry =
+            SequenceStepOutput { slot, emit: 0, last: false, drafts: StepDrafts::default() };
+        let cost = self.rules.step_cost(&work, self.window);
+        step.push_sequence(entry, work, cost, 0);
     }
 
     /// Adds the slots that the drafter writes to the tokens of a sequence.
@@ -214,7 +221,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns whether a step before `step` computes a sequence and has not ended.
-    fn is_in_earlier_step(&self, slot: Slot, step: &Step) -> bool {
+    fn is_in_earlier_step(&self, slot: SequenceSlot, step: &ScheduledStep) -> bool {
         let is_in = step.entries.iter().any(|entry| entry.slot == slot);
         self.seqs[slot].in_flight > u8::from(is_in)
     }
