@@ -111,22 +111,8 @@ fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value 
     settings
 }
 
-/// Number of attempts to post admin settings to a pod.
-///
-/// A pod closes idle connections, and a request on such a connection is lost. Posts are idempotent.
-const TRIES: usize = 3;
-
 async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
-    let mut tries = 1;
-    let answer = loop {
-        match pod
-            .call(Method::POST, path, body.clone(), POD_TIMEOUT)
-            .await
-        {
-            Err(_) if tries < TRIES => tries += 1,
-            answer => break answer?,
-        }
-    };
+    let answer = pod.call(Method::POST, path, body, POD_TIMEOUT).await?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("{path} returned {status}")),

@@ -243,6 +243,8 @@ struct LivePlay {
     /// Name of the simulated routing policy with the best score, and the live run that used its
     /// placements without the gateway.
     ideal: Option<(&'static str, GatewayRun)>,
+    /// Whether pods had faults during the run.
+    is_disturbed: bool,
     notes: Vec<String>,
 }
 
@@ -325,6 +327,7 @@ fn play_live(
         routing,
         pods,
         ideal,
+        is_disturbed: !plan.disturb.is_empty() || plan.scenario.is_some(),
         notes,
     };
     Ok((live, policies))

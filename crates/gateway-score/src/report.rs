@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::LivePlay;
 use super::gateway_run::GatewayRun;
-use super::measure::{COUNT, MEASURES, Values, ideal, latencies, measured, score, shares};
+use super::measure::{COUNT, MEASURES, SCORED, Values, ideal, latencies, measured, score, shares};
 use super::offline::RouterCandidate;
 use super::require::bounded;
 use super::workload::Workload;
@@ -14,6 +14,9 @@ use vllm_sim_command_line::requirement::{self, Requirement};
 const VERSION: u32 = 1;
 
 const POINTS: usize = 201;
+
+/// Ratio to the ideal above which a note names the measure.
+const CLEARLY_ABOVE: f64 = 1.05;
 
 pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
 
@@ -27,7 +30,10 @@ pub(super) struct ScoreReport {
     live_ideal: Option<Values>,
     values: Values,
     ideal: Values,
+    /// Ratios to the ideal, at most 1.
     shares: Values,
+    /// Indices of the scored measures that are better than the ideal, with their ratios to it.
+    above_ideal: Vec<(usize, f64)>,
     requirements: Vec<Requirement>,
     requests: usize,
     sessions: usize,
@@ -47,13 +53,20 @@ impl ScoreReport {
         let live_ideal = live_ideal.map(|(_, play)| measured(play, workload));
         let ideal = ideal(&offline, live_ideal.as_ref());
         // Otherwise a gateway that sends no request to a pod would get the best score.
-        let shares = match live.routing.unseen {
+        let ratios = match live.routing.unseen {
             0 => shares(&values, &ideal),
             _ => [None; COUNT],
         };
+        let above_ideal = ratios.iter().enumerate();
+        let above_ideal = above_ideal.filter(|(at, _)| SCORED.contains(&MEASURES[*at].name));
+        let above_ideal = above_ideal.filter_map(|(at, ratio)| Some((at, (*ratio)?)));
+        let shares = ratios.map(|ratio| Some(ratio?.min(1.0)));
         Self {
             command,
             score: score(&shares),
+            above_ideal: above_ideal
+                .filter(|(_, ratio)| *ratio > CLEARLY_ABOVE)
+                .collect(),
             policies,
             live,
             live_ideal,
@@ -166,8 +179,14 @@ impl ScoreReport {
         });
         let both = self.live.notes.iter().chain(&self.live.routing.notes);
         let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name);
-        let is_too_fast =
-            self.live_ideal.is_none() && at("ttft").is_some_and(|at| self.shares[at] > Some(1.25));
+        let above = |name: &str| {
+            let ratio = self
+                .above_ideal
+                .iter()
+                .find(|(above, _)| Some(*above) == at(name));
+            ratio.map_or(1.0, |(_, ratio)| *ratio)
+        };
+        let is_too_fast = self.live_ideal.is_none() && above("ttft") > 1.25;
         let fast = is_too_fast.then(|| {
             "first tokens arrive earlier than an engine with these flags can send them: the pods \
              have other flags"
@@ -178,7 +197,31 @@ impl ScoreReport {
         let unknown = unknown.then(|| {
             "prefix reuse is unknown: start the pods with --enable-prompt-tokens-details".to_owned()
         });
-        both.cloned().chain(failed).chain(fast).chain(unknown)
+        let above = self.above_ideal_note();
+        both.cloned()
+            .chain(failed)
+            .chain(above)
+            .chain(fast)
+            .chain(unknown)
+    }
+
+    /// Explains measures that are better than the ideal, whose shares are 1.
+    fn above_ideal_note(&self) -> Option<String> {
+        let all = self.above_ideal.iter();
+        let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", MEASURES[*at].label));
+        let all: Vec<String> = all.collect();
+        let missing = match self.values[0] < Some(1.0) {
+            true => "; the means lack the requests of failed sessions",
+            false => "",
+        };
+        let fewer = match self.live.is_disturbed {
+            true => "; the reference does without disturbed pods, whose answers count here",
+            false => "",
+        };
+        (!all.is_empty()).then(|| {
+            let all = all.join(", ");
+            format!("better than the reference, which counts as 1: {all}{missing}{fewer}")
+        })
     }
 
     pub(super) fn table(&self) -> String {
