@@ -126,6 +126,12 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
         ..load::LoadOptions::default()
     };
     let source = load::open(&args.files, &options)?;
+    let left_out = source.left_out_rows();
+    if left_out > 0 {
+        tracing::warn!(
+            "{left_out} rows of the trace have no prompt or no output, as failed requests have: they are left out"
+        );
+    }
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));

@@ -2,6 +2,7 @@ use serde::Serialize;
 
 use super::client::ClientTiming;
 use super::spec::RecordedRun;
+use vllm_sim_replay::statistics;
 
 /// Predicted latencies of a recorded run, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
@@ -130,18 +131,12 @@ impl Latencies {
     }
 }
 
+/// Returns the mean of values; 0 without values.
 pub(super) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    statistics::mean(values).unwrap_or(0.0)
 }
 
-/// Returns the quantile `p` (0 to 1) of sorted values, interpolated linearly between the two
-/// nearest.
+/// Returns the quantile `p` (0 to 1) of sorted values; 0 without values.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0.0;
-    };
-    let at = p * last as f64;
-    let low = sorted[at as usize];
-    let high = sorted[(at as usize + 1).min(last)];
-    low + (high - low) * at.fract()
+    statistics::percentile(sorted, p).unwrap_or(0.0)
 }

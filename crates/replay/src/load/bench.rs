@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::csv::single;
 use super::loaded::{LoadedSessions, SessionOrder};
+use crate::statistics::{mean, percentile};
 use crate::synth::Arrivals;
 use crate::workload::{Prompt, Session, TokenRun};
 use vllm_sim_random::mix;
@@ -195,18 +196,4 @@ pub(super) fn source(runs: &[BenchRun], seed: u64, order: SessionOrder) -> Loade
         Some(_) => ready.untimed(),
         None => ready,
     }
-}
-
-pub(super) fn mean(values: &[f64]) -> Option<f64> {
-    let n = values.len();
-    (n > 0).then(|| values.iter().sum::<f64>() / n as f64)
-}
-
-/// Interpolates a percentile linearly between the two nearest sorted values, as numpy does.
-pub(super) fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    let at = p * last as f64;
-    let low = sorted[at as usize];
-    let high = sorted[(at as usize + 1).min(last)];
-    Some(low + (high - low) * at.fract())
 }
