@@ -79,7 +79,9 @@ pub(super) fn fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {
         ServeError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),
-        ServeError::TooManyRequests | ServeError::TooManyTokens => {
+        ServeError::TooManyRequests
+        | ServeError::TooManyTokens
+        | ServeError::RepliesTooLarge(_) => {
             Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
         ServeError::Draining | ServeError::Abandoned => {

@@ -28,7 +28,7 @@ use super::path_rules::PathRules;
 use super::request_head::names::REQUEST_ID;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
-use super::{error, fault, request_log, route_index, routes};
+use super::{error, fault, large_body, request_log, route_index, routes};
 use vllm_sim_config::{Cors, Log};
 use vllm_sim_service::{Service, run_blocking};
 use vllm_sim_tokenizer::EncodingGivenUp;
@@ -67,6 +67,7 @@ pub(super) fn http(
 ) -> Stack {
     let paths = PathRules::new(&settings.root_path, app.dialect.has_lenient_paths());
     let service = app.service().clone();
+    let large_replies = service.large_replies().clone();
     let headers = FixedHeaders::new(settings, Some("uvicorn"));
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.apply(request))
@@ -84,7 +85,9 @@ pub(super) fn http(
         .layer(AroundLayer(HttpMetricsLayer(app.clone())))
         .layer(AroundLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::layer))
-        .map_response(|response: Response<_>| response.map(Body::new))
+        .map_response(move |response: Response<_>| {
+            large_body::bounded(&large_replies, response.map(Body::new))
+        })
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(long_body));
     BoxCloneSyncService::new(layers.service(routes))

@@ -28,6 +28,11 @@ fn sequences_of(job: &GenerationJob) -> Result<u32, ServeError> {
         .ok_or(ServeError::TooManySequences { asked })
 }
 
+fn too_large() -> ServeError {
+    let most = MAX_BYTES >> 20;
+    ServeError::ReplyTooLarge { most }
+}
+
 fn refused(error: SubmitError) -> ServeError {
     match error {
         SubmitError::QueueFull { .. } => ServeError::QueueFull,
@@ -57,8 +62,6 @@ impl Service {
         let rank = self.rank(job.request.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let parent = Arc::new(ParentRequest::new(job.n, sequences));
-        let most = MAX_BYTES >> 20;
-        let too_large = || ServeError::ReplyTooLarge { most };
         self.check_block_plans(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
@@ -110,6 +113,7 @@ impl Service {
                 scripts.push(script);
             }
         }
+        let reserved = self.large_replies.reserve(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(refused)?;
         let prompts = job.facts.prompts.iter();
         let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
@@ -119,6 +123,7 @@ impl Service {
             drop(queued);
         }
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
+        reply.reserved = reserved;
         reply.has_end_delay = !job.tail.is_zero();
         Ok(reply)
     }
