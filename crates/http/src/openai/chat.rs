@@ -21,7 +21,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::ToolChoice;
+use vllm_sim_wire::openai::shared::{Tool, ToolChoice};
 
 impl GenerationBody for ChatRequest {
     const API: Endpoint = Endpoint::Chat;
@@ -153,7 +153,7 @@ fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
         .tools
         .as_ref()
         .filter(|tools| !tools.is_empty() && !hidden)?;
-    Some(tools.iter().map(prepare::tool_json).collect())
+    Some(tools.iter().map(Tool::dump).collect())
 }
 
 /// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`
