@@ -111,6 +111,7 @@ impl Index<usize> for Inputs {
 
 /// Tokenizes the inputs of a pooling request; a conversation is one input.
 async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
+    truncation(app, request)?;
     let mut inputs = Inputs::with_capacity(count(request));
     let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(true));
     match &request.input {
@@ -210,13 +211,9 @@ fn fitted(
     request: &PoolingRequest,
     InputTokens { ids, special }: InputTokens,
 ) -> Result<Vec<u32>, Fault> {
-    let keep = request
-        .truncate_prompt_tokens
-        .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
     let cut = Truncation {
-        keep,
-        side: CutSide::of(request.truncation_side.as_deref()),
         special: special == Some(SpecialTokens::With),
+        ..truncation(app, request)?
     };
     let RequestRules {
         limits, dialect, ..
@@ -230,6 +227,31 @@ fn fitted(
         None => dialect.check_tokens(limits, ids.len())?,
     }
     Ok(ids)
+}
+
+/// Returns the truncation that a pooling request asks for. A negative number is the context length,
+/// because no output token needs room.
+///
+/// Source: vLLM 0.33 `renderers/params.py`, `TokenizeParams`.
+///
+/// # Errors
+/// vLLM's 400 for a number above the context length.
+fn truncation(app: &App, request: &PoolingRequest) -> Result<Truncation, Fault> {
+    let limits = &app.rules.limits;
+    let asked = request.truncate_prompt_tokens;
+    let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    limits.asked("max_tokens", None, asked)?;
+    Ok(Truncation {
+        keep: asked.map(|n| {
+            if n < 0 {
+                limits.max_model_len.into()
+            } else {
+                n
+            }
+        }),
+        side: CutSide::of(request.truncation_side.as_deref()),
+        special: false,
+    })
 }
 
 fn list_head(id: &str, model: &str) -> String {
