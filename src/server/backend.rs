@@ -110,7 +110,8 @@ fn service(config: &Config, generator: Generator, live: Vec<LiveEngine>, seed: u
     let models = Models::new(
         &config.model.served_names,
         config.api.skip_model_name_validation,
-    );
+    )
+    .with_resolver_folder(config.lora.resolver_folder.clone());
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
         if let Err(error) = models.load(&module.name, &module.path, base, LoadMode::New) {
