@@ -10,6 +10,7 @@ use super::encode::{self, EventType, FinishReason, Output, PrefillStats, WaveEdg
 use super::logprobs::{RequestedLogprobs, Source};
 use super::output_queue::OutputQueue;
 use super::parts::EngineCoreParts;
+use super::request_ids::ReservedId;
 use super::stats::SchedulerStats;
 use super::step::{Step, StepEvent};
 use super::waves::Waves;
@@ -59,6 +60,8 @@ pub(crate) struct Active {
     prefill: Option<PrefillStats>,
     /// Step number of the latest output, and the output's index in that step.
     latest: (u64, usize),
+    /// Guard of the request's id.
+    pub(crate) reserved: Option<ReservedId>,
 }
 
 pub(crate) struct Logprobs {
@@ -87,6 +90,7 @@ impl Active {
             events: Vec::new(),
             prefill: None,
             latest: (0, 0),
+            reserved: None,
         }
     }
 

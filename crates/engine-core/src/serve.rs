@@ -20,6 +20,7 @@ use super::pooling;
 use super::prompt_text::last_message;
 use super::reasoning::ReasoningMarkers;
 use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, RequestKind, Sampling};
+use super::request_ids::RequestIds;
 use vllm_sim_service::generate::request::Prompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
@@ -39,6 +40,8 @@ pub(crate) struct Requests {
     adapters: Arc<Adapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
+    /// Ids of the requests in submission and in the engine.
+    ids: RequestIds,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
 }
@@ -81,6 +84,7 @@ impl Requests {
             rules: parts.rules.clone(),
             thoughts: parts.thoughts.clone(),
             submitting: Arc::default(),
+            ids: RequestIds::default(),
             by_text: generator.text_hash([]).is_some(),
             parts,
             queue,
@@ -96,14 +100,26 @@ impl Requests {
 
     /// Submits a request on the calling thread, which keeps the order of requests.
     ///
-    /// A submission that takes long continues as a task on `runtime`.
+    /// A submission that takes long continues as a task on `runtime`. A request with the id of a
+    /// running one is ignored, because their events would be mixed.
     pub(crate) fn add(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
+        let Some(reserved) = self.ids.reserve(&request.id) else {
+            tracing::warn!(
+                id = %request.id,
+                client = request.client,
+                "a request with the id of a running one is ignored"
+            );
+            return;
+        };
         let _ = self.queue.send(Item::Announced(request.id.clone()));
         let (id, client) = (request.id.clone(), request.client);
         let this = self.clone();
         let tokens = Submitting::count(&self.submitting, request.prompt_tokens());
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            let item = this.submit(request).await;
+            let mut item = this.submit(request).await;
+            if let Item::Admitted(active) = &mut item {
+                active.reserved = Some(reserved);
+            }
             let _ = this.queue.send(item);
             drop(tokens);
         });
@@ -353,9 +369,10 @@ fn error_of(refusal: &RequestError) -> Failure {
         // vLLM aborts requests that arrive after a shutdown signal.
         ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
         ServeError::Paused => to_be_retried("engine_paused", message),
-        ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens => {
-            to_be_retried("engine_overloaded", message)
-        }
+        ServeError::QueueFull
+        | ServeError::TooManyRequests
+        | ServeError::TooManyTokens
+        | ServeError::RepliesTooLarge(_) => to_be_retried("engine_overloaded", message),
         ServeError::Rank { .. }
         | ServeError::TooLarge { .. }
         | ServeError::TooManySequences { .. }
