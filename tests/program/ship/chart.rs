@@ -51,6 +51,12 @@ fn template(values: &str) -> Option<Result<String, String>> {
 #[test]
 fn values_that_do_nothing_or_contradict_are_refused() {
     for (values, told) in [
+        (
+            "config: {replicas: 3}",
+            "config.replicas starts servers on ports that no Service",
+        ),
+        ("config: {maxNumSeqs: 0}", "maxNumSeqs"),
+        ("config: {failure-injection-rate: 101}", "100"),
         ("dataset: {enabled: true}", "dataset.enabled needs a source"),
         (
             "dataset: {existingClaim: c}",
