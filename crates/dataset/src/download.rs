@@ -11,13 +11,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use ureq::{Agent, Response};
 
+use super::SQLITE_MAGIC;
 use super::error::DatasetError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of consecutive failed attempts without new data after which the download fails.
 const MAX_FRUITLESS: u32 = 3;
-const MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks.
 ///
@@ -319,7 +319,7 @@ fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
         part.seek(SeekFrom::Start(0))?;
         let mut start = Vec::new();
         Read::by_ref(part)
-            .take(MAGIC.len() as u64)
+            .take(SQLITE_MAGIC.len() as u64)
             .read_to_end(&mut start)?;
         part.seek(SeekFrom::Start(0))?;
         let mut hasher = Sha256::new();
@@ -335,7 +335,7 @@ fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
             return Err(format!("its SHA-256 is {found}, expected {expected}"));
         }
     }
-    if start != MAGIC {
+    if start != SQLITE_MAGIC {
         let shown = String::from_utf8_lossy(&start).into_owned();
         return Err(format!(
             "it is not an SQLite database: it begins with {shown:?}"

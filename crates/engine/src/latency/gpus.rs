@@ -320,7 +320,11 @@ pub const GPUS: &[Gpu] = &[
     },
     Gpu {
         name: "RTX-PRO-6000-96GB",
-        aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell"],
+        aliases: &[
+            "RTX-PRO-6000",
+            "RTX-PRO-6000-Blackwell",
+            "RTX-PRO-6000-Server",
+        ],
         bf16_tflops: 503.8,
         fp8_tflops: 1007.6,
         bandwidth_tbs: 1.792,
@@ -549,6 +553,11 @@ mod tests {
         assert_eq!(
             gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name),
             Some("A100-SXM-80GB")
+        );
+        // The name in NVIDIA's kernel tables.
+        assert_eq!(
+            gpu("rtx_pro_6000_server").map(|g| g.name),
+            Some("RTX-PRO-6000-96GB")
         );
         assert_eq!(gpu("Cray-1"), None);
     }

@@ -174,10 +174,11 @@ impl LatencyModel {
     }
 }
 
-/// Converts milliseconds to a duration, to the nearest nanosecond; negative and non-finite values
-/// become zero.
+/// Converts milliseconds to a duration, to the nearest nanosecond.
+///
+/// Negative values and NaN become zero; values that are too large become the longest duration.
 fn millis(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::ZERO)
+    Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::MAX)
 }
 
 fn divide(d: Duration, by: f64) -> Duration {
@@ -190,6 +191,21 @@ fn divide(d: Duration, by: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_is_too_long_has_the_longest_duration() {
+        assert_eq!(
+            [1.5, -1.0, f64::NAN, 1e300, f64::INFINITY].map(millis),
+            [
+                Duration::from_micros(1500),
+                Duration::ZERO,
+                Duration::ZERO,
+                Duration::MAX,
+                Duration::MAX
+            ]
+        );
+        assert_eq!(divide(Duration::from_secs(1), 1e-300), Duration::MAX);
+    }
 
     #[test]
     fn prompt_and_decode_work_of_one_step_add_up() {

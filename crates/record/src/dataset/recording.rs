@@ -10,14 +10,13 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use crate::{Api, prompts};
-use vllm_sim_dataset::{schema, tokens_of};
+use vllm_sim_dataset::{SQLITE_MAGIC, schema, tokens_of};
 use vllm_sim_tokenizer::Tokenizer;
-
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 pub(super) fn is_database(path: &Path) -> bool {
     let mut start = [0; 16];
-    File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == MAGIC)
+    File::open(path)
+        .is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == SQLITE_MAGIC)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
