@@ -300,7 +300,7 @@ mod tests {
             max_len: None,
         });
         let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
-        let request = Request::post("/v1/completions").header("content-length", "9");
+        let request = axum::http::Request::post("/v1/completions").header("content-length", "9");
         let read = log.request(request.body(never).unwrap()).await;
         assert_eq!(read.map(drop).map_err(|fault| fault.status), Err(408));
     }
