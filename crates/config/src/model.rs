@@ -277,6 +277,8 @@ fn generation_config_file(
     Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
+pub(super)
+
 fn is_local_path(name: &str) -> bool {
     ["/", "./", "../", "~"].iter().any(|start| name.starts_with(start)) || name == "."
 }
