@@ -156,9 +156,5 @@ async fn an_adapter_in_the_resolvers_folder_is_loaded_when_it_is_asked_for() {
         assert_eq!(ask(&sim, model).await.status, 404, "{model}");
     }
     let sim = Sim::start(CliMode::Vllm, &[&flags[..], &resolver].concat()).await;
-    assert_eq!(
-        ask(&sim, "mine").await.status,
-        404,
-        "without runtime updating"
-    );
+    assert_eq!(ask(&sim, "mine").await.status, 404, "without runtime updating");
 }

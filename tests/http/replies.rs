@@ -184,13 +184,8 @@ async fn recorded_bodies_are_verbatim_and_bounded() {
 
 #[tokio::test]
 async fn key_like_line_in_body_is_kept() {
-    let flags = [
-        "--model",
-        "demo",
-        "--request-history",
-        "9","--request-history-bodies",
-    ];
-    let flags = [&flags[..], &[ "--api-key", "sk"]].concat();
+    let flags = ["--model", "demo", "--request-history", "9", "--request-history-bodies"];
+    let flags = [&flags[..], &["--api-key", "sk"]].concat();
     let sim = Sim::start(CliMode::Llmd, &flags).await;
     let body = "line\r\nAuthorization: Bearer x \r\nend";
     sim.ask(post(CHAT, &["authorization: Bearer sk"], body.as_bytes())).await;

@@ -171,27 +171,11 @@ async fn admin_key_guards_admin_routes() {
 /// Who protects the API does not leave the operator's routes open.
 #[tokio::test]
 async fn without_an_operators_key_the_apis_keys_guard_the_operators_routes() {
-    let sim = Sim::serve(&[
-        "--api-key",
-        "one",
-        "two",
-        "--dev-mode",
-        "--request-history=9",
-    ])
-    .await;
-    for path in [
-        "/admin/config",
-        "/admin/scenario",
-        "/admin/replies",
-        "/admin/requests",
-    ] {
+    let sim = Sim::serve(&["--api-key", "one", "two", "--dev-mode", "--request-history=9"]).await;
+    for path in ["/admin/config", "/admin/scenario", "/admin/replies", "/admin/requests"] {
         let refused = sim.get(path).await;
         assert_eq!(refused.status, 401, "{path}");
-        assert!(
-            refused.text().contains("key of --api-key"),
-            "{}",
-            refused.text()
-        );
+        assert!(refused.text().contains("key of --api-key"), "{}", refused.text());
         let right =
             format!("GET {path} HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer two\r\n\r\n");
         assert_eq!(sim.ask(right).await.status, 200, "{path}");

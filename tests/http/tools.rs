@@ -106,20 +106,12 @@ async fn a_template_gets_the_members_of_a_tool_that_were_set() {
         let body = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": [tool],
             "chat_template": "{{ tools | tojson }}"});
         let told = sim.post("/tokenize", &body).await.json();
-        let text = sim
-            .post("/detokenize", &json!({"tokens": told["tokens"]}))
-            .await;
-        text.json()["prompt"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+        let text = sim.post("/detokenize", &json!({"tokens": told["tokens"]})).await;
+        text.json()["prompt"].as_str().unwrap_or_default().to_owned()
     };
     let plain = json!({"type": "function", "function": {"name": "f", "strict": true}});
     let text = tokens(plain.clone()).await;
-    assert!(
-        text.contains("strict") && !text.contains("defer_loading"),
-        "{text}"
-    );
+    assert!(text.contains("strict") && !text.contains("defer_loading"), "{text}");
     let mut deferred = plain;
     deferred["defer_loading"] = true.into();
     let text = tokens(deferred).await;

@@ -175,20 +175,12 @@ async fn pooling_inputs_are_truncated_as_requested() {
             let body =
                 json!({"query": "a", "documents": [document], "truncate_prompt_tokens": 100});
             let answer = ask(path, body).await.json();
-            assert_eq!(
-                tokens(&answer),
-                query.map(|query| query + 100),
-                "{path}: {answer}"
-            );
+            assert_eq!(tokens(&answer), query.map(|query| query + 100), "{path}: {answer}");
         }
         for path in ["/score", "/v1/score"] {
             let body = json!({"text_1": "a", "text_2": document, "truncate_prompt_tokens": 100});
             let answer = ask(path, body).await.json();
-            assert_eq!(
-                tokens(&answer),
-                query.map(|query| query + 100),
-                "{path}: {answer}"
-            );
+            assert_eq!(tokens(&answer), query.map(|query| query + 100), "{path}: {answer}");
         }
     }
     let above = context.unwrap() + 1;
@@ -204,9 +196,6 @@ async fn pooling_inputs_are_truncated_as_requested() {
         let error = &answer.json()["error"];
         assert_eq!(error["param"], "truncate_prompt_tokens", "{path}: {error}");
         let words = format!("truncate_prompt_tokens={above} cannot be greater than max_model_len");
-        assert!(
-            error["message"].as_str().unwrap().starts_with(&words),
-            "{error}"
-        );
+        assert!(error["message"].as_str().unwrap().starts_with(&words), "{error}");
     }
 }

@@ -228,7 +228,7 @@ pub(super) fn notes(report: &Value) -> Vec<&str> {
     let notes = report["notes"].as_array().unwrap().iter();
     let notes = notes.map(|note| note.as_str().unwrap());
     let busy = ["ms late", "better than the reference"];
-    notes.filter(|note| !busy.iter().any(|words|note.contains(words))).collect()
+    notes.filter(|note| !busy.iter().any(|words| note.contains(words))).collect()
 }
 
 #[test]

@@ -360,21 +360,10 @@ fn a_disturbance_that_is_lost_on_an_idle_connection_is_sent_again() {
     assert_eq!(code, 0, "{printed}{errors}");
     assert!(resets.load(Ordering::Relaxed) > 3, "{resets:?}");
     assert!(number(&report, "/gateway/served") < 0.8, "{printed}");
-    assert!(
-        number(&report, "/misroutes_by_kind/refused") > 0.0,
-        "{printed}"
-    );
+    assert!(number(&report, "/misroutes_by_kind/refused") > 0.0, "{printed}");
     let notes = notes(&report);
-    assert!(
-        !notes.iter().any(|note| note.contains("--disturb")),
-        "{notes:?}"
-    );
+    assert!(!notes.iter().any(|note| note.contains("--disturb")), "{notes:?}");
     // Whatever was faster than the reference counts as 1.
     let shares = report["share_of_ideal"].as_object().unwrap();
-    assert!(
-        shares
-            .values()
-            .all(|share| share.as_f64().is_none_or(|s| s <= 1.0)),
-        "{printed}"
-    );
+    assert!(shares.values().all(|share| share.as_f64().is_none_or(|s| s <= 1.0)), "{printed}");
 }

@@ -237,10 +237,7 @@ fn the_time_limit_leaves_requests_incomplete() {
     // Each request in flight has a record of its own.
     let statuses: Vec<_> = report.records().map(|r| r.terminal_status).collect();
     assert!(!statuses.is_empty());
-    assert!(
-        statuses.iter().all(|status| *status == "incomplete"),
-        "{statuses:?}"
-    );
+    assert!(statuses.iter().all(|status| *status == "incomplete"), "{statuses:?}");
 }
 
 #[test]

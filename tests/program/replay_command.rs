@@ -363,10 +363,7 @@ fn rows_that_are_left_out_are_counted() {
     std::fs::write(dir.path().join("burst.csv"), rows).unwrap();
     let output = vllm_sim(dir.path(), "replay burst.csv --report-json -");
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        errors.contains("2 rows of the trace have no prompt or no output"),
-        "{errors}"
-    );
+    assert!(errors.contains("2 rows of the trace have no prompt or no output"), "{errors}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["summary"]["completed_requests"], 2);
 }

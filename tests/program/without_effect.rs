@@ -75,10 +75,6 @@ fn an_adapter_without_a_folder_is_a_warning() {
         "config serve demo --enable-lora --lora-modules b=owner/adapter".to_owned(),
     ] {
         let (code, errors) = run(dir.path(), &words);
-        assert_eq!(
-            (code, errors.contains("no such folder")),
-            (0, false),
-            "{errors}"
-        );
+        assert_eq!((code, errors.contains("no such folder")), (0, false), "{errors}");
     }
 }

@@ -84,8 +84,7 @@ impl UtilityCalls {
             }
             "release_kv_cache_memory" => self.release_kv_cache_memory(),
             // The simulator has no memory or profiler for these calls.
-            "reset_mm_cache" | "execute_dummy_batch" | "profile" =>
-                Ok(Value::Nil),
+            "reset_mm_cache" | "execute_dummy_batch" | "profile" => Ok(Value::Nil),
             "add_lora" => self.add_lora(args.take_field(0)),
             "remove_lora" => {
                 let removed = args.take_int(0).is_some_and(|id| self.adapters.remove_adapter(id));

@@ -19,10 +19,7 @@ impl RequestIds {
     /// Reserves `id`; `None` if another request uses it.
     pub(crate) fn reserve(&self, id: &Arc<str>) -> Option<ReservedId> {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        used.insert(id.clone()).then(|| ReservedId {
-            ids: self.0.clone(),
-            id: id.clone(),
-        })
+        used.insert(id.clone()).then(|| ReservedId { ids: self.0.clone(), id: id.clone() })
     }
 }
 

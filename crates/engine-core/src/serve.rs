@@ -363,9 +363,10 @@ fn failure_of_error(refusal: &RequestError) -> RequestFailure {
         // vLLM aborts requests that arrive after a shutdown signal.
         ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
         ServeError::Paused => retryable_failure("engine_paused", message),
-        ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens
-        | ServeError::RepliesTooLarge(_) =>
-            retryable_failure("engine_overloaded", message),
+        ServeError::QueueFull
+        | ServeError::TooManyRequests
+        | ServeError::TooManyTokens
+        | ServeError::RepliesTooLarge(_) => retryable_failure("engine_overloaded", message),
         ServeError::Rank { .. }
         | ServeError::TooLarge { .. }
         | ServeError::TooManySequences { .. }

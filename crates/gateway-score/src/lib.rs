@@ -301,8 +301,14 @@ fn run_live_workload(
     let pods = backends.pods.iter();
     let pods = pods.map(|pod| (pod.url.clone(), pod.state.name())).collect();
     backends.shutdown();
-    let live = LiveRunResult { play, routing, pods, ideal,
-        is_disturbed: !plan.disturb.is_empty() || plan.scenario.is_some(), notes };
+    let live = LiveRunResult {
+        play,
+        routing,
+        pods,
+        ideal,
+        is_disturbed: !plan.disturb.is_empty() || plan.scenario.is_some(),
+        notes,
+    };
     Ok((live, policies))
 }
 

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::LiveRunResult;
 use super::gateway_run::GatewayRun;
 use super::measure::{
-    MEASURE_COUNT, MEASURES, SCORED, MeasureValues, best_measure_values, gateway_score, measure_run,
-    ratios_to_ideal, ttft_and_e2e_samples,
+    MEASURE_COUNT, MEASURES, MeasureValues, SCORED, best_measure_values, gateway_score,
+    measure_run, ratios_to_ideal, ttft_and_e2e_samples,
 };
 use super::offline::RouterCandidate;
 use super::require::value_of_requirement;
@@ -67,9 +67,7 @@ impl ScoreReport {
         Self {
             command,
             score: gateway_score(&shares),
-            above_ideal: above_ideal
-                .filter(|(_, ratio)| *ratio > CLEARLY_ABOVE)
-                .collect(),
+            above_ideal: above_ideal.filter(|(_, ratio)| *ratio > CLEARLY_ABOVE).collect(),
             policies,
             live,
             live_ideal,
@@ -167,14 +165,10 @@ impl ScoreReport {
         let both = self.live.notes.iter().chain(&self.live.routing.notes);
         let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name);
         let above = |name: &str| {
-            let ratio = self
-                .above_ideal
-                .iter()
-                .find(|(above, _)| Some(*above) == at(name));
+            let ratio = self.above_ideal.iter().find(|(above, _)| Some(*above) == at(name));
             ratio.map_or(1.0, |(_, ratio)| *ratio)
         };
-        let is_too_fast =
-            self.live_ideal.is_none() && above("ttft") >1.25;
+        let is_too_fast = self.live_ideal.is_none() && above("ttft") > 1.25;
         let fast = is_too_fast.then(|| {
             "first tokens arrive earlier than an engine with these flags can send them: the pods \
              have other flags"
@@ -186,8 +180,7 @@ impl ScoreReport {
             "prefix reuse is unknown: start the pods with --enable-prompt-tokens-details".to_owned()
         });
         let above = self.above_ideal_note();
-        both.cloned().chain(failed).chain(above)
-            .chain(fast).chain(unknown)
+        both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
     }
 
     /// Explains measures that are better than the ideal, whose shares are 1.

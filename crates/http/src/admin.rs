@@ -128,7 +128,7 @@ pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap
 pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     let server = &app.settings.server;
     let (keys, flag) = match &server.admin_key {
-        Some(key) =>(std::slice::from_ref(key), "--admin-api-key"),
+        Some(key) => (std::slice::from_ref(key), "--admin-api-key"),
         None => (&server.api_keys[..], "--api-key"),
     };
     let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());

@@ -1,23 +1,23 @@
 //! Reads request bodies, limited in size and time, with vLLM's errors for invalid JSON.
 
-use std::sync::Arc;
+use super::App;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use serde_json::Value;
-use super::App;
+use std::sync::Arc;
 
 use super::bounded_body;
 use super::request_head::RequestHead;
 use vllm_sim_service::RequestContext;
-use vllm_sim_wire::fault:: Fault;
+use vllm_sim_wire::fault::Fault;
 
 /// Reads a request body up to the server's size limit.
 ///
 /// # Errors
 /// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
 pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
-    bounded_body:: read_json_body(body, app.settings.server.max_body_bytes).await
+    bounded_body::read_json_body(body, app.settings.server.max_body_bytes).await
 }
 
 /// Headers and complete body of a request, for routes that parse the body themselves.
@@ -96,6 +96,6 @@ impl FromRequest<Arc<App>> for JsonRequest {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = RawRequest::from_request(request, app).await?;
-        Ok(Self { value: received.parse_dialect_json(app)?, head: received.head, })
+        Ok(Self { value: received.parse_dialect_json(app)?, head: received.head })
     }
 }

@@ -86,8 +86,7 @@ mod tests {
             }
             let sent = tokio::time::timeout(apart, std::future::pending::<()>()).await;
             let piece_bytes = Bytes::from(vec![b'x'; bytes]);
-            sent.err()
-                .map(|_| (Ok::<_, Infallible>(piece_bytes), piece + 1))
+            sent.err().map(|_| (Ok::<_, Infallible>(piece_bytes), piece + 1))
         }))
     }
 

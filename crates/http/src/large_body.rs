@@ -29,13 +29,8 @@ pub(super) fn bounded(replies: &LargeReplies, response: Response) -> Response {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     match replies.reserve(bytes) {
         Ok(None) => response,
-        Ok(Some(reserved)) => response.map(|body| {
-            Body::new(LargeBody {
-                body,
-                rest: Bytes::new(),
-                _reserved: reserved,
-            })
-        }),
+        Ok(Some(reserved)) => response
+            .map(|body| Body::new(LargeBody { body, rest: Bytes::new(), _reserved: reserved })),
         Err(refused) => error::response(&error::fault(&refused.into())),
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn http_stack(
         .layer(MiddlewareLayer(HttpMetricsLayer(app.clone())))
         .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
-        .map_response(move|response: Response<_>| {
+        .map_response(move |response: Response<_>| {
             large_body::bounded(&large_replies, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))

@@ -97,12 +97,12 @@ impl RequestLog {
     /// # Errors
     /// [`bounded_body::read`]'s error for a body that cannot be read or arrives too slowly.
 
-    async fn log_request(&self, request: Request) -> Result< Request, Fault> {
+    async fn log_request(&self, request: Request) -> Result<Request, Fault> {
         if !(self.log.http || self.log.requests) {
-            return Ok( request);
+            return Ok(request);
         }
         if !has_short_body(request.headers()) {
-            return Ok( self.log_long_request(request));
+            return Ok(self.log_long_request(request));
         }
         let (parts, body) = request.into_parts();
         let bytes = bounded_body::read(body, MAX_BODY_BYTES).await?;
@@ -126,8 +126,7 @@ impl RequestLog {
             let prompt = self.cut_to_max_len(Value::Object(prompt).to_string());
             tracing::debug!(path, prompt, "request's prompt");
         }
-        Ok(
-        Request::from_parts(parts, Body::from(bytes)))
+        Ok(Request::from_parts(parts, Body::from(bytes)))
     }
 
     /// Logs a request whose body is long or of unknown length, after the body was read.

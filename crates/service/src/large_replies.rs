@@ -50,14 +50,9 @@ impl LargeReplies {
             let then = now.saturating_add(bytes);
             (then <= MAX_BYTES).then_some(then)
         };
-        let reserved = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        let reserved = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         reserved.map_err(|_| RepliesTooLarge)?;
-        Ok(Some(ReservedReply {
-            bytes,
-            total: self.0.clone(),
-        }))
+        Ok(Some(ReservedReply { bytes, total: self.0.clone() }))
     }
 }
 

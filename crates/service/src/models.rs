@@ -143,10 +143,7 @@ impl ServedModels {
     fn resolve_adapter(&self, name: &str) -> Option<Adapter> {
         let folder = self.resolver_folder.as_ref()?;
         let parts = Path::new(name).components();
-        if parts
-            .into_iter()
-            .any(|part| !matches!(part, Component::Normal(_)))
-        {
+        if parts.into_iter().any(|part| !matches!(part, Component::Normal(_))) {
             return None;
         }
         let path = folder.join(name);
@@ -155,8 +152,7 @@ impl ServedModels {
         let base = config["base_model_name_or_path"].as_str()?;
         let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed();
         is_ours.then_some(())?;
-        self.load(name, path.to_str()?, None, LoadMode::InPlace)
-            .ok()
+        self.load(name, path.to_str()?, None, LoadMode::InPlace).ok()
     }
 
     /// Loads a LoRA adapter.

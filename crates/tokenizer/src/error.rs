@@ -22,7 +22,8 @@ pub enum TokenizerError {
     /// The name of a model on the Hugging Face Hub is invalid.
     #[error(
         "{repo:?} is neither a folder nor the name of a model: expected \"name\" or \
-         \"organisation/name\"")]
+         \"organisation/name\""
+    )]
     BadName {
         /// The invalid model name.
         repo: String,

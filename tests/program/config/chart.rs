@@ -41,7 +41,7 @@ fn described(flag: &FlagSpec) -> Value {
     let mut shape = shape(flag.kind);
     shape["description"] = flag.help.into();
     if let Some((least, most)) = bounds(flag) {
-    shape["minimum"] = least;
+        shape["minimum"] = least;
         shape["maximum"] = most;
     }
     shape

@@ -83,11 +83,7 @@ fn a_paused_scheduler_queues() {
 fn memory_of_the_cache_is_released_while_paused() {
     let front = FrontEnd::start(&["--enable-prefix-caching", "--block-size", "1"]);
     let release = || front.call("release_kv_cache_memory", vec![]);
-    assert!(
-        release()
-            .unwrap_err()
-            .contains("requires a completed pause")
-    );
+    assert!(release().unwrap_err().contains("requires a completed pause"));
     let cached = |id: &str| {
         front.add(id, &[("max_tokens", 1.into())]);
         let (outputs, _) = front.outputs(id);
@@ -105,12 +101,7 @@ fn memory_of_the_cache_is_released_while_paused() {
 #[test]
 fn utility_calls_without_effect_are_answered() {
     let front = FrontEnd::start(&["--tensor-parallel-size", "2"]);
-    for method in [
-        "reset_mm_cache",
-        "reset_encoder_cache",
-        "execute_dummy_batch",
-        "profile",
-    ] {
+    for method in ["reset_mm_cache", "reset_encoder_cache", "execute_dummy_batch", "profile"] {
         assert_eq!(front.call(method, vec![]), Ok(Value::Nil), "{method}");
     }
     let workers = front.call("collective_rpc", vec!["x".into()]).unwrap();

@@ -174,11 +174,7 @@ fn a_second_request_of_an_id_is_ignored() {
     front.add("same", &[("max_tokens", 6.into())]);
     front.first_output("same");
     front.add("same", &[("max_tokens", 2.into())]);
-    assert_eq!(
-        tokens(&front.outputs("same").0).len(),
-        5,
-        "all but the first"
-    );
+    assert_eq!(tokens(&front.outputs("same").0).len(), 5, "all but the first");
     front.add("next", &[("max_tokens", 1.into())]);
     assert_eq!(tokens(&front.outputs("next").0).len(), 1);
 }

@@ -152,25 +152,10 @@ fn fuzz_engine_core_messages() {
 
 /// The edges of the types that a number of a message may have.
 fn edges() -> Vec<Value> {
-    let integers = [
-        i64::MIN,
-        i64::from(i32::MIN),
-        -1,
-        0,
-        1,
-        i64::from(i32::MAX),
-        1 << 32,
-        1 << 53,
-        i64::MAX,
-    ];
-    let floats = [
-        f64::NAN,
-        f64::INFINITY,
-        f64::NEG_INFINITY,
-        f64::MAX,
-        f64::MIN,
-        f64::MIN_POSITIVE,
-    ];
+    let integers =
+        [i64::MIN, i64::from(i32::MIN), -1, 0, 1, i64::from(i32::MAX), 1 << 32, 1 << 53, i64::MAX];
+    let floats =
+        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN, f64::MIN_POSITIVE];
     let integers = integers.into_iter().map(Value::from);
     let edges = integers.chain([Value::from(u64::MAX)]);
     edges.chain(floats.into_iter().map(Value::from)).collect()

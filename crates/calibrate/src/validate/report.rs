@@ -128,10 +128,10 @@ impl LatencySummary {
 /// Returns the mean of values; 0 without values.
 
 pub(super) fn mean(values: &[f64]) -> f64 {
-    statistics::mean( values).unwrap_or(0.0)
+    statistics::mean(values).unwrap_or(0.0)
 }
 
 /// Returns the quantile `p` (0 to 1) of sorted values; 0 without values.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
-    statistics::percentile( sorted, p).unwrap_or(0.0)
+    statistics::percentile(sorted, p).unwrap_or(0.0)
 }

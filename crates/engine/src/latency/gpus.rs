@@ -288,8 +288,7 @@ pub const GPUS: &[Gpu] = &[
     Gpu { name: "GH200-144GB", aliases: &[], bandwidth_tbs: 4.9, memory_gib: 141.0, ..H200 },
     Gpu {
         name: "RTX-PRO-6000-96GB",
-        aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell",
-            "RTX-PRO-6000-Server",],
+        aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell", "RTX-PRO-6000-Server"],
         bf16_tflops: 503.8,
         fp8_tflops: 1007.6,
         bandwidth_tbs: 1.792,
@@ -507,10 +506,7 @@ mod tests {
         }
         assert_eq!(find_gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name), Some("A100-SXM-80GB"));
         // The name in NVIDIA's kernel tables.
-        assert_eq!(
-            gpu("rtx_pro_6000_server").map(|g| g.name),
-            Some("RTX-PRO-6000-96GB")
-        );
+        assert_eq!(gpu("rtx_pro_6000_server").map(|g| g.name), Some("RTX-PRO-6000-96GB"));
         assert_eq!(find_gpu("Cray-1"), None);
     }
 

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_step_that_is_too_long_has_the_longest_duration() {
         assert_eq!(
-            [1.5, -1.0, f64::NAN, 1e300, f64::INFINITY].map( duration_from_ms),
+            [1.5, -1.0, f64::NAN, 1e300, f64::INFINITY].map(duration_from_ms),
             [
                 Duration::from_micros(1500),
                 Duration::ZERO,
@@ -194,7 +194,7 @@ mod tests {
                 Duration::MAX
             ]
         );
-        assert_eq!( divide_duration(Duration::from_secs(1), 1e-300), Duration::MAX);
+        assert_eq!(divide_duration(Duration::from_secs(1), 1e-300), Duration::MAX);
     }
 
     #[test]

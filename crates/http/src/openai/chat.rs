@@ -21,7 +21,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::{Tool,ChatToolChoice};
+use vllm_sim_wire::openai::shared::{ChatToolChoice, Tool};
 
 impl GenerationBody for ChatRequest {
     const ENDPOINT: Endpoint = Endpoint::Chat;

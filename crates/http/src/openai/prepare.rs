@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use serde_json:: Value;
+use serde_json::Value;
 
 pub(crate) use super::ids::{new_uid, request_id};
 use super::logprobs::LogprobSource;

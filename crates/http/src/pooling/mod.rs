@@ -243,13 +243,7 @@ fn truncation(app: &App, request: &PoolingRequest) -> Result<Truncation, Fault> 
     let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
     limits.asked("max_tokens", None, asked)?;
     Ok(Truncation {
-        keep: asked.map(|n| {
-            if n < 0 {
-                limits.max_model_len.into()
-            } else {
-                n
-            }
-        }),
+        keep: asked.map(|n| if n < 0 { limits.max_model_len.into() } else { n }),
         side: CutSide::of(request.truncation_side.as_deref()),
         special: false,
     })

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{count_in_flight, pooling_model_name, pooling_request_id, truncation, usage_json, vector};
+use super::{
+    count_in_flight, pooling_model_name, pooling_request_id, truncation, usage_json, vector,
+};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
@@ -113,10 +115,7 @@ impl<'a> TextPairScorer<'a> {
                 true => Some(vector::vector_dimensions(app, None)?),
                 false => None,
             },
-            truncation: Truncation {
-                special: true,
-                ..truncation(app, request)?
-            },
+            truncation: Truncation { special: true, ..truncation(app, request)? },
             tokens: 0,
         })
     }
@@ -125,10 +124,8 @@ impl<'a> TextPairScorer<'a> {
     /// once.
     fn score_pair(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
-        let pair = [one, two].map(|text|
-            tokenizer.encode(text, SpecialTokens::With));
-        let [one, two] = self.truncated(pair
-        );
+        let pair = [one, two].map(|text| tokenizer.encode(text, SpecialTokens::With));
+        let [one, two] = self.truncated(pair);
         for side in [&one, &two] {
             let rules = &self.app.rules;
             rules.dialect.check_encoded_length(&rules.limits, side.len())?;
@@ -158,10 +155,7 @@ impl Scorer<'_> {
         };
         let [one, two] = pair;
         [(one, kept[0]), (two, kept[1])].map(|(tokens, keep)| {
-            let truncation = Truncation {
-                keep: Some(keep),
-                ..self.truncation
-            };
+            let truncation = Truncation { keep: Some(keep), ..self.truncation };
             let tokenizer = self.app.service.generator.tokenizer();
             truncation.apply(tokenizer, &self.app.rules.limits, tokens)
         })

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::{SchedulerEvent, GroupEvent, HostEvent};
+use vllm_sim_engine::{GroupEvent, HostEvent, SchedulerEvent};
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
 const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
@@ -13,20 +13,22 @@ const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 const BLOCK_BYTES: usize = 64;
 
 /// Returns the estimated size of an event with the part of the block plan that it names, in bytes.
-fn size(event: & SchedulerEvent) -> usize {
+fn size(event: &SchedulerEvent) -> usize {
     let blocks = |from: u32, to: u32, block_size: u32| {
         let block = BLOCK_BYTES + block_size as usize * size_of::<u32>();
         (to.saturating_sub(from) as usize).saturating_mul(block)
     };
-    let own = match event { SchedulerEvent::Stored { plan, from, to } => blocks(*from, *to, plan.block_size), SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES, SchedulerEvent::Group(group) => match &**group {
+    let own = match event {
+        SchedulerEvent::Stored { plan, from, to } => blocks(*from, *to, plan.block_size),
+        SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
+        SchedulerEvent::Group(group) => match &**group {
             GroupEvent::Stored { plan, from, to, .. } => blocks(*from, *to, plan.block_size),
             GroupEvent::Removed { keys, .. } => keys.len() * BLOCK_BYTES,
-        }, SchedulerEvent::Host(host) => match &**host {
-            HostEvent::Stored {
-                plan,
-                chunks,
-                blocks_per_chunk,
-            } => blocks(0, *blocks_per_chunk, plan.block_size).saturating_mul(chunks.len()),
+        },
+        SchedulerEvent::Host(host) => match &**host {
+            HostEvent::Stored { plan, chunks, blocks_per_chunk } => {
+                blocks(0, *blocks_per_chunk, plan.block_size).saturating_mul(chunks.len())
+            }
             HostEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
             _ => 0,
         },
@@ -140,9 +142,7 @@ mod tests {
     fn large_batches_fill_the_queue_by_their_bytes() {
         let large = || {
             let keys = (0..4096).map(|key| (BlockKey(key), None));
-            vec![Event::Removed {
-                keys: keys.collect(),
-            }]
+            vec![Event::Removed { keys: keys.collect() }]
         };
         let queue = BatchQueue::new(100_000);
         let pushed = (0..10).filter(|_| queue.push(large(), 0.0, false)).count();

@@ -36,15 +36,14 @@ pub(super) struct ReplayBuffer {
 
 #[derive(Debug, Default)]
 struct KeptBatches {
-    batches:VecDeque<(u64, Arc<[u8]>)>,
+    batches: VecDeque<(u64, Arc<[u8]>)>,
     /// Size of the payloads, in bytes.
     bytes: usize,
 }
 
 impl ReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            kept: Mutex::default(), capacity }
+        Self { kept: Mutex::default(), capacity }
     }
 
     pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
@@ -62,8 +61,7 @@ impl ReplayBuffer {
     }
 
     fn end_sequence(&self) -> u64 {
-        let kept =
-        self.kept.lock();
+        let kept = self.kept.lock();
         kept.batches.back().map_or(0, |(last, _)| last + 1)
     }
 
@@ -309,12 +307,12 @@ mod tests {
     fn large_batches_leave_the_replay_buffer_by_their_bytes() {
         let buffer = ReplayBuffer::new(10_000);
         for sequence in 0..10 {
-            buffer.push( parse_sequence_number, vec![0; 300_000].into());
+            buffer.push(parse_sequence_number, vec![0; 300_000].into());
         }
-        let kept = buffer. messages_in_range(0, 10, 99);
+        let kept = buffer.messages_in_range(0, 10, 99);
         assert_eq!(kept.first().map(|(first, _)| *first), Some(7));
         buffer.push(10, vec![0; 5_000_000].into());
-        let kept = buffer. messages_in_range(0, 11, 99);
+        let kept = buffer.messages_in_range(0, 11, 99);
         assert_eq!(kept.len(), 1, "the newest batch is kept, however large");
     }
 

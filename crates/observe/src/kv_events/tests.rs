@@ -343,9 +343,7 @@ fn unread_messages_are_bounded_by_their_bytes() {
     subscriber.0.connect(publisher.endpoint()).unwrap();
     let made = subscriber.attach(&publisher, 0);
     let large = || Event::Removed {
-        keys: (0..16_384)
-            .map(|key| (BlockKey(key << 40 | key), None))
-            .collect(),
+        keys: (0..16_384).map(|key| (BlockKey(key << 40 | key), None)).collect(),
     };
     let dealer = Dealer::new(&publisher);
     for sent in 0..400 {

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use crate::{RecordedApi, prompt_token_ids};
-use vllm_sim_dataset::{SQLITE_MAGIC,schema, token_ids_and_texts};
+use vllm_sim_dataset::{SQLITE_MAGIC, schema, token_ids_and_texts};
 use vllm_sim_tokenizer::Tokenizer;
 
 pub(super) fn is_sqlite_file(path: &Path) -> bool {

@@ -144,14 +144,13 @@ pub(super) fn open_csv_trace(
     let left_out_rows = rows.left_out;
     let mut rows = TraceRows::new(paths, table);
     if sorted || order == SessionOrder::AsListed {
-        return Ok(Box::new(CsvStream { rows, first_ms, sorted, requests: count,
-            left_out_rows, }));
+        return Ok(Box::new(CsvStream { rows, first_ms, sorted, requests: count, left_out_rows }));
     }
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
         sessions.push(row);
     }
-    let sessions =LoadedSessions::new(sessions, order);
+    let sessions = LoadedSessions::new(sessions, order);
     Ok(Box::new(sessions.leaving_out(left_out_rows)))
 }
 
@@ -169,8 +168,7 @@ struct TraceRows {
 
 impl TraceRows {
     fn new(paths: &[PathBuf], table: CsvTraceKind) -> Self {
-        Self { table, paths: Vec::from(paths).into_iter(), open: None, given: 0,
-            left_out: 0, }
+        Self { table, paths: Vec::from(paths).into_iter(), open: None, given: 0, left_out: 0 }
     }
 
     fn column_names(&self) -> [&'static str; 3] {

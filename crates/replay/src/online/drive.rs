@@ -14,9 +14,7 @@ use super::target::TargetServer;
 use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
-use crate::workload::{
-    ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadSource,
-};
+use crate::workload::{ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -144,8 +142,9 @@ impl OnlineRun {
 
     /// Reports a request that has ended, and returns by how much it was sent too late.
     fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
-        self.unreported.lock().remove(&done. on_request_finished.number); report_finished_request(sink, done);
-        done. on_request_finished.sent.since(done. on_request_finished.planned)
+        self.unreported.lock().remove(&done.on_request_finished.number);
+        report_finished_request(sink, done);
+        done.on_request_finished.sent.since(done.on_request_finished.planned)
     }
 
     fn sample_targets(&self, sink: &mut dyn ReplaySink) {
@@ -214,7 +213,7 @@ pub(super) async fn send_workload(
     let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
     let mut sample_timer = tokio::time::interval(SAMPLE_INTERVAL);
     sample_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let deadline =shared.deadline();
+    let deadline = shared.deadline();
     while feed.next.is_some() || in_flight > 0 {
         tokio::select! {
             Some(news) = news.recv() => match news {
@@ -337,24 +336,20 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         let due = if is_open { planned.min(sent) } else { sent };
         let request = SentRequest {
             session: number,
-            session_id: session.id.clone (),
+            session_id: session.id.clone(),
             turn: n as u32,
             request_id: turn.request_id.clone(),
             number: order,
-            planned:shared.to_replay_time(due),
+            planned: shared.to_replay_time(due),
             sent: shared.to_replay_time(sent),
             target: which as u32,
             requested: turn.output,
         };
         shared.unreported.lock().insert(order, request.clone());
-        let result =
-            target.send(&body, identity, turn.output, shared.options.timeout).await;
+        let result = target.send(&body, identity, turn.output, shared.options.timeout).await;
         let failed = result.error.is_some();
         history.push_response(&result);
-        let done = finished_request(
-            shared, request,
-            result
-        );
+        let done = finished_request(shared, request, result);
         update_turn_times(shared, number, |times| times.over.push(now()));
         if shared.out.send(SessionTaskEvent::Over(Box::new(done))).await.is_err() || failed {
             break;
@@ -365,11 +360,11 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
 }
 
 fn finished_request(
-    shared: &OnlineRun, request: SentRequest,
-    result: GenerationResponse
+    shared: &OnlineRun,
+    request: SentRequest,
+    result: GenerationResponse,
 ) -> FinishedRequest {
-    let
-        tokens: Vec<SimTime> = result.tokens.iter().map(|at| shared.at(*at)).collect();
+    let tokens: Vec<SimTime> = result.tokens.iter().map(|at| shared.at(*at)).collect();
     let last = tokens.last().filter(|_| result.error.is_none());
     FinishedRequest {
         request,
@@ -432,7 +427,7 @@ fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
         arrival: request.planned,
         sent: Some(request.sent),
         dispatched: Some(request.sent),
-        ended:done.ended,
+        ended: done.ended,
         status: done.status,
         input: done.input,
         requested: request.requested,

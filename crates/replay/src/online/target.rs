@@ -133,8 +133,7 @@ impl TargetServer {
         let called = async {
             let request = self.build_request(method, path, body, None)?;
             let again = request.clone();
-            match
-            self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await {
+            match self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await {
                 Ok(answer) => Ok(answer),
                 Err(_) => {
                     self.client.close_idle();

@@ -47,7 +47,7 @@ impl TagWriter<'_> {
         let spent = self.work.spend_steps(1).is_none();
         let max_chars = self.limits.max_chars as usize;
         // A text has at most as many characters as bytes.
-        let is_long = self.out.len() > max_chars && self.out.chars().count() >max_chars;
+        let is_long = self.out.len() > max_chars && self.out.chars().count() > max_chars;
         if spent || is_long {
             return Err(ConstraintError::TooLong(self.limits.max_chars));
         }
