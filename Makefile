@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end lab
+.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end lab
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -33,6 +33,10 @@ fmt: ## format the code
 
 build: ## the program, target/release/vllm-sim
 	cargo build --release
+
+extremes: ## every number of the API and of the flags at its edges, and refusals on kept connections, with BINARY
+	python3 tests/python/extremes.py $(BINARY)
+	python3 tests/python/refusals_keep_alive.py $(BINARY)
 
 docs: ## run the commands of README.md and docs/ with BINARY
 	python3 tests/python/doc_commands.py $(BINARY)

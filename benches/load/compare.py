@@ -6,6 +6,9 @@
 Builds the load client and the limit server, starts every server afresh in every round, one after the
 other, and prints for each scenario the medians, their ratio to `hyper`, and the range. CPU is that of
 the server and its children. Loads 127.0.0.1 only and ends by itself: a round of all scenarios takes about two minutes.
+
+With --check only the scenarios of bounds.json run, and the exit code is 1 if the ratio of the program to `hyper` in the
+same run exceeds a bound: memory of an idle stream, CPU of a paced token.
 """
 import argparse, json, os, pathlib, shlex, signal, socket, statistics, subprocess, sys, time
 
@@ -93,9 +96,14 @@ def main():
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND",
                         help="another server; {port}, {ttft}, {itl} (ms) and {tokens} are filled in; its model is m")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--check", action="store_true", help="fail above the ratios of bounds.json")
     parser.add_argument("--json", help="append the raw results to this file, one line each")
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS), help=f"of {', '.join(SCENARIOS)}")
     args = parser.parse_args()
+    bounds = json.loads((HERE / "bounds.json").read_text()) if args.check else {}
+    exceeded = []
+    if args.check:
+        args.scenarios = [name for name in args.scenarios if name in bounds]
     build = ["cargo", "build", "--release", "--quiet", "--manifest-path", str(HERE / "Cargo.toml")]
     target = os.environ.get("LOAD_TARGET_DIR", str(HERE / "target"))
     subprocess.run(build + ["--target-dir", target], check=True)
@@ -136,14 +144,18 @@ def main():
         print(f"\n{scenario}: {about}; {args.rounds} rounds, median (ratio to hyper) [range]\n")
         print("| | " + " | ".join(servers) + " |\n" + "|---" * (len(servers) + 1) + "|")
         for title, path in rows:
-            cells = []
+            cells, bound = [], bounds.get(scenario, {}).get(path)
             for name in servers:
                 found = [value(result, path) for result in results[name]]
                 base = statistics.median(value(result, path) for result in results["hyper"])
                 middle = statistics.median(found)
                 ratio = f" ({middle / base:.2f}x)" if base else ""
                 cells.append(f"{middle:g}{ratio} [{min(found):g}..{max(found):g}]")
+                if bound and name == "vllm-sim" and not middle <= bound * base:
+                    exceeded.append(f"{scenario}, {title}: {middle / base:.2f} times hyper, at most {bound}")
             print(f"| {title} | " + " | ".join(cells) + " |", flush=True)
+    if exceeded:
+        sys.exit("\n".join(["", *exceeded]))
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ async function startVllmSim(options = {}) {
   }
   const all = { ...process.env, ...env };
   // Without a key, `serve` has no /admin routes.
-  const key = flag(args, "--admin-api-key") ?? all[ADMIN_KEY] ?? (serve ? randomBytes(24).toString("hex") : "");
+  const key = flag(args, "--admin-api-key") ?? all[ADMIN_KEY] ?? (serve ? randomBytes(24).toString("hex") : flag(args, "--api-key") ?? "");
   const binary = options.binary ?? findBinary(all);
   const folder = mkdtempSync(join(tmpdir(), "vllm-sim-"));
   const ready = join(folder, "ready.json");

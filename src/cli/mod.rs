@@ -92,7 +92,11 @@ fn is_config(error: &StartError) -> bool {
         error,
         StartError::Config(_)
             | StartError::Engine(_)
-            | StartError::Tokenizer(TokenizerError::Broken { .. })
+            | StartError::Tokenizer(
+                TokenizerError::Broken { .. }
+                    | TokenizerError::BadName { .. }
+                    | TokenizerError::NoFile { .. }
+            )
             | StartError::MissingFeature { .. }
             | StartError::Scenario { .. }
             | StartError::Replies { .. }

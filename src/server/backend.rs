@@ -116,7 +116,8 @@ fn build_service(
     seed: u64,
 ) -> InferenceService {
     let models =
-        ServedModels::new(&config.model.served_names, config.api.skip_model_name_validation);
+        ServedModels::new(&config.model.served_names, config.api.skip_model_name_validation)
+            .with_resolver_folder(config.lora.resolver_folder.clone());
     for module in &config.lora.modules {
         let base = module.base_model_name.clone();
         if let Err(error) =

@@ -110,6 +110,7 @@ fn server_settings(config: &Config) -> ServerSettings {
         startup_duration: server.timeouts.startup,
         pod: server.pod.clone(),
         admin_key: server.admin_key.clone(),
+        api_keys: server.api_keys.clone(),
         is_administered: serves_admin_config(config),
         dashboard_control: server.dashboard.control,
         dev_mode: server.routes.dev_mode,

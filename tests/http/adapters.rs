@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+use vllm_sim_config::CliMode;
+
 use super::sim::{Sim, eventually, post};
 use super::wire::Wire;
 
@@ -121,4 +123,38 @@ async fn llmd_lists_an_adapter_where_it_is() {
     let next = ask(&sim, "b").await;
     assert!(listed("b", "").await, "no request of b waits any more");
     drop(next);
+}
+
+/// A request that names a folder below the resolver's loads the adapter in it, if it is one of this
+/// model.
+#[tokio::test]
+async fn an_adapter_in_the_resolvers_folder_is_loaded_when_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let add = |name: &str, base: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        let config = json!({"peft_type": "LORA", "base_model_name_or_path": base, "r": 8});
+        std::fs::write(path.join("adapter_config.json"), config.to_string()).unwrap();
+    };
+    add("lora/mine", "m");
+    add("lora/other", "n");
+    let resolver = folder.path().join("lora").display().to_string();
+    let flags = ["--model", "m", "--force-dummy-tokenizer", "--enable-lora"];
+    let resolver = ["--lora-resolver-cache-dir", &resolver];
+    let updating = ["--allow-runtime-lora-updating"];
+    let sim = Sim::start(CliMode::Vllm, &[&flags[..], &resolver, &updating].concat()).await;
+    let ask = async |sim: &Sim, model: &str| {
+        let body = json!({"model": model, "prompt": "a", "max_tokens": 1});
+        sim.post("/v1/completions", &body).await
+    };
+    let answer = ask(&sim, "mine").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["model"], "mine");
+    let listed = sim.get("/v1/models").await.json();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2);
+    for model in ["other", "none", "../lora/mine", "/", "."] {
+        assert_eq!(ask(&sim, model).await.status, 404, "{model}");
+    }
+    let sim = Sim::start(CliMode::Vllm, &[&flags[..], &resolver].concat()).await;
+    assert_eq!(ask(&sim, "mine").await.status, 404, "without runtime updating");
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use vllm_sim_config::CliMode;
 
-use super::sim::{Sim, post};
+use super::sim::{Sim, eventually, post};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETION: &str = "/v1/completions";
@@ -271,4 +271,54 @@ async fn log_probability_counts_do_not_overflow() {
         }
     }
     assert!(sim.is_idle().await, "a slot is stuck");
+}
+
+/// Each response is within its own bound; those of clients that wait have a bound together.
+#[tokio::test]
+async fn all_large_responses_together_have_a_bound() {
+    let flags = ["--model", "demo", "--force-dummy-tokenizer"];
+    let waits = ["--max-logprobs", "-1", "--time-to-first-token", "10m"];
+    let sim = Sim::start(CliMode::Vllm, &[&flags[..], &waits].concat()).await;
+    // 192 MB each by their log probabilities, none of which is computed before the first token.
+    let body = json!({"prompt": "a", "max_tokens": 100, "ignore_eos": true, "logprobs": 20_000,
+        "stream": true});
+    let request = post(COMPLETION, &[], body.to_string().as_bytes());
+    let mut waiting = Vec::new();
+    for _ in 0..11 {
+        let mut wire = sim.connect().await;
+        wire.send(&request).await;
+        assert_eq!(wire.head().await.status, 200);
+        waiting.push(wire);
+    }
+    let refused = sim.ask(&request).await;
+    assert_eq!(refused.status, 503);
+    let words = "The responses in progress would take more than 2048 MiB.";
+    assert!(refused.text().contains(words), "{}", refused.text());
+    // Small ones are not counted.
+    let small = json!({"prompt": "a", "max_tokens": 1, "stream": true});
+    let mut wire = sim.connect().await;
+    let small = post(COMPLETION, &[], small.to_string().as_bytes());
+    wire.send(&small).await;
+    assert_eq!(wire.head().await.status, 200);
+    waiting.clear();
+    drop(wire);
+    assert!(eventually(async || sim.is_idle().await).await);
+    let mut wire = sim.connect().await;
+    wire.send(&request).await;
+    assert_eq!(wire.head().await.status, 200);
+}
+
+/// A large answer arrives whole, though it is sent in parts.
+#[tokio::test]
+async fn a_large_answer_arrives_whole() {
+    let flags = ["--model", "demo", "--force-dummy-tokenizer"];
+    let sim = Sim::start(CliMode::Vllm, &flags).await;
+    let prompt: String = "word ".repeat(1_700_000);
+    let answer = sim.post("/tokenize", &json!({"prompt": prompt})).await;
+    assert_eq!(answer.status, 200);
+    let length = answer.header("content-length").unwrap().parse::<usize>();
+    assert_eq!(length.unwrap(), answer.text().len());
+    assert!(answer.text().len() > 16 << 20, "{}", answer.text().len());
+    let json = answer.json();
+    assert_eq!(json["count"], json["tokens"].as_array().unwrap().len());
 }

@@ -184,11 +184,14 @@ async fn recorded_bodies_are_verbatim_and_bounded() {
 
 #[tokio::test]
 async fn key_like_line_in_body_is_kept() {
-    let flags = ["--request-history-bodies", "--api-key", "sk"];
-    let sim = sim("[]", &flags).await;
+    let flags = ["--model", "demo", "--request-history", "9", "--request-history-bodies"];
+    let flags = [&flags[..], &["--api-key", "sk"]].concat();
+    let sim = Sim::start(CliMode::Llmd, &flags).await;
     let body = "line\r\nAuthorization: Bearer x \r\nend";
     sim.ask(post(CHAT, &["authorization: Bearer sk"], body.as_bytes())).await;
-    let shown = sim.get("/admin/requests?wait=1").await.json();
+    let path = "/admin/requests?wait=1";
+    let get = format!("GET {path} HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer sk\r\n\r\n");
+    let shown = sim.ask(get).await.json();
     assert_eq!(shown["requests"][0]["body"], body);
 }
 
@@ -315,4 +318,21 @@ async fn batch_prompts_get_separate_replies() {
     }
     let shown = sim.get("/admin/replies").await.json();
     assert_eq!(shown["replies"][0]["answered"], 2);
+}
+
+/// A rule without `when` at the end answers what no other rule matches, and counts it.
+#[tokio::test]
+async fn a_last_rule_fails_what_no_rule_matches() {
+    let replies = "
+- {when: {contains: sun}, say: It shines.}
+- fail: {error: 404}
+";
+    let sim = sim(replies, &[]).await;
+    let answer = sim.post(CHAT, &said("sun")).await.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "It shines.");
+    for text in ["moon", "stars"] {
+        assert_eq!(sim.post(CHAT, &said(text)).await.status, 404);
+    }
+    let shown = sim.get("/admin/replies").await.json();
+    assert_eq!(shown["replies"][1]["failed"], 2);
 }

@@ -168,6 +168,28 @@ async fn admin_key_guards_admin_routes() {
     assert_eq!(Sim::serve(&[]).await.get("/admin/config").await.status, 404);
 }
 
+/// Who protects the API does not leave the operator's routes open.
+#[tokio::test]
+async fn without_an_operators_key_the_apis_keys_guard_the_operators_routes() {
+    let sim = Sim::serve(&["--api-key", "one", "two", "--dev-mode", "--request-history=9"]).await;
+    for path in ["/admin/config", "/admin/scenario", "/admin/replies", "/admin/requests"] {
+        let refused = sim.get(path).await;
+        assert_eq!(refused.status, 401, "{path}");
+        assert!(refused.text().contains("key of --api-key"), "{}", refused.text());
+        let right =
+            format!("GET {path} HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer two\r\n\r\n");
+        assert_eq!(sim.ask(right).await.status, 200, "{path}");
+    }
+    let change = super::sim::post("/admin/config", &[], br#"{"failure-injection-rate": 100}"#);
+    assert_eq!(sim.ask(change).await.status, 401);
+    let listed = sim.get("/dashboard/requests").await.json();
+    assert_eq!(listed["requests"], json!([]), "{listed}");
+    // With a key of its own the operator's routes do not take those of the API.
+    let sim = Sim::serve(&["--api-key", "one", "--admin-api-key", "secret"]).await;
+    let wrong = "GET /admin/config HTTP/1.1\r\nhost: sim\r\nauthorization: Bearer one\r\n\r\n";
+    assert_eq!(sim.ask(wrong).await.status, 401);
+}
+
 #[tokio::test]
 async fn admin_change_applies_to_all_or_one_rank() {
     // Ranks need ports that follow each other: try until a pair is free.

@@ -97,3 +97,23 @@ async fn next_tool_call_delta_follows_without_gap() {
     }
     assert!((told - 0.005 * gaps).abs() < 1e-6, "{told} s, {gaps} gaps");
 }
+
+/// A chat template sees every member of a tool that was set.
+#[tokio::test]
+async fn a_template_gets_the_members_of_a_tool_that_were_set() {
+    let sim = Sim::serve(&["--trust-request-chat-template"]).await;
+    let tokens = async |tool: Value| {
+        let body = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": [tool],
+            "chat_template": "{{ tools | tojson }}"});
+        let told = sim.post("/tokenize", &body).await.json();
+        let text = sim.post("/detokenize", &json!({"tokens": told["tokens"]})).await;
+        text.json()["prompt"].as_str().unwrap_or_default().to_owned()
+    };
+    let plain = json!({"type": "function", "function": {"name": "f", "strict": true}});
+    let text = tokens(plain.clone()).await;
+    assert!(text.contains("strict") && !text.contains("defer_loading"), "{text}");
+    let mut deferred = plain;
+    deferred["defer_loading"] = true.into();
+    let text = tokens(deferred).await;
+    assert!(text.contains("defer_loading"), "{text}");
+}

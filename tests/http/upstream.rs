@@ -155,3 +155,47 @@ async fn rendered_sampling_params_omit_defaults() {
         }
     }
 }
+
+/// A pooling request needs no room for an output token, and its texts are cut as it asks for.
+#[tokio::test]
+async fn pooling_inputs_are_truncated_as_requested() {
+    let sim = Sim::serve(&["--runner", "pooling"]).await;
+    let ask = async |path: &str, body: Value| sim.post(path, &body).await;
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64();
+    let models = sim.get("/v1/models").await.json();
+    let context = models["data"][0]["max_model_len"].as_u64();
+    let long = "hello ".repeat(9000);
+    for path in ["/v1/embeddings", "/pooling"] {
+        let body = json!({"input": long, "truncate_prompt_tokens": -1});
+        assert_eq!(tokens(&ask(path, body).await.json()), context, "{path}");
+    }
+    let query = tokens(&ask("/v1/embeddings", json!({"input": "a"})).await.json());
+    for document in ["hello ".repeat(300), long] {
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            let body =
+                json!({"query": "a", "documents": [document], "truncate_prompt_tokens": 100});
+            let answer = ask(path, body).await.json();
+            assert_eq!(tokens(&answer), query.map(|query| query + 100), "{path}: {answer}");
+        }
+        for path in ["/score", "/v1/score"] {
+            let body = json!({"text_1": "a", "text_2": document, "truncate_prompt_tokens": 100});
+            let answer = ask(path, body).await.json();
+            assert_eq!(tokens(&answer), query.map(|query| query + 100), "{path}: {answer}");
+        }
+    }
+    let above = context.unwrap() + 1;
+    for (path, mut body) in [
+        ("/v1/embeddings", json!({"input": "hello"})),
+        ("/pooling", json!({"input": "hello"})),
+        ("/rerank", json!({"query": "a", "documents": ["b"]})),
+        ("/score", json!({"text_1": "a", "text_2": "b"})),
+    ] {
+        body["truncate_prompt_tokens"] = above.into();
+        let answer = ask(path, body).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], "truncate_prompt_tokens", "{path}: {error}");
+        let words = format!("truncate_prompt_tokens={above} cannot be greater than max_model_len");
+        assert!(error["message"].as_str().unwrap().starts_with(&words), "{error}");
+    }
+}

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
+use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
@@ -124,6 +125,9 @@ fn pressure_drafts_ranks_split_pools_and_traces() {
 #[test]
 fn runs_by_kernel_tables_where_they_are() {
     let Some(tables) = std::env::var_os("VLLM_SIM_KERNEL_TABLES") else {
+        // Unlike `eprintln!` it is seen of a test that passes.
+        let why = "SKIP: runs by kernel tables, VLLM_SIM_KERNEL_TABLES is not set";
+        let _ = writeln!(std::io::stderr(), "{why}");
         return;
     };
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dynamo-tables");

@@ -27,6 +27,8 @@ fn a_missing_file_is_a_wrong_command_line() {
         ("serve demo --config nofile", "--config nofile"),
         ("serve demo --scenario nofile", "--scenario nofile"),
         ("serve demo --replies nofile", "--replies nofile"),
+        ("serve demo --tokenizer ./nofolder", "./nofolder"),
+        ("serve demo --tokenizer /nofolder", "/nofolder"),
         ("replay nofile", "nofile"),
         ("sweep nofile --grid max-num-seqs=1,2", "nofile"),
         ("plan nofile --slo-ttft-ms 5", "error: nofile"),

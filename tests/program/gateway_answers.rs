@@ -10,6 +10,8 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Incoming};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use vllm_sim_http_client::PooledHttpClient;
 
@@ -212,18 +214,23 @@ fn held_until_its_end(body: Body, turn: tokio::sync::OwnedMutexGuard<()>) -> Bod
 }
 
 impl Fleet {
-    /// Returns exit code, output and JSON report of a run with a faulty gateway.
-    fn judged(&self, misdeed: Misdeed, more: &str) -> (i32, String, Value) {
+    /// Returns the address of a faulty gateway.
+    fn answering(&self, misdeed: Misdeed) -> SocketAddr {
         let gateway = Arc::new(Gateway {
             misdeed,
             pods: self.pods(),
             next: AtomicUsize::new(0),
             turnstile: Arc::default(),
         });
-        let address = self.listen(move |request| {
+        self.listen(move |request| {
             let gateway = gateway.clone();
             async move { gateway.forward(request).await }
-        });
+        })
+    }
+
+    /// Returns exit code, output and JSON report of a run with a faulty gateway.
+    fn judged(&self, misdeed: Misdeed, more: &str) -> (i32, String, Value) {
+        let address = self.answering(misdeed);
         let (code, printed, errors, report) = self.score(address, &format!("{WORKLOAD} {more}"));
         (code, format!("{misdeed:?}: {printed}{errors}"), report)
     }
@@ -300,4 +307,63 @@ fn worse_latency_and_reuse_lower_score() {
     // The histories of the pods correct the headers.
     let (_, lies, report) = fleet.judged(Misdeed::Lies, "");
     assert_eq!(number(&report, "/gateway/balance"), 1.0, "{lies}");
+}
+
+/// Relays connections to a pod, and resets each one at its second request, as a pod does that
+/// closed an idle connection at that moment.
+async fn resetting(listener: TcpListener, pod: SocketAddr, resets: Arc<AtomicUsize>) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let resets = resets.clone();
+        tokio::spawn(async move {
+            let mut server = TcpStream::connect(pod).await.unwrap();
+            let (mut asked, mut answered) = ([0; 65_536], vec![0; 65_536]);
+            let mut requests = 0;
+            loop {
+                tokio::select! {
+                    read = client.read(&mut asked) => match read {
+                        Ok(0) | Err(_) => return,
+                        Ok(_) if requests == 1 => {
+                            resets.fetch_add(1, Ordering::Relaxed);
+                            client.set_zero_linger().unwrap();
+                            return;
+                        }
+                        Ok(n) => {
+                            requests += 1;
+                            server.write_all(&asked[..n]).await.unwrap();
+                        }
+                    },
+                    read = server.read(&mut answered) => match read {
+                        Ok(0) | Err(_) => return,
+                        Ok(n) => client.write_all(&answered[..n]).await.unwrap(),
+                    },
+                }
+            }
+        });
+    }
+}
+
+/// What goes to a pod on a connection that it has just closed is sent again on a fresh one.
+#[test]
+fn a_disturbance_that_is_lost_on_an_idle_connection_is_sent_again() {
+    let fleet = Fleet::start(&NAMED);
+    let gateway = fleet.answering(Misdeed::None);
+    let mut pods: Vec<SocketAddr> = fleet.servers.iter().map(|s| s.address.unwrap()).collect();
+    let listener = fleet.runtime.block_on(TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap();
+    let address = listener.local_addr().unwrap();
+    let resets = Arc::new(AtomicUsize::new(0));
+    let relay = resetting(listener, pods[1], resets.clone());
+    fleet.runtime.spawn(relay);
+    pods[1] = address;
+    let more = format!("{WORKLOAD} --disturb 1=fail");
+    let (code, printed, errors, report) = fleet.score_pods(gateway, &pods, &more);
+    assert_eq!(code, 0, "{printed}{errors}");
+    assert!(resets.load(Ordering::Relaxed) > 3, "{resets:?}");
+    assert!(number(&report, "/gateway/served") < 0.8, "{printed}");
+    assert!(number(&report, "/misroutes_by_kind/refused") > 0.0, "{printed}");
+    let notes = notes(&report);
+    assert!(!notes.iter().any(|note| note.contains("--disturb")), "{notes:?}");
+    // Whatever was faster than the reference counts as 1.
+    let shares = report["share_of_ideal"].as_object().unwrap();
+    assert!(shares.values().all(|share| share.as_f64().is_none_or(|s| s <= 1.0)), "{printed}");
 }

@@ -378,3 +378,17 @@ fn generation_config_changes_step_times() {
     std::fs::write(dir.path().join("generation_config.json"), text).unwrap();
     assert_eq!(replayed("--generation-config ./"), cut);
 }
+
+/// Rows without output are failed requests of the recording.
+#[test]
+fn rows_that_are_left_out_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows =
+        "Timestamp,Model,Request tokens,Response tokens\n1,m,5,2\n2,m,7,0\n3,m,0,4\n4,m,6,3\n";
+    std::fs::write(dir.path().join("burst.csv"), rows).unwrap();
+    let output = vllm_sim(dir.path(), "replay burst.csv --report-json -");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("2 rows of the trace have no prompt or no output"), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["summary"]["completed_requests"], 2);
+}

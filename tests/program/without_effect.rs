@@ -60,3 +60,21 @@ fn unknown_key_is_named_with_missing_model() {
         assert!(errors.contains(told), "no {told:?} in {errors}");
     }
 }
+
+/// vLLM loads adapters at its start, and ends without one of them.
+#[test]
+fn an_adapter_without_a_folder_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = "--lora-modules b=/nowhere: no such folder";
+    let words = "--enable-lora --lora-modules b=/nowhere";
+    let (code, errors) = run(dir.path(), &format!("config serve demo {words}"));
+    assert_eq!((code, errors.contains(told)), (0, true), "{errors}");
+    // llm-d's command line, and names of a hub.
+    for words in [
+        format!("config --model demo {words}"),
+        "config serve demo --enable-lora --lora-modules b=owner/adapter".to_owned(),
+    ] {
+        let (code, errors) = run(dir.path(), &words);
+        assert_eq!((code, errors.contains("no such folder")), (0, false), "{errors}");
+    }
+}

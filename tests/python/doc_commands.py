@@ -31,7 +31,7 @@ import urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Slow, or not to be had on every machine.
-ELSEWHERE = re.compile(r"^(\w+=\S+ )*(cargo|docker|kubectl|make|git|rustup|pip|npm|helm (install|upgrade|test|uninstall)|perf)\b")
+ELSEWHERE = re.compile(r"^(\w+=\S+ )*(cargo|docker|kubectl|make|git|rustup|pip|npm|helm (install|upgrade|test|uninstall)|perf|xdg-open)\b")
 ASSIGNS = re.compile(r"""^(\w+)=("[^"]*"|'[^']*'|\S+)$""")
 CONVERSATIONS = '[{"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day."}]}]'
 TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [1, 2]}\n'
@@ -45,9 +45,12 @@ def own_network():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             fcntl.ioctl(control, 0x8914, struct.pack("16sh", b"lo".ljust(16, b"\0"), 1))
         return
-    os.environ["OWN_NETWORK"] = "1"
     user = [] if os.getuid() == 0 else ["--map-root-user"]
-    os.execvp("unshare", ["unshare", "--net", *user, sys.executable, *sys.argv])
+    unshare = ["unshare", "--net", *user]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL).returncode:
+        sys.exit(print("SKIP: the commands of the pages, no network namespace of their own is allowed here"))
+    os.environ["OWN_NETWORK"] = "1"
+    os.execvp("unshare", [*unshare, sys.executable, *sys.argv])
 
 
 def blocks(text):

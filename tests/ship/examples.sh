@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../../examples"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-skip() { echo "examples/$1: not run, $2"; }
+skip() { echo "SKIP: examples/$1, $2"; }
 has() { command -v "$1" >/dev/null; }
 
 if has node; then

@@ -5,7 +5,7 @@ set -euo pipefail
 binary=$(realpath "${1:?usage: npm_package.sh BINARY}")
 cd "$(dirname "$0")/../../npm"
 
-skip() { echo "npm/$1: not run, $2"; }
+skip() { echo "SKIP: npm/$1, $2"; }
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
   skip test 'there is no node with npm'
   exit 0

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::api;
-use super::model::ModelConfig;
+use super::model::{Model, is_path};
 use super::values::FlagValues;
 
 /// Settings of LoRA adapters.
@@ -27,6 +27,9 @@ pub struct LoraConfig {
     /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
     /// environment).
     pub runtime_updating: bool,
+    /// Folder of the adapters that requests load by name; `None` without
+    /// `runtime_updating`.
+    pub resolver_folder: Option<PathBuf>,
 }
 
 /// A LoRA adapter loaded at start.
@@ -59,6 +62,16 @@ impl LoraConfig {
             v.warn("--lora-modules without --enable-lora: adapters are switched on (vLLM would refuse to start)");
             enabled = true;
         }
+        let runtime_updating = v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?;
+        let missing =
+            |module: &&LoraModule| is_path(&module.path) && !Path::new(&module.path).exists();
+        // llm-d's examples have paths that do not exist.
+        let checked = modules.iter().filter(|_| v.cli_mode == CliMode::Vllm);
+        for LoraModule { name, path, .. } in checked.filter(missing) {
+            v.warn(format!(
+                "--lora-modules {name}={path}: no such folder; the adapter is served, but vLLM would not start"
+            ));
+        }
         Ok(Self {
             enabled,
             max_loras,
@@ -66,8 +79,19 @@ impl LoraConfig {
             max_rank: read_max_lora_rank(v)?,
             modules,
             load_time: v.get(&api::LORA_LOAD_TIME)?,
-            runtime_updating: v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?,
+            runtime_updating,
+            resolver_folder: resolver_folder(v)?.filter(|_| enabled && runtime_updating),
         })
+    }
+}
+
+fn resolver_folder(v: &Values) -> Result<Option<PathBuf>, ConfigError> {
+    let folder = v.get(&api::LORA_RESOLVER_CACHE_DIR)?;
+    match folder.filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) if !folder.is_dir() => {
+            Err(v.wrong("no such folder", &api::LORA_RESOLVER_CACHE_DIR))
+        }
+        folder => Ok(folder),
     }
 }
 

@@ -277,7 +277,7 @@ fn generation_config_file(
     Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
-fn is_local_path(name: &str) -> bool {
+pub(super) fn is_local_path(name: &str) -> bool {
     ["/", "./", "../", "~"].iter().any(|start| name.starts_with(start)) || name == "."
 }
 

@@ -11,13 +11,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use ureq::{Agent, Response};
 
+use super::SQLITE_MAGIC;
 use super::error::DatasetError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of consecutive failed attempts without new data after which the download fails.
 const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
-const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks.
 ///

@@ -34,3 +34,6 @@ pub use unavailable::Dataset;
 
 /// Default name of a dataset's table, as in llm-d-inference-sim.
 pub const DEFAULT_TABLE: &str = "llmd";
+
+/// First bytes of every SQLite file.
+pub const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";

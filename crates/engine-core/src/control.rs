@@ -82,10 +82,9 @@ impl UtilityCalls {
                 service.reset_encoder_cache();
                 Ok(Value::Nil)
             }
+            "release_kv_cache_memory" => self.release_kv_cache_memory(),
             // The simulator has no memory or profiler for these calls.
-            "reset_mm_cache" | "execute_dummy_batch" | "profile" | "release_kv_cache_memory" => {
-                Ok(Value::Nil)
-            }
+            "reset_mm_cache" | "execute_dummy_batch" | "profile" => Ok(Value::Nil),
             "add_lora" => self.add_lora(args.take_field(0)),
             "remove_lora" => {
                 let removed = args.take_int(0).is_some_and(|id| self.adapters.remove_adapter(id));
@@ -114,6 +113,15 @@ impl UtilityCalls {
             "get_kv_cache_group_metadata" => Ok(self.kv_cache_groups()),
             _ => Err(format!("the method {method} is not supported by the simulated engine core")),
         }
+    }
+
+    fn release_kv_cache_memory(&self) -> Result<Value, String> {
+        let service = &self.parts.service;
+        if !service.control.is_paused() {
+            return Err("release_kv_cache_memory() requires a completed pause first".to_owned());
+        }
+        service.reset_prefix_cache(PrefixCacheReset::Preempt);
+        Ok(Value::Nil)
     }
 
     fn supported_tasks(&self) -> Value {

@@ -29,6 +29,7 @@ mod prompt_text;
 mod ready;
 mod reasoning;
 mod request;
+mod request_ids;
 mod serve;
 mod stats;
 mod step;

@@ -10,6 +10,7 @@ use super::encode::{self, EngineCoreOutput, EventType, FinishReason, PrefillStat
 use super::logprobs::{LogprobSource, RequestedLogprobs};
 use super::output_queue::OutputQueue;
 use super::parts::EngineCoreParts;
+use super::request_ids::ReservedId;
 use super::stats::SchedulerStats;
 use super::step::{EngineStep, StepEvent};
 use super::waves::DataParallelWaves;
@@ -55,6 +56,8 @@ pub(crate) struct ActiveRequest {
     prefill: Option<PrefillStats>,
     /// Step number of the latest output, and the output's index in that step.
     latest: (u64, usize),
+    /// Guard of the request's id.
+    pub(crate) reserved: Option<ReservedId>,
 }
 
 pub(crate) struct ActiveLogprobs {
@@ -83,6 +86,7 @@ impl ActiveRequest {
             events: Vec::new(),
             prefill: None,
             latest: (0, 0),
+            reserved: None,
         }
     }
 

@@ -22,6 +22,7 @@ use super::reasoning::ReasoningMarkers;
 use super::request::{
     CoreRequest, LoraRequest, PoolingParams, RequestFields, RequestKind, RequestSampling,
 };
+use super::request_ids::RequestIds;
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
@@ -41,6 +42,8 @@ pub(crate) struct RequestSubmitter {
     adapters: Arc<LoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
+    /// Ids of the requests in submission and in the engine.
+    ids: RequestIds,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
 }
@@ -80,6 +83,7 @@ impl RequestSubmitter {
             rules: parts.rules.clone(),
             thoughts: parts.thoughts.clone(),
             submitting: Arc::default(),
+            ids: RequestIds::default(),
             by_text: generator.conversation_hash([]).is_some(),
             parts,
             queue,
@@ -95,14 +99,26 @@ impl RequestSubmitter {
 
     /// Submits a request on the calling thread, which keeps the order of requests.
     ///
-    /// A submission that takes long continues as a task on `runtime`.
+    /// A submission that takes long continues as a task on `runtime`. A request with the id of a
+    /// running one is ignored, because their events would be mixed.
     pub(crate) fn submit_in_order(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
+        let Some(reserved) = self.ids.reserve(&request.id) else {
+            tracing::warn!(
+                id = %request.id,
+                client = request.client,
+                "a request with the id of a running one is ignored"
+            );
+            return;
+        };
         let _ = self.queue.send(OutputItem::Announced(request.id.clone()));
         let (id, client) = (request.id.clone(), request.client);
         let this = self.clone();
         let tokens = SubmittingGuard::count_tokens(&self.submitting, request.prompt_tokens());
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            let item = this.submit_request(request).await;
+            let mut item = this.submit_request(request).await;
+            if let Item::Admitted(active) = &mut item {
+                active.reserved = Some(reserved);
+            }
             let _ = this.queue.send(item);
             drop(tokens);
         });
@@ -347,9 +363,10 @@ fn failure_of_error(refusal: &RequestError) -> RequestFailure {
         // vLLM aborts requests that arrive after a shutdown signal.
         ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
         ServeError::Paused => retryable_failure("engine_paused", message),
-        ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens => {
-            retryable_failure("engine_overloaded", message)
-        }
+        ServeError::QueueFull
+        | ServeError::TooManyRequests
+        | ServeError::TooManyTokens
+        | ServeError::RepliesTooLarge(_) => retryable_failure("engine_overloaded", message),
         ServeError::Rank { .. }
         | ServeError::TooLarge { .. }
         | ServeError::TooManySequences { .. }

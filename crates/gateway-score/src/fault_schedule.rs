@@ -112,19 +112,8 @@ fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind
     settings
 }
 
-/// Number of attempts to post admin settings to a pod.
-///
-/// A pod closes idle connections, and a request on such a connection is lost. Posts are idempotent.
-const MAX_POST_ATTEMPTS: usize = 3;
-
 async fn post_admin_settings(pod: &TargetServer, path: &str, body: Bytes) -> Result<(), String> {
-    let mut tries = 1;
-    let answer = loop {
-        match pod.request_any_status(Method::POST, path, body.clone(), POD_TIMEOUT).await {
-            Err(_) if tries < MAX_POST_ATTEMPTS => tries += 1,
-            answer => break answer?,
-        }
-    };
+    let answer = pod.request_any_status(Method::POST, path, body, POD_TIMEOUT).await?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("{path} returned {status}")),

@@ -225,6 +225,8 @@ struct LiveRunResult {
     /// Name of the simulated routing policy with the best score, and the live run that used its
     /// placements without the gateway.
     ideal: Option<(&'static str, GatewayRun)>,
+    /// Whether pods had faults during the run.
+    is_disturbed: bool,
     notes: Vec<String>,
 }
 
@@ -299,7 +301,14 @@ fn run_live_workload(
     let pods = backends.pods.iter();
     let pods = pods.map(|pod| (pod.url.clone(), pod.state.name())).collect();
     backends.shutdown();
-    let live = LiveRunResult { play, routing, pods, ideal, notes };
+    let live = LiveRunResult {
+        play,
+        routing,
+        pods,
+        ideal,
+        is_disturbed: !plan.disturb.is_empty() || plan.scenario.is_some(),
+        notes,
+    };
     Ok((live, policies))
 }
 

@@ -42,6 +42,9 @@ pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
     ratio_measure("lora-affinity", "LoRA affinity"),
 ];
 
+/// Names of the measures whose shares the score averages.
+pub(super) const SCORED: [&str; 3] = ["reuse", "ttft", "e2e"];
+
 /// Values of all measures of a run; `None` if unknown or not applicable to the workload.
 pub(super) type MeasureValues = [Option<f64>; MEASURE_COUNT];
 
@@ -183,7 +186,7 @@ pub(super) fn gateway_score(shares: &MeasureValues) -> Option<f64> {
         let at = MEASURES.iter().position(|measure| measure.name == name)?;
         shares[at].map(|share| share.min(1.0))
     };
-    let parts: Vec<f64> = ["reuse", "ttft", "e2e"].into_iter().filter_map(of).collect();
+    let parts: Vec<f64> = SCORED.into_iter().filter_map(of).collect();
     let served = of("served")?;
     if parts.is_empty() {
         return (served == 0.0).then_some(0.0);

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::LiveRunResult;
 use super::gateway_run::GatewayRun;
 use super::measure::{
-    MEASURE_COUNT, MEASURES, MeasureValues, best_measure_values, gateway_score, measure_run,
-    ratios_to_ideal, ttft_and_e2e_samples,
+    MEASURE_COUNT, MEASURES, MeasureValues, SCORED, best_measure_values, gateway_score,
+    measure_run, ratios_to_ideal, ttft_and_e2e_samples,
 };
 use super::offline::RouterCandidate;
 use super::require::value_of_requirement;
@@ -17,6 +17,9 @@ use vllm_sim_command_line::requirement::{self, MetricRequirement};
 const REPORT_FORMAT_VERSION: u32 = 1;
 
 const CURVE_POINTS: usize = 201;
+
+/// Ratio to the ideal above which a note names the measure.
+const CLEARLY_ABOVE: f64 = 1.05;
 
 pub(super) type LatencyCurves<'a> = Vec<(&'a str, Vec<f64>)>;
 
@@ -30,7 +33,10 @@ pub(super) struct ScoreReport {
     live_ideal: Option<MeasureValues>,
     values: MeasureValues,
     ideal: MeasureValues,
+    /// Ratios to the ideal, at most 1.
     shares: MeasureValues,
+    /// Indices of the scored measures that are better than the ideal, with their ratios to it.
+    above_ideal: Vec<(usize, f64)>,
     requirements: Vec<MetricRequirement>,
     requests: usize,
     sessions: usize,
@@ -50,13 +56,18 @@ impl ScoreReport {
         let live_ideal = live_ideal.map(|(_, play)| measure_run(play, workload));
         let ideal = best_measure_values(&offline, live_ideal.as_ref());
         // Otherwise a gateway that sends no request to a pod would get the best score.
-        let shares = match live.routing.unseen {
+        let ratios = match live.routing.unseen {
             0 => ratios_to_ideal(&values, &ideal),
             _ => [None; MEASURE_COUNT],
         };
+        let above_ideal = ratios.iter().enumerate();
+        let above_ideal = above_ideal.filter(|(at, _)| SCORED.contains(&MEASURES[*at].name));
+        let above_ideal = above_ideal.filter_map(|(at, ratio)| Some((at, (*ratio)?)));
+        let shares = ratios.map(|ratio| Some(ratio?.min(1.0)));
         Self {
             command,
             score: gateway_score(&shares),
+            above_ideal: above_ideal.filter(|(_, ratio)| *ratio > CLEARLY_ABOVE).collect(),
             policies,
             live,
             live_ideal,
@@ -153,8 +164,11 @@ impl ScoreReport {
         });
         let both = self.live.notes.iter().chain(&self.live.routing.notes);
         let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name);
-        let is_too_fast =
-            self.live_ideal.is_none() && at("ttft").is_some_and(|at| self.shares[at] > Some(1.25));
+        let above = |name: &str| {
+            let ratio = self.above_ideal.iter().find(|(above, _)| Some(*above) == at(name));
+            ratio.map_or(1.0, |(_, ratio)| *ratio)
+        };
+        let is_too_fast = self.live_ideal.is_none() && above("ttft") > 1.25;
         let fast = is_too_fast.then(|| {
             "first tokens arrive earlier than an engine with these flags can send them: the pods \
              have other flags"
@@ -165,7 +179,27 @@ impl ScoreReport {
         let unknown = unknown.then(|| {
             "prefix reuse is unknown: start the pods with --enable-prompt-tokens-details".to_owned()
         });
-        both.cloned().chain(failed).chain(fast).chain(unknown)
+        let above = self.above_ideal_note();
+        both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
+    }
+
+    /// Explains measures that are better than the ideal, whose shares are 1.
+    fn above_ideal_note(&self) -> Option<String> {
+        let all = self.above_ideal.iter();
+        let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", MEASURES[*at].label));
+        let all: Vec<String> = all.collect();
+        let missing = match self.values[0] < Some(1.0) {
+            true => "; the means lack the requests of failed sessions",
+            false => "",
+        };
+        let fewer = match self.live.is_disturbed {
+            true => "; the reference does without disturbed pods, whose answers count here",
+            false => "",
+        };
+        (!all.is_empty()).then(|| {
+            let all = all.join(", ");
+            format!("better than the reference, which counts as 1: {all}{missing}{fewer}")
+        })
     }
 
     pub(super) fn render_text_table(&self) -> String {

@@ -160,6 +160,11 @@ where
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
+    /// Closes all idle connections, so that the next request opens a fresh one.
+    pub fn close_idle(&self) {
+        self.0.idle.lock().clear();
+    }
+
     /// Opens a connection if none is idle, so that the next request need not wait for it.
     pub async fn open_idle_connection(&self) {
         if !self.0.idle.lock().is_empty() || self.0.preparing.swap(true, Ordering::Relaxed) {

@@ -5,6 +5,7 @@
 //!
 //! Source: uvicorn 0.54 `logging.py`, `AccessFormatter`; `protocols/http/httptools_impl.py`.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -106,6 +107,24 @@ impl AccessLog {
     }
 }
 
+/// Returns a request target with its bytes beyond ASCII percent-encoded, as uvicorn logs paths.
+///
+/// Some of these bytes are control characters of terminals.
+fn quoted(target: &str) -> Cow<'_, str> {
+    if target.is_ascii() {
+        return target.into();
+    }
+    let mut text = String::with_capacity(target.len() * 3);
+    for byte in target.bytes() {
+        match byte {
+            0x21..=0x7e => text.push(char::from(byte)),
+            // Writing to a string cannot fail.
+            _ => drop(write!(text, "%{byte:02X}")),
+        }
+    }
+    text.into()
+}
+
 impl Middleware for AccessLog {
     /// Client address and request line of a request, kept until its response; `None` if its path is
     /// not logged.
@@ -124,7 +143,7 @@ impl Middleware for AccessLog {
             _ => "HTTP/1.1",
         };
         let target = target.map_or("/", PathAndQuery::as_str);
-        let line = format!("{} {target} {version}", request.method());
+        let line = format!("{} {} {version}", request.method(), quoted(target));
         Ok(Some((client, line)))
     }
 
@@ -186,5 +205,16 @@ fn print_lines(lines: &str, format: LogFormat) {
         }
         // A failed write of the log is ignored.
         LogFormat::Text => drop(std::io::stderr().lock().write_all(lines.as_bytes())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_terminals_are_percent_encoded() {
+        assert_eq!(quoted("/v1/models?a=b%20c"), "/v1/models?a=b%20c");
+        assert_eq!(quoted("/\u{9b}31m\u{e4}"), "/%C2%9B31m%C3%A4");
     }
 }

@@ -124,16 +124,18 @@ pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap
     Ok(ok_json(&json!({"ended": app.admin_state.end_scenario()})))
 }
 
-/// Checks that a request has the key of `--admin-api-key`, if one is set.
+/// Checks that a request has the key of `--admin-api-key`, or of `--api-key` if only that is set.
 pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
-    let Some(key) = &app.settings.server.admin_key else {
-        return Ok(());
+    let server = &app.settings.server;
+    let (keys, flag) = match &server.admin_key {
+        Some(key) => (std::slice::from_ref(key), "--admin-api-key"),
+        None => (&server.api_keys[..], "--api-key"),
     };
     let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
-    if has_valid_bearer_token(given, std::slice::from_ref(key)) {
+    if keys.is_empty() || has_valid_bearer_token(given, keys) {
         return Ok(());
     }
-    let text = "this route needs the bearer key of --admin-api-key";
+    let text = format!("this route needs the bearer key of {flag}");
     Err(Fault::new(401, ErrorType::Authentication, text))
 }
 

@@ -71,7 +71,9 @@ pub(super) fn serve_error_fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {
         ServeError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),
-        ServeError::TooManyRequests | ServeError::TooManyTokens => {
+        ServeError::TooManyRequests
+        | ServeError::TooManyTokens
+        | ServeError::RepliesTooLarge(_) => {
             Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
         ServeError::Draining | ServeError::Abandoned => {

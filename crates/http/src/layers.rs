@@ -28,7 +28,7 @@ use super::path_rules::PathRewriter;
 use super::request_head::names::REQUEST_ID;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
-use super::{error, fault, request_log, route_index, routes};
+use super::{error, fault, large_body, request_log, route_index, routes};
 use vllm_sim_config::{CorsConfig, LogConfig};
 use vllm_sim_service::{InferenceService, run_blocking};
 use vllm_sim_tokenizer::EncodingTooExpensive;
@@ -67,6 +67,7 @@ pub(super) fn http_stack(
 ) -> MiddlewareStack {
     let paths = PathRewriter::new(&settings.root_path, app.dialect.has_lenient_paths());
     let service = app.service().clone();
+    let large_replies = service.large_replies().clone();
     let headers = FixedHeaders::new(settings, Some("uvicorn"));
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.rewrite_path(request))
@@ -80,7 +81,9 @@ pub(super) fn http_stack(
         .layer(MiddlewareLayer(HttpMetricsLayer(app.clone())))
         .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
-        .map_response(|response: Response<_>| response.map(Body::new))
+        .map_response(move |response: Response<_>| {
+            large_body::bounded(&large_replies, response.map(Body::new))
+        })
         .layer(CatchPanicLayer::custom(panic_response))
         .layer(from_fn(run_long_body_blocking));
     BoxCloneSyncService::new(layers.service(routes))

@@ -19,9 +19,11 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::body_tap::{BodyTap, TappedBody};
+use super::{bounded_body, error};
 use vllm_sim_config::{LogConfig, LogLevel};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
+use vllm_sim_wire::fault::Fault;
 
 /// Maximum size of a logged request or response body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
@@ -47,7 +49,10 @@ pub(super) async fn log_http(
     let path = request.uri().path().to_owned();
     let context = request.extensions().get::<RequestContext>();
     let started = context.map_or_else(unix_now_secs, |context| context.started);
-    let request = log.log_request(request).await;
+    let request = match log.log_request(request).await {
+        Ok(request) => request,
+        Err(fault) => return error::response(&fault),
+    };
     let response = next.run(request).await;
     let status = response.status().as_u16();
     log.log_answered(method.as_str(), &path, status, unix_now_secs() - started);
@@ -87,18 +92,20 @@ impl RequestLog {
         }
     }
 
-    async fn log_request(&self, request: Request) -> Request {
+    /// Logs a request; reads a short body first.
+    ///
+    /// # Errors
+    /// [`bounded_body::read`]'s error for a body that cannot be read or arrives too slowly.
+
+    async fn log_request(&self, request: Request) -> Result<Request, Fault> {
         if !(self.log.http || self.log.requests) {
-            return request;
+            return Ok(request);
         }
         if !has_short_body(request.headers()) {
-            return self.log_long_request(request);
+            return Ok(self.log_long_request(request));
         }
         let (parts, body) = request.into_parts();
-        let Ok(whole) = body.collect().await else {
-            return Request::from_parts(parts, Body::empty());
-        };
-        let bytes = whole.to_bytes();
+        let bytes = bounded_body::read(body, MAX_BODY_BYTES).await?;
         let path = parts.uri.path();
         if self.log.http {
             let headers = header_lines(&parts.headers);
@@ -119,7 +126,7 @@ impl RequestLog {
             let prompt = self.cut_to_max_len(Value::Object(prompt).to_string());
             tracing::debug!(path, prompt, "request's prompt");
         }
-        Request::from_parts(parts, Body::from(bytes))
+        Ok(Request::from_parts(parts, Body::from(bytes)))
     }
 
     /// Logs a request whose body is long or of unknown length, after the body was read.
@@ -257,7 +264,30 @@ fn mask_secrets(bytes: &[u8]) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Bytes;
+    use vllm_sim_config::LogFormat;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_body_that_is_logged_has_the_time_limit_of_bodies() {
+        let log = RequestLog::new(&Log {
+            level: LogLevel::Info,
+            format: LogFormat::Text,
+            http: true,
+            access: false,
+            access_excluded: Vec::new(),
+            requests: false,
+            outputs: false,
+            max_len: None,
+        });
+        let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
+        let request = axum::http::Request::post("/v1/completions").header("content-length", "9");
+        let read = log.request(request.body(never).unwrap()).await;
+        assert_eq!(read.map(drop).map_err(|fault| fault.status), Err(408));
+    }
 
     #[test]
     fn secrets_are_masked_in_bodies_and_headers() {

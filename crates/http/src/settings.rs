@@ -167,8 +167,11 @@ pub struct ServerSettings {
     pub startup_duration: Duration,
     /// Kubernetes pod in which the process runs.
     pub pod: PodIdentity,
-    /// Bearer key for operator routes (`--admin-api-key`); `None` leaves them open.
+    /// Bearer key for operator routes (`--admin-api-key`); `None`: one of`api_keys`.
     pub admin_key: Option<String>,
+    /// Bearer keys for operator routes without `admin_key` (`--api-key`); an empty list leaves them
+    /// open.
+    pub api_keys: Vec<String>,
     /// Whether `/admin/config` is served.
     pub is_administered: bool,
     /// Whether the dashboard page may change settings.

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::app::App;
 use super::dialect::Endpoint;
 use super::generation;
-use super::openai::prepare;
 use super::{error, json};
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
@@ -19,6 +18,7 @@ use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::shared::Tool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
 pub(super) async fn tokenize(
@@ -102,7 +102,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
 fn tokenize_conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
-        tools: tools.map(|tools| tools.iter().map(prepare::tool_json).collect()),
+        tools: tools.map(|tools| tools.iter().map(Tool::dump).collect()),
         chat_template: request.chat_template,
         chat_template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
         add_generation_prompt: request.add_generation_prompt,

@@ -45,7 +45,7 @@ pub fn open_workload(
 /// Duration of a `--workload` text without `--request-count`, in seconds.
 const TEXT_WORKLOAD_DEFAULT_SECONDS: f64 = 60.0;
 
-/// Converts a workload text such as `20 req/s of 2k/300` to the flags of a synthetic workload.
+/// Converts a workload text such as `20 req/s of 2 k/300` to the flags of a synthetic workload.
 pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let tokens = |text: &str| {
         let text = text.trim();
@@ -125,6 +125,12 @@ fn open_timed_workload(
         ..load::WorkloadReadOptions::default()
     };
     let source = load::open_workload_files(&args.files, &options)?;
+    let left_out = source.left_out_rows();
+    if left_out > 0 {
+        tracing::warn!(
+            "{left_out} rows of the trace have no prompt or no output, as failed requests have: they are left out"
+        );
+    }
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));

@@ -17,6 +17,7 @@ pub mod online;
 pub mod outcome;
 pub mod report;
 pub mod samples;
+pub mod statistics;
 pub mod synth;
 pub mod workload;
 

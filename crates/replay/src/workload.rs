@@ -143,6 +143,12 @@ pub trait WorkloadSource {
         self.wrapped_source().is_some_and(WorkloadSource::has_no_start_times)
     }
 
+    /// Returns the number of rows of a trace that are left out, because they have no prompt or no
+    /// output.
+    fn left_out_rows(&self) -> u64 {
+        self.inner().map_or(0, WorkloadSource::left_out_rows)
+    }
+
     /// Returns the number of requests in flight of a recording made in a closed loop.
     fn recorded_concurrency(&self) -> Option<u32> {
         self.wrapped_source()?.recorded_concurrency()

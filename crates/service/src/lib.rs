@@ -14,6 +14,7 @@ mod fault_injector;
 pub mod generate;
 mod generation;
 mod job;
+mod large_replies;
 mod leases;
 pub mod logprobs;
 mod models;
@@ -52,6 +53,7 @@ pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
 pub use fault_control::{FaultControl, LiveFaultSettings};
 pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
 pub use job::KvTransfer;
+pub use large_replies::{LargeReplies, RepliesTooLarge, ReservedReply};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;
@@ -140,6 +142,9 @@ pub enum ServeError {
         /// Limit of the size of the response, in MiB.
         most: u64,
     },
+    /// All large responses together exceed the memory that they may use.
+    #[error(transparent)]
+    RepliesTooLarge(#[from] RepliesTooLarge),
     /// The structured-output constraint of the request cannot be satisfied.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
@@ -156,7 +161,8 @@ impl ServeError {
             Self::Draining | Self::Abandoned => false,
             Self::TooManySequences { .. }
             | Self::PromptsTooLarge { .. }
-            | Self::ReplyTooLarge { .. } => false,
+            | Self::ReplyTooLarge { .. }
+            | Self::RepliesTooLarge(_) => false,
             Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
             Self::Constraint(_) | Self::Tools(_) => true,
         }
@@ -188,6 +194,7 @@ pub struct InferenceService {
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
     backlog: backlog::PrefillBacklog,
+    large_replies: LargeReplies,
     draining: std::sync::atomic::AtomicBool,
 }
 
@@ -229,6 +236,7 @@ impl InferenceService {
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
             backlog: backlog::PrefillBacklog::default(),
+            large_replies: LargeReplies::default(),
             draining: false.into(),
         }
     }
@@ -255,6 +263,7 @@ impl InferenceService {
             next_rank,
             in_flight: _,
             backlog: _,
+            large_replies: _,
             draining: _,
         } = self;
         self.command_all_engines(&EngineCommand::CancelAll);
@@ -282,6 +291,11 @@ impl InferenceService {
     /// Returns the current time of the engines' clock.
     pub fn now(&self) -> SimTime {
         self.ranks[0].now()
+    }
+
+    /// Returns the counter of the bytes of all large responses.
+    pub fn large_replies(&self) -> &LargeReplies {
+        &self.large_replies
     }
 
     /// Returns the number of sequences in flight, from all front ends.

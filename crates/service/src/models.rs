@@ -1,3 +1,4 @@
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -10,6 +11,8 @@ use crate::generate::request::ModelTarget;
 pub struct ServedModels {
     served: Vec<Arc<str>>,
     any_name: bool,
+    /// Folder with a folder for each LoRA adapter that requests may use without loading it.
+    resolver_folder: Option<PathBuf>,
     adapters: RwLock<LoadedAdapters>,
 }
 
@@ -72,8 +75,16 @@ impl ServedModels {
         Self {
             served: served.iter().map(|name| name.as_str().into()).collect(),
             any_name,
+            resolver_folder: None,
             adapters: RwLock::default(),
         }
+    }
+
+    /// Loads an adapter at the first request for it, if `folder` has a folder of its name.
+    #[must_use]
+    pub fn with_resolver_folder(mut self, folder: Option<PathBuf>) -> Self {
+        self.resolver_folder = folder;
+        self
     }
 
     /// Returns the names of the base model; responses show the first one.
@@ -118,7 +129,30 @@ impl ServedModels {
         if let Some(adapter) = self.adapters.read().by_name.get(name) {
             return Some(ModelTarget::Lora { name: adapter.name.clone(), id: adapter.id });
         }
+        if let Some(adapter) = self.resolve_adapter(name) {
+            let Adapter { name, id, .. } = adapter;
+            return Some(Target::Lora { name, id });
+        }
         self.any_name.then_some(ModelTarget::Base)
+    }
+
+    /// Loads the adapter `name` from the resolver's folder, if its configuration names the base
+    /// model.
+    ///
+    /// Source: vLLM 0.33 `plugins/lora_resolvers/filesystem_resolver.py`.
+    fn resolve_adapter(&self, name: &str) -> Option<Adapter> {
+        let folder = self.resolver_folder.as_ref()?;
+        let parts = Path::new(name).components();
+        if parts.into_iter().any(|part| !matches!(part, Component::Normal(_))) {
+            return None;
+        }
+        let path = folder.join(name);
+        let config = std::fs::read(path.join("adapter_config.json")).ok()?;
+        let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
+        let base = config["base_model_name_or_path"].as_str()?;
+        let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed();
+        is_ours.then_some(())?;
+        self.load(name, path.to_str()?, None, LoadMode::InPlace).ok()
     }
 
     /// Loads a LoRA adapter.

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use crate::InFlightGuard;
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
+use crate::{InFlightGuard, ReservedReply};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
@@ -21,6 +21,7 @@ pub struct Reply {
     pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
+    pub(crate) reserved: Option<ReservedReply>,
     _in_flight: InFlightGuard,
 }
 
@@ -86,6 +87,7 @@ impl Reply {
             has_end_delay: false,
             usage: None,
             load_failure: None,
+            reserved: None,
             _in_flight: in_flight,
         }
     }

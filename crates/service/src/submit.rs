@@ -29,6 +29,11 @@ fn count_sequences(job: &GenerationJob) -> Result<u32, ServeError> {
         .ok_or(ServeError::TooManySequences { asked })
 }
 
+fn too_large() -> ServeError {
+    let most = MAX_REPLY_BYTES >> 20;
+    ServeError::ReplyTooLarge { most }
+}
+
 fn submit_error(error: SubmitError) -> ServeError {
     match error {
         SubmitError::QueueFull { .. } => ServeError::QueueFull,
@@ -58,8 +63,6 @@ impl InferenceService {
         let rank = self.select_rank(job.request.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         let parent = Arc::new(ParentRequestCounters::new(job.n, sequences));
-        let most = MAX_REPLY_BYTES >> 20;
-        let too_large = || ServeError::ReplyTooLarge { most };
         self.check_block_plan_size(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
         let mut size = ReplySize::of_job(job, vocabulary).ok_or_else(too_large)?;
@@ -111,6 +114,7 @@ impl InferenceService {
                 scripts.push(script);
             }
         }
+        let reserved = self.large_replies.reserve(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
         let prompts = job.facts.prompts.iter();
         let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
@@ -120,6 +124,7 @@ impl InferenceService {
             drop(queued);
         }
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
+        reply.reserved = reserved;
         reply.has_end_delay = !job.tail.is_zero();
         Ok(reply)
     }

@@ -20,7 +20,10 @@ pub enum TokenizerError {
         reason: String,
     },
     /// The name of a model on the Hugging Face Hub is invalid.
-    #[error("{repo:?} is not the name of a model: expected \"name\" or \"organisation/name\"")]
+    #[error(
+        "{repo:?} is neither a folder nor the name of a model: expected \"name\" or \
+         \"organisation/name\""
+    )]
     BadName {
         /// The invalid model name.
         repo: String,

@@ -112,7 +112,7 @@ class Server:
         self._key = (
             _flag(self._args, "--admin-api-key")
             or {**os.environ, **self._env}.get(_ADMIN_KEY)
-            or (secrets.token_urlsafe() if serve else "")
+            or (secrets.token_urlsafe() if serve else _flag(self._args, "--api-key") or "")
         )
         self._process: subprocess.Popen[str] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None

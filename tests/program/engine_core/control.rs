@@ -80,15 +80,28 @@ fn a_paused_scheduler_queues() {
 }
 
 #[test]
+fn memory_of_the_cache_is_released_while_paused() {
+    let front = FrontEnd::start(&["--enable-prefix-caching", "--block-size", "1"]);
+    let release = || front.call("release_kv_cache_memory", vec![]);
+    assert!(release().unwrap_err().contains("requires a completed pause"));
+    let cached = |id: &str| {
+        front.add(id, &[("max_tokens", 1.into())]);
+        let (outputs, _) = front.outputs(id);
+        get(&outputs[0].1[11], "num_cached_tokens").as_u64()
+    };
+    assert_eq!(cached("cold"), Some(0));
+    assert_eq!(cached("warm"), Some(2));
+    let mode = vec![Value::from("wait"), false.into()];
+    assert_eq!(front.call("pause_scheduler", mode), Ok(Value::Nil));
+    assert_eq!(release(), Ok(Value::Nil));
+    assert_eq!(front.call("resume_scheduler", vec![]), Ok(Value::Nil));
+    assert_eq!(cached("cold again"), Some(0));
+}
+
+#[test]
 fn utility_calls_without_effect_are_answered() {
     let front = FrontEnd::start(&["--tensor-parallel-size", "2"]);
-    for method in [
-        "reset_mm_cache",
-        "reset_encoder_cache",
-        "execute_dummy_batch",
-        "profile",
-        "release_kv_cache_memory",
-    ] {
+    for method in ["reset_mm_cache", "reset_encoder_cache", "execute_dummy_batch", "profile"] {
         assert_eq!(front.call(method, vec![]), Ok(Value::Nil), "{method}");
     }
     let workers = front.call("collective_rpc", vec!["x".into()]).unwrap();

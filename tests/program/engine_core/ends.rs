@@ -166,3 +166,15 @@ fn engine_survives_front_end_exit() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(front.engine.wait().unwrap().code(), Some(0));
 }
+
+/// The request that runs keeps its id, and ends as it would have ended.
+#[test]
+fn a_second_request_of_an_id_is_ignored() {
+    let front = FrontEnd::start(&["--inter-token-latency", "30"]);
+    front.add("same", &[("max_tokens", 6.into())]);
+    front.first_output("same");
+    front.add("same", &[("max_tokens", 2.into())]);
+    assert_eq!(tokens(&front.outputs("same").0).len(), 5, "all but the first");
+    front.add("next", &[("max_tokens", 1.into())]);
+    assert_eq!(tokens(&front.outputs("next").0).len(), 1);
+}

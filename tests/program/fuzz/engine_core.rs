@@ -8,7 +8,7 @@ use serde_json::json;
 use super::mutate::Corpus;
 use super::run::fuzz;
 use crate::engine_core::front_end::{
-    ABORT, ADD, FrontEnd, UTILITY, ids, map, pack, request, unpack,
+    ABORT, ADD, FrontEnd, UTILITY, ids, map, pack, request, tokens, unpack,
 };
 
 /// Ends a frame; MessagePack has no use for this byte, and chance brings it now and then.
@@ -148,4 +148,84 @@ fn fuzz_engine_core_messages() {
         let said = std::fs::read_to_string(&log).unwrap();
         assert!(!said.contains("panicked"), "{said}");
     });
+}
+
+/// The edges of the types that a number of a message may have.
+fn edges() -> Vec<Value> {
+    let integers =
+        [i64::MIN, i64::from(i32::MIN), -1, 0, 1, i64::from(i32::MAX), 1 << 32, 1 << 53, i64::MAX];
+    let floats =
+        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN, f64::MIN_POSITIVE];
+    let integers = integers.into_iter().map(Value::from);
+    let edges = integers.chain([Value::from(u64::MAX)]);
+    edges.chain(floats.into_iter().map(Value::from)).collect()
+}
+
+/// Copies a value, and puts `edge` in the place of its number `at`; counts `at` down.
+fn replaced(value: &Value, at: &mut usize, edge: &Value) -> Value {
+    match value {
+        Value::Integer(_) | Value::F32(_) | Value::F64(_) => {
+            let is_here = *at == 0;
+            *at = at.wrapping_sub(1);
+            match is_here {
+                true => edge.clone(),
+                false => value.clone(),
+            }
+        }
+        Value::Array(items) => {
+            let items = items.iter().map(|item| replaced(item, at, edge));
+            Value::Array(items.collect())
+        }
+        Value::Map(entries) => {
+            let entries = entries.iter();
+            let entries = entries.map(|(key, value)| (key.clone(), replaced(value, at, edge)));
+            Value::Map(entries.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Each number of each message at the edges of integers and floats: the engine answers on.
+#[test]
+fn numbers_of_messages_at_their_edges() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let flags = ["--max-model-len", "64", "--log-level", "error"];
+    let front = FrontEnd::logged_to(File::create(&log).unwrap().into(), 1, false, &flags);
+    let aux: Vec<u8> = [5_i64, 6].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let added = requests().into_iter().map(|it| (ADD, it));
+    let called = calls().into_iter().map(|it| (UTILITY, it));
+    let mut sent = 0;
+    for (kind, message) in added.chain(called) {
+        for number in 0.. {
+            let mut is_last = false;
+            for edge in edges() {
+                let mut at = number;
+                let mut changed = replaced(&message, &mut at, &edge);
+                // The count passes zero where there is such a number.
+                is_last = at < usize::MAX / 2;
+                if is_last {
+                    break;
+                }
+                if let (ADD, Value::Array(fields)) = (kind, &mut changed) {
+                    fields[0] = format!("edge-{sent}").into();
+                }
+                let payload = pack(&changed);
+                let rank = 0_u16.to_le_bytes();
+                let frames = [&rank[..], kind, &payload, &aux];
+                front.input.send_multipart(frames, 0).unwrap();
+                sent += 1;
+            }
+            front.call("wake_up", vec![Value::Nil]).unwrap();
+            front.call("resume_scheduler", Vec::new()).unwrap();
+            if is_last {
+                break;
+            }
+        }
+    }
+    assert!(sent > 1500, "{sent} messages");
+    front.add("last", &[("max_tokens", 1.into())]);
+    assert_eq!(tokens(&front.outputs("last").0).len(), 1);
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(!said.contains("panicked"), "{said}");
 }

@@ -48,6 +48,9 @@ fn template(values: &str) -> Option<Result<String, String>> {
 #[test]
 fn invalid_helm_values_are_rejected() {
     for (values, told) in [
+        ("config: {replicas: 3}", "config.replicas starts servers on ports that no Service"),
+        ("config: {maxNumSeqs: 0}", "maxNumSeqs"),
+        ("config: {failure-injection-rate: 101}", "100"),
         ("dataset: {enabled: true}", "dataset.enabled needs a source"),
         ("dataset: {existingClaim: c}", "have no effect without dataset.enabled"),
         (

@@ -2,6 +2,7 @@ use serde::Serialize;
 
 use super::client::RequestTiming;
 use super::spec::RecordedRun;
+use vllm_sim_replay::statistics;
 
 /// Predicted latencies of a recorded run, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
@@ -22,9 +23,9 @@ pub struct LatencySummary {
     pub ttft_mean: f64,
     /// Median time to first token, in ms.
     pub ttft_p50: f64,
-    /// 90th percentile of the time to first token, in ms.
+    /// 90 th percentile of the time to first token, in ms.
     pub ttft_p90: f64,
-    /// 99th percentile of the time to first token, in ms.
+    /// 99 th percentile of the time to first token, in ms.
     pub ttft_p99: f64,
     /// Mean inter-token latency in ms: mean over requests of each request's mean gap.
     pub itl_mean: f64,
@@ -32,9 +33,9 @@ pub struct LatencySummary {
     pub e2e_mean: f64,
     /// Median end-to-end latency, in ms.
     pub e2e_p50: f64,
-    /// 90th percentile of end-to-end latency, in ms.
+    /// 90 th percentile of end-to-end latency, in ms.
     pub e2e_p90: f64,
-    /// 99th percentile of end-to-end latency, in ms.
+    /// 99 th percentile of end-to-end latency, in ms.
     pub e2e_p99: f64,
     /// Number of requests that received all their tokens.
     pub completed: usize,
@@ -124,18 +125,13 @@ impl LatencySummary {
     }
 }
 
+/// Returns the mean of values; 0 without values.
+
 pub(super) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    statistics::mean(values).unwrap_or(0.0)
 }
 
-/// Returns the quantile `p` (0 to 1) of sorted values, interpolated linearly between the two
-/// nearest.
+/// Returns the quantile `p` (0 to 1) of sorted values; 0 without values.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0.0;
-    };
-    let at = p * last as f64;
-    let low = sorted[at as usize];
-    let high = sorted[(at as usize + 1).min(last)];
-    low + (high - low) * at.fract()
+    statistics::percentile(sorted, p).unwrap_or(0.0)
 }

@@ -35,6 +35,6 @@ flags! {
         .with_default("0").with_integer_bounds(0, 1_000_000, "request-history must be between 0 and 1000000");
     REQUEST_HISTORY_BODIES: bool = Flag::new("request-history-bodies", Server, "Show request bodies, including prompts, at /admin/requests.")
         .with_default("false");
-    ADMIN_API_KEY: Option<String> = Flag::new("admin-api-key", Server, "Bearer token that /admin and /fake_metrics require. With `serve`, these routes exist only with this flag or --dev-mode.")
+    ADMIN_API_KEY: Option<String> = Flag::new("admin-api-key", Server, "Bearer token that /admin and /fake_metrics require; without it, a key of --api-key. With `serve`, these routes exist only with this flag or --dev-mode.")
         .with_secret_value();
 }

@@ -288,7 +288,7 @@ pub const GPUS: &[Gpu] = &[
     Gpu { name: "GH200-144GB", aliases: &[], bandwidth_tbs: 4.9, memory_gib: 141.0, ..H200 },
     Gpu {
         name: "RTX-PRO-6000-96GB",
-        aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell"],
+        aliases: &["RTX-PRO-6000", "RTX-PRO-6000-Blackwell", "RTX-PRO-6000-Server"],
         bf16_tflops: 503.8,
         fp8_tflops: 1007.6,
         bandwidth_tbs: 1.792,
@@ -471,7 +471,7 @@ pub const GPUS: &[Gpu] = &[
     ),
 ];
 
-/// Finds a GPU by name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`.
+/// Finds a GPU by name: `H100`, `h100-sxm-80 gb`, `NVIDIA H100 80 GB HBM3`, `b200_sxm`.
 pub fn find_gpu(name: &str) -> Option<&'static Gpu> {
     gpu_by_exact_name(name).or_else(|| gpu_by_exact_name(name.split_once("_sxm")?.0))
 }
@@ -505,6 +505,8 @@ mod tests {
             assert_eq!(find_gpu(name).map(|g| g.name), Some("H100-SXM-80GB"), "{name}");
         }
         assert_eq!(find_gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name), Some("A100-SXM-80GB"));
+        // The name in NVIDIA's kernel tables.
+        assert_eq!(gpu("rtx_pro_6000_server").map(|g| g.name), Some("RTX-PRO-6000-96GB"));
         assert_eq!(find_gpu("Cray-1"), None);
     }
 

@@ -164,10 +164,11 @@ impl LatencyModel {
     }
 }
 
-/// Converts milliseconds to a duration, to the nearest nanosecond; negative and non-finite values
-/// become zero.
+/// Converts milliseconds to a duration, to the nearest nanosecond.
+///
+/// Negative values and NaN become zero; values that are too large become the longest duration.
 fn duration_from_ms(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::ZERO)
+    Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::MAX)
 }
 
 fn divide_duration(d: Duration, by: f64) -> Duration {
@@ -180,6 +181,21 @@ fn divide_duration(d: Duration, by: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_is_too_long_has_the_longest_duration() {
+        assert_eq!(
+            [1.5, -1.0, f64::NAN, 1e300, f64::INFINITY].map(duration_from_ms),
+            [
+                Duration::from_micros(1500),
+                Duration::ZERO,
+                Duration::ZERO,
+                Duration::MAX,
+                Duration::MAX
+            ]
+        );
+        assert_eq!(divide_duration(Duration::from_secs(1), 1e-300), Duration::MAX);
+    }
 
     #[test]
     fn prefill_and_decode_time_of_a_step_add_up() {

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 pub(crate) use super::ids::{new_uid, request_id};
 use super::logprobs::LogprobSource;
@@ -91,20 +91,6 @@ pub(crate) fn tool_request(request: &ChatRequest) -> Option<ToolRequest> {
         choice,
         parallel: request.parallel_tool_calls.unwrap_or(true),
     })
-}
-
-/// Returns the JSON of a tool as vLLM passes it to the chat template, with every field that was
-/// set.
-pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::ChatTool) -> Value {
-    let function = &tool.function;
-    let mut map = Map::new();
-    map.insert("name".into(), function.name.clone().into());
-    map.insert("description".into(), function.description.clone().into());
-    map.insert("parameters".into(), function.parameters.clone().map_or(Value::Null, Value::Object));
-    if let Some(strict) = function.strict {
-        map.insert("strict".into(), strict.into());
-    }
-    serde_json::json!({"type": "function", "function": map})
 }
 
 /// Returns the fraction of output tokens that is reasoning, for a chat request; `None` without a

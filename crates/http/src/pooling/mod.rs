@@ -110,6 +110,7 @@ async fn tokenize_inputs(
     request: &PoolingRequest,
     body: &Value,
 ) -> Result<TokenizedInputs, Fault> {
+    truncation(app, request)?;
     let mut inputs = TokenizedInputs::with_capacity(count_inputs(request));
     let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {
@@ -213,11 +214,9 @@ fn fit_to_context(
     request: &PoolingRequest,
     InputTokens { ids, special }: InputTokens,
 ) -> Result<Vec<u32>, Fault> {
-    let keep = request.truncate_prompt_tokens.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
     let cut = PromptTruncation {
-        keep,
-        side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
         special: special == Some(SpecialTokens::With),
+        ..truncation(app, request)?
     };
     let RequestRules { limits, dialect, .. } = &app.rules;
     let ids = cut.truncate_tokens(app.service.generator.tokenizer(), limits, ids);
@@ -229,6 +228,25 @@ fn fit_to_context(
         None => dialect.check_prompt_ids_length(limits, ids.len())?,
     }
     Ok(ids)
+}
+
+/// Returns the truncation that a pooling request asks for. A negative number is the context length,
+/// because no output token needs room.
+///
+/// Source: vLLM 0.33 `renderers/params.py`, `TokenizeParams`.
+///
+/// # Errors
+/// vLLM's 400 for a number above the context length.
+fn truncation(app: &App, request: &PoolingRequest) -> Result<Truncation, Fault> {
+    let limits = &app.rules.limits;
+    let asked = request.truncate_prompt_tokens;
+    let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    limits.asked("max_tokens", None, asked)?;
+    Ok(Truncation {
+        keep: asked.map(|n| if n < 0 { limits.max_model_len.into() } else { n }),
+        side: CutSide::of(request.truncation_side.as_deref()),
+        special: false,
+    })
 }
 
 fn list_head_json(id: &str, model: &str) -> String {

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{count_in_flight, pooling_model_name, pooling_request_id, usage_json, vector};
+use super::{
+    count_in_flight, pooling_model_name, pooling_request_id, truncation, usage_json, vector,
+};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 use crate::vllm::ok_json;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_service::prompt::Truncation;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
@@ -35,7 +38,7 @@ pub(crate) async fn create_score(
     }
     let _guard = count_in_flight(&app, twos.len())?;
     let pairs = twos.iter().enumerate().map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
-    let mut scorer = TextPairScorer::new(&app)?;
+    let mut scorer = TextPairScorer::new(&app, &request)?;
     let mut data = Vec::with_capacity(twos.len());
     for (index, (one, two)) in pairs.enumerate() {
         let score = scorer.score_pair(one, two, ones.len() == 1 && index > 0)?;
@@ -64,7 +67,7 @@ pub(crate) async fn create_rerank(
         return Err(Fault::bad_request("At least one text_pair element must be given"));
     }
     let _guard = count_in_flight(&app, documents.len())?;
-    let mut scorer = TextPairScorer::new(&app)?;
+    let mut scorer = TextPairScorer::new(&app, &request)?;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
         let score = scorer.score_pair(&query, document, index > 0)?;
@@ -96,12 +99,14 @@ struct TextPairScorer<'a> {
     /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
     /// together.
     dimensions: Option<usize>,
+    /// Truncation of the texts.
+    truncation: Truncation,
     /// Number of prompt tokens, for `usage`.
     tokens: usize,
 }
 
 impl<'a> TextPairScorer<'a> {
-    fn new(app: &'a App) -> Result<Self, Fault> {
+    fn new(app: &'a App, request: &PoolingRequest) -> Result<Self, Fault> {
         let embeds =
             app.settings.pooling.task == ModelTask::Embed && app.settings.pooling.embeds_words;
         Ok(Self {
@@ -110,6 +115,7 @@ impl<'a> TextPairScorer<'a> {
                 true => Some(vector::vector_dimensions(app, None)?),
                 false => None,
             },
+            truncation: Truncation { special: true, ..truncation(app, request)? },
             tokens: 0,
         })
     }
@@ -118,10 +124,8 @@ impl<'a> TextPairScorer<'a> {
     /// once.
     fn score_pair(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
-        let (one, two) = (
-            tokenizer.encode(one, SpecialTokens::With),
-            tokenizer.encode(two, SpecialTokens::With),
-        );
+        let pair = [one, two].map(|text| tokenizer.encode(text, SpecialTokens::With));
+        let [one, two] = self.truncated(pair);
         for side in [&one, &two] {
             let rules = &self.app.rules;
             rules.dialect.check_encoded_length(&rules.limits, side.len())?;
@@ -132,6 +136,43 @@ impl<'a> TextPairScorer<'a> {
             Some(dimensions) => vector::cosine_similarity(&one, &two, dimensions),
             None => vector::relevance(&one, &two),
         })
+    }
+}
+
+impl Scorer<'_> {
+    /// Truncates the tokens of two texts as requested: each alone for a model that embeds them, else
+    /// the longer one first until the pair fits.
+    ///
+    /// Source: vLLM 0.33 `entrypoints/pooling/scoring/io_processor.py`; `TruncationStrategy` of
+    /// Hugging Face's tokenizers.
+    fn truncated(&self, pair: [Vec<u32>; 2]) -> [Vec<u32>; 2] {
+        let Some(keep) = self.truncation.keep else {
+            return pair;
+        };
+        let kept = match self.app.settings.pooling.task {
+            Task::Embed => [keep; 2],
+            _ => longest_first(pair.each_ref().map(|tokens| tokens.len() as i64), keep),
+        };
+        let [one, two] = pair;
+        [(one, kept[0]), (two, kept[1])].map(|(tokens, keep)| {
+            let truncation = Truncation { keep: Some(keep), ..self.truncation };
+            let tokenizer = self.app.service.generator.tokenizer();
+            truncation.apply(tokenizer, &self.app.rules.limits, tokens)
+        })
+    }
+}
+
+/// Returns how many tokens of each text of a pair are kept, so that `keep` are kept in all.
+fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
+    let (short, long) = (lengths[0].min(lengths[1]), lengths[0].max(lengths[1]));
+    let (short, long) = match short + long <= keep {
+        true => (short, long),
+        false if 2 * short <= keep => (short, keep - short),
+        false => (keep / 2, keep - keep / 2),
+    };
+    match lengths[0] <= lengths[1] {
+        true => [short, long],
+        false => [long, short],
     }
 }
 

@@ -5,7 +5,37 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::SchedulerEvent;
+use vllm_sim_engine::{GroupEvent, HostEvent, SchedulerEvent};
+
+/// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
+const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+/// Estimated size of a block's key and hash in an event, in bytes.
+const BLOCK_BYTES: usize = 64;
+
+/// Returns the estimated size of an event with the part of the block plan that it names, in bytes.
+fn size(event: &SchedulerEvent) -> usize {
+    let blocks = |from: u32, to: u32, block_size: u32| {
+        let block = BLOCK_BYTES + block_size as usize * size_of::<u32>();
+        (to.saturating_sub(from) as usize).saturating_mul(block)
+    };
+    let own = match event {
+        SchedulerEvent::Stored { plan, from, to } => blocks(*from, *to, plan.block_size),
+        SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
+        SchedulerEvent::Group(group) => match &**group {
+            GroupEvent::Stored { plan, from, to, .. } => blocks(*from, *to, plan.block_size),
+            GroupEvent::Removed { keys, .. } => keys.len() * BLOCK_BYTES,
+        },
+        SchedulerEvent::Host(host) => match &**host {
+            HostEvent::Stored { plan, chunks, blocks_per_chunk } => {
+                blocks(0, *blocks_per_chunk, plan.block_size).saturating_mul(chunks.len())
+            }
+            HostEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
+            _ => 0,
+        },
+        _ => 0,
+    };
+    own.saturating_add(size_of::<Event>())
+}
 
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
@@ -28,6 +58,8 @@ pub(super) struct BatchQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     batches: VecDeque<QueuedBatch>,
+    /// Estimated size of the batches, in bytes.
+    bytes: usize,
     lost: u64,
     closed: bool,
 }
@@ -45,12 +77,15 @@ impl BatchQueue {
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
     pub(super) fn push(&self, events: Vec<SchedulerEvent>, ts: f64, withheld: bool) -> bool {
+        let bytes = events.iter().map(size).fold(0, usize::saturating_add);
         let mut state = self.state.lock();
-        if state.closed || state.batches.len() >= self.bound {
+        let is_large = !state.batches.is_empty() && state.bytes.saturating_add(bytes) > MAX_BYTES;
+        if state.closed || is_large || state.batches.len() >= self.bound {
             state.lost += 1;
             return false;
         }
         let lost = std::mem::take(&mut state.lost);
+        state.bytes = state.bytes.saturating_add(bytes);
         state.batches.push_back(QueuedBatch { events, ts, lost, withheld });
         drop(state);
         self.filled.notify_one();
@@ -71,6 +106,7 @@ impl BatchQueue {
                 }
             }
         }
+        state.bytes = 0;
         TakenBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
     }
 
@@ -83,6 +119,7 @@ impl BatchQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_sim_engine::BlockKey;
 
     #[test]
     fn a_full_queue_drops_and_the_next_batch_counts_the_drops() {
@@ -99,5 +136,18 @@ mod tests {
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
         assert_eq!(seen(&last), [(5.0, 3)]);
         assert!(last.closed && !queue.push(vec![], 6.0, false));
+    }
+
+    #[test]
+    fn large_batches_fill_the_queue_by_their_bytes() {
+        let large = || {
+            let keys = (0..4096).map(|key| (BlockKey(key), None));
+            vec![Event::Removed { keys: keys.collect() }]
+        };
+        let queue = BatchQueue::new(100_000);
+        let pushed = (0..10).filter(|_| queue.push(large(), 0.0, false)).count();
+        assert_eq!(pushed, 3);
+        assert_eq!(queue.take(None).batches.len(), 3);
+        assert!(queue.push(large(), 0.0, false));
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::publisher::{PublisherError, bound_endpoint};
 
 const IDLE_POLL_MS: i64 = 100;
-const SEND_RETRY_MS: i64 = 5;
+const SEND_RETRY_MS: i64 = 1;
 /// Number of batches sent to one client before the next client is served.
 const MAX_BATCHES_PER_TURN: usize = 256;
 /// Time without progress after which the replay for a client is dropped.
@@ -20,37 +20,54 @@ const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of queued replay requests per client, and of clients; further requests are
 /// ignored.
 const MAX_REPLAY_REQUESTS_PER_CLIENT: usize = 16;
-const MAX_REPLAY_CLIENTS: usize = 4096;
+const MAX_REPLAY_CLIENTS: usize = 256;
+/// Maximum number of messages that libzmq holds for one client, which bounds the memory for clients
+/// that do not read.
+const MAX_UNREAD: i32 = 64;
+/// Maximum size of the messages kept for replay, in bytes; a single message may exceed it.
+const MAX_KEPT_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 const END_OF_REPLAY_SEQUENCE: [u8; 8] = [0xff; 8];
 
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
-    batches: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
+    kept: Mutex<KeptBatches>,
     capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct KeptBatches {
+    batches: VecDeque<(u64, Arc<[u8]>)>,
+    /// Size of the payloads, in bytes.
+    bytes: usize,
 }
 
 impl ReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { batches: Mutex::default(), capacity }
+        Self { kept: Mutex::default(), capacity }
     }
 
     pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
         if self.capacity == 0 {
             return;
         }
-        let mut batches = self.batches.lock();
-        if batches.len() == self.capacity {
-            batches.pop_front();
-        }
+        let mut kept = self.kept.lock();
+        let KeptBatches { batches, bytes } = &mut *kept;
+        *bytes += payload.len();
         batches.push_back((sequence, payload));
+        while batches.len() > self.capacity || *bytes > MAX_KEPT_BYTES && batches.len() > 1 {
+            let oldest = batches.pop_front();
+            *bytes -= oldest.map_or(0, |(_, payload)| payload.len());
+        }
     }
 
     fn end_sequence(&self) -> u64 {
-        self.batches.lock().back().map_or(0, |(last, _)| last + 1)
+        let kept = self.kept.lock();
+        kept.batches.back().map_or(0, |(last, _)| last + 1)
     }
 
     fn messages_in_range(&self, from: u64, end: u64, n: usize) -> Vec<(u64, Arc<[u8]>)> {
-        let batches = self.batches.lock();
+        let kept = self.kept.lock();
+        let batches = &kept.batches;
         let start = batches.partition_point(|(sequence, _)| *sequence < from);
         let found = batches.range(start..).take(n);
         found.take_while(|(sequence, _)| *sequence < end).cloned().collect()
@@ -114,6 +131,7 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
     // Distinguishes a full client (retry) from one that has disconnected. Without it messages to
     // both are dropped.
     socket.set_router_mandatory(true)?;
+    socket.set_sndhwm(MAX_UNREAD)?;
     socket.set_linger(0)?;
     socket.set_ipv6(endpoint.contains('['))?;
     socket.bind(endpoint)?;
@@ -283,6 +301,19 @@ mod tests {
         assert_eq!(sequences(2, 5, 9), [4]);
         assert_eq!(sequences(0, 6, 2), [1, 4]);
         assert_eq!(sequences(6, 6, 9), [0; 0]);
+    }
+
+    #[test]
+    fn large_batches_leave_the_replay_buffer_by_their_bytes() {
+        let buffer = ReplayBuffer::new(10_000);
+        for sequence in 0..10 {
+            buffer.push(parse_sequence_number, vec![0; 300_000].into());
+        }
+        let kept = buffer.messages_in_range(0, 10, 99);
+        assert_eq!(kept.first().map(|(first, _)| *first), Some(7));
+        buffer.push(10, vec![0; 5_000_000].into());
+        let kept = buffer.messages_in_range(0, 11, 99);
+        assert_eq!(kept.len(), 1, "the newest batch is kept, however large");
     }
 
     #[test]

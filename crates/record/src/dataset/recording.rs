@@ -10,10 +10,8 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use crate::{RecordedApi, prompt_token_ids};
-use vllm_sim_dataset::{schema, token_ids_and_texts};
+use vllm_sim_dataset::{SQLITE_MAGIC, schema, token_ids_and_texts};
 use vllm_sim_tokenizer::Tokenizer;
-
-const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 pub(super) fn is_sqlite_file(path: &Path) -> bool {
     let mut start = [0; 16];
@@ -29,7 +27,7 @@ pub(super) struct RecordedRequest {
     pub(super) prompt: Vec<u32>,
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
-    /// Time of each reply token since the start of the request, in µs.
+    /// Time of each reply token since the start of the request, in µ s.
     pub(super) micros: Vec<u64>,
     pub(super) reasoning: u32,
     pub(super) finish: Option<String>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::csv::single_request_session;
 use super::loaded::{LoadedSessions, SessionOrder};
+use crate::statistics::{mean, percentile};
 use crate::synth::ArrivalProcess;
 use crate::workload::{ClientSession, PromptTokenRun, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
@@ -48,17 +49,17 @@ pub struct LatencyStats {
     pub ttft_mean: Option<f64>,
     /// Median time to the first token, in ms.
     pub ttft_p50: Option<f64>,
-    /// 90th percentile of the time to the first token, in ms.
+    /// 90 th percentile of the time to the first token, in ms.
     pub ttft_p90: Option<f64>,
-    /// 99th percentile of the time to the first token, in ms.
+    /// 99 th percentile of the time to the first token, in ms.
     pub ttft_p99: Option<f64>,
     /// Mean over requests of their mean gap between tokens (TPOT), in ms.
     pub itl_mean: Option<f64>,
     /// Mean time to the last token, in ms.
     pub e2e_mean: Option<f64>,
-    /// 90th percentile of the time to the last token, in ms.
+    /// 90 th percentile of the time to the last token, in ms.
     pub e2e_p90: Option<f64>,
-    /// 99th percentile of the time to the last token, in ms.
+    /// 99 th percentile of the time to the last token, in ms.
     pub e2e_p99: Option<f64>,
 }
 
@@ -197,18 +198,4 @@ pub(super) fn benchmark_workload(
         Some(_) => ready.untimed(),
         None => ready,
     }
-}
-
-pub(super) fn mean(values: &[f64]) -> Option<f64> {
-    let n = values.len();
-    (n > 0).then(|| values.iter().sum::<f64>() / n as f64)
-}
-
-/// Interpolates a percentile linearly between the two nearest sorted values, as numpy does.
-pub(super) fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    let at = p * last as f64;
-    let low = sorted[at as usize];
-    let high = sorted[(at as usize + 1).min(last)];
-    Some(low + (high - low) * at.fract())
 }

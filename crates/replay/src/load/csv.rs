@@ -141,15 +141,17 @@ pub(super) fn open_csv_trace(
         sorted &= at_ms >= last_ms;
         (first_ms, last_ms) = (first_ms.min(at_ms), at_ms);
     }
+    let left_out_rows = rows.left_out;
     let mut rows = TraceRows::new(paths, table);
     if sorted || order == SessionOrder::AsListed {
-        return Ok(Box::new(CsvStream { rows, first_ms, sorted, requests: count }));
+        return Ok(Box::new(CsvStream { rows, first_ms, sorted, requests: count, left_out_rows }));
     }
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
         sessions.push(row);
     }
-    Ok(Box::new(LoadedSessions::new(sessions, order)))
+    let sessions = LoadedSessions::new(sessions, order);
+    Ok(Box::new(sessions.leaving_out(left_out_rows)))
 }
 
 /// Iterates over the rows of a public CSV trace as sessions, with their start times in ms.
@@ -161,11 +163,12 @@ struct TraceRows {
     /// Current file, with its column indices of time, input and output.
     open: Option<(WorkloadLines, [usize; 3])>,
     given: u64,
+    left_out: u64,
 }
 
 impl TraceRows {
     fn new(paths: &[PathBuf], table: CsvTraceKind) -> Self {
-        Self { table, paths: Vec::from(paths).into_iter(), open: None, given: 0 }
+        Self { table, paths: Vec::from(paths).into_iter(), open: None, given: 0, left_out: 0 }
     }
 
     fn column_names(&self) -> [&'static str; 3] {
@@ -212,6 +215,7 @@ impl TraceRows {
                 self.given += 1;
                 return Ok(Some((at_ms, single_request_session(self.given - 1, input, output))));
             }
+            self.left_out += 1;
         }
     }
 }
@@ -221,6 +225,7 @@ struct CsvStream {
     first_ms: f64,
     sorted: bool,
     requests: u64,
+    left_out_rows: u64,
 }
 
 impl WorkloadSource for CsvStream {
@@ -238,6 +243,10 @@ impl WorkloadSource for CsvStream {
 
     fn max_requests(&self) -> Option<u64> {
         Some(self.requests)
+    }
+
+    fn left_out_rows(&self) -> u64 {
+        self.left_out_rows
     }
 }
 

@@ -20,6 +20,7 @@ pub(super) struct LoadedSessions {
     single_turn: bool,
     untimed: bool,
     concurrency: Option<u32>,
+    left_out_rows: u64,
 }
 
 impl LoadedSessions {
@@ -47,6 +48,7 @@ impl LoadedSessions {
             sessions,
             untimed: false,
             concurrency: None,
+            left_out_rows: 0,
         }
     }
 
@@ -57,6 +59,12 @@ impl LoadedSessions {
 
     pub(super) fn concurrency(mut self, concurrency: Option<u32>) -> Self {
         self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets the number of rows of the trace that are no sessions.
+    pub(super) fn leaving_out(mut self, rows: u64) -> Self {
+        self.left_out_rows = rows;
         self
     }
 }
@@ -84,6 +92,10 @@ impl WorkloadSource for LoadedSessions {
 
     fn recorded_concurrency(&self) -> Option<u32> {
         self.concurrency
+    }
+
+    fn left_out_rows(&self) -> u64 {
+        self.left_out_rows
     }
 }
 

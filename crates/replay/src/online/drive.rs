@@ -14,9 +14,7 @@ use super::target::TargetServer;
 use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
-use crate::workload::{
-    ClientSession, SessionTurn, TurnDependency, TurnLifecycleEvent, WorkloadSource,
-};
+use crate::workload::{ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -32,6 +30,8 @@ struct OnlineRun {
     epoch: Instant,
     pacer: SendTimer,
     number: AtomicU64,
+    /// Sent requests without a reported result, by their number.
+    unreported: Mutex<BTreeMap<u64, SentRequest>>,
     /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
@@ -64,7 +64,9 @@ enum SessionTaskEvent {
     SessionOver,
 }
 
-struct FinishedRequest {
+#[derive(Clone)]
+
+struct SentRequest {
     session: u64,
     session_id: Option<Arc<str>>,
     turn: u32,
@@ -72,12 +74,31 @@ struct FinishedRequest {
     number: u64,
     planned: SimTime,
     sent: SimTime,
-    ended: SimTime,
     target: u32,
-    input: u32,
     requested: u32,
+}
+
+struct FinishedRequest {
+    request: SentRequest,
+    status: Status,
+    ended: SimTime,
+    input: u32,
     tokens: Vec<SimTime>,
     result: GenerationResponse,
+}
+
+impl FinishedRequest {
+    /// Returns a request that was in flight at the end of the run, `ended`.
+    fn unfinished(request: SentRequest, ended: SimTime) -> Self {
+        Self {
+            request,
+            status: Status::Incomplete,
+            ended,
+            input: 0,
+            tokens: Vec::new(),
+            result: Exchange::default(),
+        }
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "latencies of real servers are measured")]
@@ -103,6 +124,27 @@ impl OnlineRun {
         let place = places.and_then(|places| places.get(session as usize)?.get(turn).copied());
         let place = place.map_or(session as usize, |place| place as usize);
         place % self.targets.len()
+    }
+
+    /// Returns the time at which the run is cut.
+    fn deadline(&self) -> tokio::time::Instant {
+        let limit = self.options.limit;
+        let limit = limit.unwrap_or(Duration::from_secs(u32::MAX.into()));
+        tokio::time::Instant::from_std(self.epoch) + limit
+    }
+
+    /// Reports the requests in flight at the end of the run, `end`.
+    fn report_unfinished(&self, sink: &mut dyn Sink, end: SimTime) {
+        for request in std::mem::take(&mut *self.unreported.lock()).into_values() {
+            report(sink, &FinishedRequest::unfinished(request, end));
+        }
+    }
+
+    /// Reports a request that has ended, and returns by how much it was sent too late.
+    fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
+        self.unreported.lock().remove(&done.on_request_finished.number);
+        report_finished_request(sink, done);
+        done.on_request_finished.sent.since(done.on_request_finished.planned)
     }
 
     fn sample_targets(&self, sink: &mut dyn ReplaySink) {
@@ -154,6 +196,7 @@ pub(super) async fn send_workload(
         epoch: now(),
         pacer: SendTimer::start().map_err(OnlineError::Runtime)?,
         number: AtomicU64::new(0),
+        unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),
         has_dependencies: source.has_dependencies(),
         moved: Notify::new(),
@@ -170,16 +213,14 @@ pub(super) async fn send_workload(
     let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
     let mut sample_timer = tokio::time::interval(SAMPLE_INTERVAL);
     sample_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let limit = options.limit.unwrap_or(Duration::from_secs(u32::MAX.into()));
-    let deadline = tokio::time::Instant::from_std(shared.epoch) + limit;
+    let deadline = shared.deadline();
     while feed.next.is_some() || in_flight > 0 {
         tokio::select! {
             Some(news) = news.recv() => match news {
                 SessionTaskEvent::SessionOver => in_flight -= 1,
                 SessionTaskEvent::Over(done) => {
                     ended += 1;
-                    latest = latest.max(done.sent.since(done.planned));
-                    report_finished_request(sink, &done);
+                    latest = latest.max(shared.report_finished(sink, &done));
                     progress(ended);
                 }
             },
@@ -194,9 +235,11 @@ pub(super) async fn send_workload(
             }
         }
     }
+    let wall = shared.time();
+    shared.report_unfinished(sink, wall);
     Ok(OnlineSummary {
         requests: feed.requests,
-        wall: shared.replay_time().since(SimTime::ZERO),
+        wall: wall.since(SimTime::ZERO),
         latest,
         held_up: feed.held_up,
     })
@@ -291,19 +334,22 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         let sent = now();
         // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };
-        let times = (shared.to_replay_time(due), shared.to_replay_time(sent));
-        let result =
-            target.send_generation(&body, identity, turn.output, shared.options.timeout).await;
+        let request = SentRequest {
+            session: number,
+            session_id: session.id.clone(),
+            turn: n as u32,
+            request_id: turn.request_id.clone(),
+            number: order,
+            planned: shared.to_replay_time(due),
+            sent: shared.to_replay_time(sent),
+            target: which as u32,
+            requested: turn.output,
+        };
+        shared.unreported.lock().insert(order, request.clone());
+        let result = target.send(&body, identity, turn.output, shared.options.timeout).await;
         let failed = result.error.is_some();
         history.push_response(&result);
-        let done = finished_request(
-            shared,
-            (number, n as u32, order, which),
-            &session,
-            turn,
-            times,
-            result,
-        );
+        let done = finished_request(shared, request, result);
         update_turn_times(shared, number, |times| times.over.push(now()));
         if shared.out.send(SessionTaskEvent::Over(Box::new(done))).await.is_err() || failed {
             break;
@@ -315,25 +361,20 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
 
 fn finished_request(
     shared: &OnlineRun,
-    (number, n, order, which): (u64, u32, u64, usize),
-    session: &ClientSession,
-    turn: &SessionTurn,
-    (planned, sent): (SimTime, SimTime),
+    request: SentRequest,
     result: GenerationResponse,
 ) -> FinishedRequest {
+    let tokens: Vec<SimTime> = result.tokens.iter().map(|at| shared.at(*at)).collect();
+    let last = tokens.last().filter(|_| result.error.is_none());
     FinishedRequest {
-        session: number,
-        session_id: session.id.clone(),
-        turn: n,
-        request_id: turn.request_id.clone(),
-        number: order,
-        planned,
-        sent,
-        ended: shared.replay_time(),
-        target: which as u32,
+        request,
+        status: match result.error {
+            Some(_) => Status::Failed,
+            None => Status::Completed,
+        },
+        ended: last.copied().unwrap_or_else(|| shared.time()),
         input: result.prompt_tokens.unwrap_or(0),
-        requested: turn.output,
-        tokens: result.tokens.iter().map(|at| shared.to_replay_time(*at)).collect(),
+        tokens,
         result,
     }
 }
@@ -365,40 +406,37 @@ async fn wait_for_dependency(shared: &OnlineRun, dependency: &TurnDependency) ->
 }
 
 fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
-    let tokens = &done.tokens;
+    let (request, tokens) = (&done.request, &done.tokens);
     let admission = AdmissionOutcome {
-        at: done.sent,
+        at: request.sent,
         reused: done.result.reply.cached.unwrap_or(0).min(done.input),
         host: None,
         again: false,
         pool: PoolRole::Serving,
     };
-    let error = done.result.error.as_deref();
-    for pair in tokens.windows(2).filter(|_| error.is_none()) {
+    let is_complete = done.status == Status::Completed;
+    for pair in tokens.windows(2).filter(|_| is_complete) {
         sink.on_token_gaps(pair[1].nanos().saturating_sub(pair[0].nanos()), 1);
     }
     sink.on_request_finished(&RequestOutcome {
-        session: done.session,
-        session_id: done.session_id.as_ref(),
-        turn: done.turn,
-        request_id: done.request_id.as_ref(),
-        number: done.number,
-        arrival: done.planned,
-        sent: Some(done.sent),
-        dispatched: Some(done.sent),
-        ended: tokens.last().copied().filter(|_| error.is_none()).unwrap_or(done.ended),
-        status: match error {
-            Some(_) => RequestStatus::Failed,
-            None => RequestStatus::Completed,
-        },
+        session: request.session,
+        session_id: request.session_id.as_ref(),
+        turn: request.turn,
+        request_id: request.request_id.as_ref(),
+        number: request.number,
+        arrival: request.planned,
+        sent: Some(request.sent),
+        dispatched: Some(request.sent),
+        ended: done.ended,
+        status: done.status,
         input: done.input,
-        requested: done.requested,
+        requested: request.requested,
         output: tokens.len() as u32,
         first: tokens.first().copied(),
         second: tokens.get(1).copied(),
         last: tokens.last().copied(),
         tokens: if sink.wants_token_times() { tokens } else { &[] },
-        worker: Some(done.target),
+        worker: Some(request.target),
         prefill_worker: None,
         admissions: &[admission],
         preemptions: &[],
@@ -410,7 +448,7 @@ fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
         ranks: 1,
         decode_first: false,
         queued_ns: 0,
-        error,
+        error: done.result.error.as_deref(),
         reply: Some(&done.result.reply),
     });
 }

@@ -118,6 +118,9 @@ impl TargetServer {
 
     /// Sends an HTTP request and returns its response, whatever the status.
     ///
+    /// The request must be idempotent: it is sent again on a fresh connection if the server closed
+    /// or reset an idle one.
+    ///
     /// # Errors
     /// Returns a message if the connection fails or times out.
     pub async fn request_any_status(
@@ -129,7 +132,14 @@ impl TargetServer {
     ) -> Result<Response<Bytes>, String> {
         let called = async {
             let request = self.build_request(method, path, body, None)?;
-            self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await
+            let again = request.clone();
+            match self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await {
+                Ok(answer) => Ok(answer),
+                Err(_) => {
+                    self.client.close_idle();
+                    self.client.fetch(again, MAX_PAGE).await
+                }
+            }
         };
         let called = tokio::time::timeout(timeout, called).await;
         called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))

@@ -45,7 +45,10 @@ impl TagWriter<'_> {
     /// Appends a random text that matches `tag`; free text in it contains none of `stops`.
     fn write_tag(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
         let spent = self.work.spend_steps(1).is_none();
-        if spent || self.out.len() > self.limits.max_chars as usize {
+        let max_chars = self.limits.max_chars as usize;
+        // A text has at most as many characters as bytes.
+        let is_long = self.out.len() > max_chars && self.out.chars().count() > max_chars;
+        if spent || is_long {
             return Err(ConstraintError::TooLong(self.limits.max_chars));
         }
         match tag {

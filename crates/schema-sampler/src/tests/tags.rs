@@ -150,3 +150,18 @@ fn invalid_structural_tags_are_rejected_with_a_reason() {
         assert!(error.contains(words), "{tag}: {error}");
     }
 }
+
+/// The limit counts characters, which may have several bytes.
+#[test]
+fn the_limit_of_a_text_counts_characters() {
+    let text = "\u{20ac}".repeat(40_000);
+    let tag = json!({"type": "sequence", "elements": [
+        {"type": "const_string", "value": text}, {"type": "const_string", "value": "end"}
+    ]});
+    assert_eq!(sample(&tag, 0), Ok(format!("{text}end")));
+    let tag = json!({"type": "sequence", "elements": [
+        {"type": "const_string", "value": text}, {"type": "const_string", "value": text},
+        {"type": "const_string", "value": "end"}
+    ]});
+    assert_eq!(sample(&tag, 0), Err(ConstraintError::TooLong(64 * 1024)));
+}
