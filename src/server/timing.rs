@@ -124,6 +124,7 @@ fn without_effect(given: &Coefficients) {
             ("attention_scale", co.attention_scale),
             ("all_reduce_scale", co.all_reduce_scale),
             ("moe_scale", co.moe_scale),
+            ("routing_share", co.routing_share),
         ]
     };
     let moved = of(given).into_iter().zip(of(&usual));

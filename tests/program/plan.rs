@@ -482,8 +482,7 @@ fn a_bound_on_a_percentile_has_its_column_and_errors_are_of_the_same_load() {
     );
     assert!(table.contains("computed prompts, on 2 x H100"), "{table}");
     let table = plan("L40S");
-    let none =
-        "evidence: none was recorded of a dense model with bf16 weights and computed prompts";
+    let none = "evidence: not validated: none was recorded of a dense model with bf16 weights and computed prompts";
     assert!(
         table.contains(none) && !table.contains("median error"),
         "{table}"

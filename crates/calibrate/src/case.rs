@@ -129,6 +129,7 @@ impl CalibrationCase {
             timeout: None,
             first_use_stall: Duration::ZERO,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
+            random_arrivals: false,
         };
         let warning = overloaded(bench);
         let targets = targets(None, &bench.stats, 1, warning);
@@ -148,7 +149,7 @@ impl CalibrationCase {
 
     /// Prepares a recorded run whose JSON describes its deployment.
     pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
-        let mut run = RecordedRun::read(json, &Coefficients::default())?;
+        let mut run = RecordedRun::read(json, &Coefficients::default(), 0)?;
         let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
@@ -280,8 +281,8 @@ impl CalibrationCase {
     /// Returns the change of every target by moving a parameter by the scale of its prior, if it is
     /// known without simulation.
     ///
-    /// These are means over all positions within a step at which requests arrive. In a simulation,
-    /// evenly spaced requests all arrive at the same position, so that a small move changes nothing
+    /// These are means over all positions within a step at which requests arrive. In a simulation of
+    /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
     /// or a whole step.
     pub(super) fn known_slopes(&self, parameter: Parameter) -> Vec<Option<f64>> {
         let scale = parameter.prior().scale;

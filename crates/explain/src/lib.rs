@@ -410,12 +410,14 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         .collect();
     write_parts(text, &parts)?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
-    let front_end = |running: u32| roofline.front_end(running).as_secs_f64() * 1e3;
+    let front_end = |running: u32| roofline.front_end(0, running).as_secs_f64() * 1e3;
     let (idle, busy) = (front_end(0), front_end(100));
+    let longer = roofline.front_end(1000, 0).as_secs_f64() * 1e3;
+    let token = longer - idle;
     writeln!(
         text,
         "\nA request spends {idle:.1} ms in the front end before its prompt starts, or {busy:.1} \
-         ms while 100 others are in flight."
+         ms while 100 others are in flight, and {token:.1} us more per prompt token."
     )
 }
 

@@ -1,10 +1,16 @@
+mod efficiency;
+
 use super::all_reduce::{self, AllReduce};
+pub(super) use efficiency::KernelEfficiency;
+use efficiency::{BLACKWELL_EXPERTS, EXPERTS, ExpertEfficiency, Link, NVLINK, PCIE, fit};
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
 ///
 /// Efficiencies are fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
 /// server runs. Those of fp8 and fp4 are from tables of vLLM 0.24 (matrices of 1024 to 65536
-/// outputs, up to 8192 rows; logarithms, soft L1). GPUs without a fit use `FALLBACK`.
+/// outputs, up to 8192 rows; logarithms, soft L1). Hopper and data-center Blackwell have scales per
+/// generation, fitted to the InferenceX points of computed prompts. GPUs without a fit use
+/// `FALLBACK`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Canonical name of the GPU, as accepted by `--gpu`.
@@ -25,6 +31,8 @@ pub struct Gpu {
     pub gemm: KernelEfficiency,
     /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
+    /// Factor of the memory time of fp8 products with more than 16 rows.
+    pub gemm_fp8_wide: f64,
     /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
     /// Efficiency of matrix products with fp4 weights and activations.
@@ -35,6 +43,10 @@ pub struct Gpu {
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
+    /// Time per layer of steps with a prompt chunk that are larger than every CUDA graph, in us: in
+    /// addition to their kernels, and at least, to launch them. Fitted to InferenceX points of
+    /// Hopper and data-center Blackwell GPUs.
+    pub uncaptured: (f64, f64),
     /// All-reduce times over 2, 4 and 8 GPUs, in us.
     pub all_reduce: AllReduce,
     /// All-reduce times over NCCL, in us, for the token exchange between expert-parallel ranks
@@ -48,71 +60,10 @@ pub struct Gpu {
     pub experts: ExpertEfficiency,
 }
 
-/// Efficiency of one kind of GPU kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KernelEfficiency {
-    /// Launch time of the kernel, in us.
-    pub fixed: f64,
-    /// Fraction of the memory bandwidth that the kernel reaches.
-    pub memory: f64,
-    /// Fraction of the arithmetic peak that the kernel reaches.
-    pub compute: f64,
-}
-
-/// Efficiency of mixture-of-experts kernels by weight format: for up to 16 experts, and for 64 or
-/// more.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ExpertEfficiency {
-    /// Efficiency of expert kernels with bf16 weights.
-    pub bf16: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with fp8 weights.
-    pub fp8: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with fp8 weights that have a scale per block.
-    pub fp8_block: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with fp4 weights and activations.
-    pub fp4: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with 4-bit weights and bf16 arithmetic.
-    pub int4: [KernelEfficiency; 2],
-}
-
-const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
-    KernelEfficiency {
-        fixed,
-        memory,
-        compute,
-    }
-}
-
-/// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
-/// ranks.
-type Link = [AllReduce; 2];
-const NVLINK: Link = {
-    let guess = all_reduce::guess([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
-    [guess, guess]
-};
-const PCIE: Link = [
-    all_reduce::L40S,
-    all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
-];
-
-const EXPERTS: ExpertEfficiency = ExpertEfficiency {
-    bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
-    fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
-    fp8_block: [fit(48.8, 0.841, 0.252), fit(46.9, 0.947, 0.149)],
-    // Unused without fp4 units.
-    fp4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
-    int4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
-};
-
-/// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
-const BLACKWELL_EXPERTS: ExpertEfficiency = ExpertEfficiency {
-    bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
-    fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
-    fp8_block: [fit(34.5, 0.611, 0.163), fit(31.2, 0.880, 0.103)],
-    fp4: [fit(15.1, 0.634, 0.302), fit(20.7, 0.743, 0.165)],
-    // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    int4: [fit(34.8, 0.779, 0.270), fit(34.8, 0.779, 0.270)],
-};
+/// Least time per layer of large steps on Blackwell before vLLM 0.12, in us.
+const OLD_BLACKWELL_LAUNCH: f64 = 836.0;
+/// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
+const OLD_HOPPER_WIDE: f64 = 1.41;
 
 const FALLBACK: Gpu = Gpu {
     name: "",
@@ -124,11 +75,13 @@ const FALLBACK: Gpu = Gpu {
     memory_gib: 0.0,
     gemm: fit(4.5, 0.80, 0.55),
     gemm_fp8: fit(14.0, 0.75, 0.30),
+    gemm_fp8_wide: 1.0,
     gemm_fp8_block: fit(30.0, 0.60, 0.30),
     // Unused without fp4 units.
     gemm_fp4: fit(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
+    uncaptured: (35.0, 100.0),
     all_reduce: NVLINK[0],
     exchange: NVLINK[1],
     flash_attention: 3,
@@ -165,10 +118,10 @@ const fn older(flash_attention: u32, sheet: Gpu) -> Gpu {
 
 const H100: Gpu = Gpu {
     gemm: fit(3.9, 0.924, 0.591),
-    gemm_fp8: fit(7.5, 0.838, 0.438),
+    gemm_fp8: fit(7.8, 0.869, 0.506),
     gemm_fp8_block: fit(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
-    prefill_attention: (22.4, 0.435),
+    prefill_attention: (22.4, 0.441),
     all_reduce: all_reduce::H100,
     ..sheet(
         "H100-SXM-80GB",
@@ -189,17 +142,17 @@ const H100: Gpu = Gpu {
 
 const H200: Gpu = Gpu {
     gemm: fit(4.2, 0.865, 0.572),
-    gemm_fp8: fit(8.3, 0.818, 0.468),
+    gemm_fp8: fit(8.6, 0.848, 0.541),
     gemm_fp8_block: fit(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
-    prefill_attention: (22.7, 0.452),
+    prefill_attention: (22.7, 0.458),
     all_reduce: all_reduce::H200,
     experts: ExpertEfficiency {
         bf16: EXPERTS.bf16,
         fp8: [fit(40.0, 0.90, 0.45), fit(69.0, 0.56, 0.105)],
-        fp8_block: [fit(50.8, 0.809, 0.254), fit(45.3, 0.904, 0.150)],
+        fp8_block: [fit(40.9, 0.809, 0.175), fit(36.5, 0.904, 0.104)],
         fp4: EXPERTS.fp4,
-        int4: [fit(43.0, 0.71, 0.26), fit(56.0, 0.64, 0.17)],
+        int4: [fit(35.4, 0.706, 0.236), fit(46.1, 0.636, 0.154)],
     },
     ..sheet(
         "H200-SXM-141GB",
@@ -243,13 +196,14 @@ const L40S: Gpu = Gpu {
 };
 
 const B200: Gpu = Gpu {
-    gemm: fit(3.8, 0.813, 0.493),
+    gemm: fit(3.8, 0.813, 0.542),
     fp4_tflops: 9000.0,
-    gemm_fp8: fit(8.2, 0.799, 0.401),
-    gemm_fp4: fit(8.2, 0.746, 0.415),
+    gemm_fp8: fit(5.8, 0.738, 0.445),
+    gemm_fp4: fit(8.2, 0.719, 0.380),
     gemm_fp8_block: fit(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
-    prefill_attention: (17.3, 0.486),
+    prefill_attention: (17.3, 0.512),
+    uncaptured: (160.0, 100.0),
     all_reduce: all_reduce::B200,
     experts: BLACKWELL_EXPERTS,
     ..sheet(
@@ -384,11 +338,11 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["B300"],
         memory_gib: 268.0,
         fp4_tflops: 14_000.0,
-        gemm_fp8: fit(7.4, 0.788, 0.416),
-        gemm_fp4: fit(7.6, 0.745, 0.288),
+        gemm_fp8: fit(5.2, 0.728, 0.462),
+        gemm_fp4: fit(7.6, 0.718, 0.264),
         experts: ExpertEfficiency {
-            fp8_block: [fit(30.7, 0.596, 0.170), fit(28.6, 0.864, 0.111)],
-            fp4: [fit(13.7, 0.627, 0.203), fit(16.5, 0.705, 0.120)],
+            fp8_block: [fit(48.6, 0.630, 0.189), fit(45.3, 0.913, 0.123)],
+            fp4: [fit(24.9, 0.774, 0.165), fit(30.0, 0.871, 0.097)],
             ..BLACKWELL_EXPERTS
         },
         ..B200
@@ -399,8 +353,8 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         fp4_tflops: 10_000.0,
-        gemm_fp8: fit(8.1, 0.804, 0.392),
-        gemm_fp4: fit(8.6, 0.795, 0.400),
+        gemm_fp8: fit(5.7, 0.743, 0.435),
+        gemm_fp4: fit(8.6, 0.766, 0.366),
         memory_gib: 184.0,
         all_reduce: all_reduce::GB200,
         ..B200
@@ -411,10 +365,10 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         fp4_tflops: 15_000.0,
-        gemm_fp8: fit(8.0, 0.803, 0.415),
-        gemm_fp4: fit(8.6, 0.792, 0.295),
+        gemm_fp8: fit(5.6, 0.742, 0.460),
+        gemm_fp4: fit(8.6, 0.763, 0.270),
         experts: ExpertEfficiency {
-            fp4: [fit(14.0, 0.655, 0.205), fit(16.7, 0.738, 0.118)],
+            fp4: [fit(25.4, 0.809, 0.166), fit(30.3, 0.911, 0.096)],
             ..BLACKWELL_EXPERTS
         },
         memory_gib: 276.0,
@@ -512,6 +466,34 @@ pub const GPUS: &[Gpu] = &[
         ),
     ),
 ];
+
+/// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
+/// tables of 0.24. In vLLM 0.14 such experts are as fast as other fp8 experts.
+const BLOCK_EXPERTS: (u32, u32) = (0, 15);
+/// First vLLM version (major, minor) without the slow kernels of late 2025: fp8 products of more
+/// than 16 rows on Hopper, and the launch of prompt steps on Blackwell.
+const LATE_2025: (u32, u32) = (0, 12);
+
+impl Gpu {
+    /// Returns the GPU with the kernels of a vLLM version (major, minor).
+    ///
+    /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
+    /// October 2025.
+    pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
+        let mut gpu = self.clone();
+        if version < BLOCK_EXPERTS {
+            gpu.experts.fp8_block = gpu.experts.fp8;
+        }
+        if version < LATE_2025 {
+            match gpu.flash_attention {
+                3 if gpu.fp4_tflops > 0.0 => gpu.uncaptured.1 = OLD_BLACKWELL_LAUNCH,
+                3 => gpu.gemm_fp8_wide = OLD_HOPPER_WIDE,
+                _ => {}
+            }
+        }
+        gpu
+    }
+}
 
 /// Finds a GPU by name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`.
 pub fn gpu(name: &str) -> Option<&'static Gpu> {
