@@ -506,7 +506,7 @@ mod tests {
             "131072 bytes",
             "Sampling    the vocabulary is not cut (no top-p or top-k: a test)",
             "  matrices",
-            "5.6 ms",
+            "3.4 ms in the front end",
             "Evidence    not recorded; the nearest is Qwen/Qwen3-32B, bf16, computed prompts",
             "1 x H100-SXM-80GB with bf16 weights of this size and cached prompts was recorded",
         ] {

@@ -333,7 +333,7 @@ mod tests {
         let known = said("meta-llama/Llama-3.1-8B", "H100", 1);
         assert!(
             known.contains("was recorded (meta-llama/Llama-3.1-8B")
-                && known.contains("(public runs; constants fitted without them)"),
+                && known.contains("(public runs; constants fitted with them)"),
             "{known}"
         );
         let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);
