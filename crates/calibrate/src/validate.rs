@@ -83,7 +83,7 @@ pub fn predict_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
 ) -> Result<LatencyPrediction, ValidateError> {
-    Ok (Prediction::median(& simulate_run(run, coefficients, None)?))
+    Ok(Prediction::median(&simulate_run(run, coefficients, None)?))
 }
 
 /// Number of replays of a run whose arrival times are random; their seeds are 0, 1 and so on.
@@ -98,11 +98,11 @@ fn simulate_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result< Vec<Replay>, ValidateError> {
+) -> Result<Vec<Replay>, ValidateError> {
     let mut replays = Vec::new();
     for seed in 0..SEEDS {
-        let replay = play_once( RecordedRun::from_json(run, coefficients, seed)?, kernel_tables)?;
-    let again = replay.0.random_arrivals;
+        let replay = play_once(RecordedRun::from_json(run, coefficients, seed)?, kernel_tables)?;
+        let again = replay.0.random_arrivals;
         replays.push(replay);
         if !again {
             break;

@@ -172,9 +172,12 @@ pub struct DeploymentEvidence {
 
 impl DeploymentEvidence {
     pub(super) fn new(setup: &RooflineSetup) -> Self {
-        let of =|prompts| prediction_accuracy(setup, prompts);
-        Self { cached: of(PromptLoad::Cached), computed: of(PromptLoad::Computed),
-            mixed: of(PromptLoad::Mixed), }
+        let of = |prompts| prediction_accuracy(setup, prompts);
+        Self {
+            cached: of(PromptLoad::Cached),
+            computed: of(PromptLoad::Computed),
+            mixed: of(PromptLoad::Mixed),
+        }
     }
 
     /// Returns the prediction errors under this prompt load.
@@ -229,9 +232,7 @@ fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     };
     let load = prompts.name();
     let Some(found) = nearest_deployment(&asked) else {
-        return not_validated(&
-                asked
-            );
+        return not_validated(&asked);
     };
     let RecordedDeployment { model, gpu, weights, tp, .. } = found;
     let differences = found.differing_properties(&asked);
@@ -358,9 +359,6 @@ mod tests {
         setup.expert_ranks = 8;
         let spread = evidence(&setup, PromptLoad::Computed);
         assert_eq!(spread.errors, None);
-        assert!(
-            spread.recorded.ends_with("experts spread over 8 engines"),
-            "{spread}"
-        );
+        assert!(spread.recorded.ends_with("experts spread over 8 engines"), "{spread}");
     }
 }

@@ -102,11 +102,7 @@ impl<'a> SimulatedClient<'a> {
         if !self.run.drains {
             return;
         }
-        let next = self
-            .run
-            .requests
-            .get(self.next)
-            .map(|request| request.stage);
+        let next = self.run.requests.get(self.next).map(|request| request.stage);
         if let Some(stage) = next.filter(|stage| *stage != self.stage && self.in_flight == 0) {
             (self.stage, self.stage_start) = (stage, now);
         }
@@ -132,7 +128,7 @@ impl<'a> SimulatedClient<'a> {
             self.next += 1;
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
-            let arrival = now + self.front_end.front_end_delay(request.prompt,running);
+            let arrival = now + self.front_end.front_end_delay(request.prompt, running);
             // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
             self.arrivals.schedule(arrival.max(begin), i);

@@ -164,10 +164,9 @@ fn first_use_stall(fields: &RunJsonFields, setup: &RooflineSetup) -> Duration {
 }
 
 /// Parses the major and minor number of a vLLM version; `None` for others, such as `nightly-...`.
-fn version(value: &Value) -> Option< (u32, u32)> {
+fn version(value: &Value) -> Option<(u32, u32)> {
     let mut numbers = value.as_str()?.split('.');
-    Some(( numbers.next()?.parse().ok()?, numbers.next()?.parse().ok
-        ()?))
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn roofline_setup(
@@ -196,8 +195,7 @@ fn roofline_setup(
         ),
     };
     let gpu = match version(fields.value_at("vllm.version")) {
-        Some(version) =>
-        gpu.with_kernels_of(version),
+        Some(version) => gpu.with_kernels_of(version),
         None => gpu.clone(),
     };
     Ok(RooflineSetup {
@@ -211,8 +209,12 @@ fn roofline_setup(
             None => sampling_defaults(fields.text_at("model")?)
                 .is_some_and(|of| of.penalizes_repetition()),
         },
-        coefficients: RooflineCoefficients { front_end_us, front_end_sequence_us,
-            front_end_token_us, ..*coefficients },
+        coefficients: RooflineCoefficients {
+            front_end_us,
+            front_end_sequence_us,
+            front_end_token_us,
+            ..*coefficients
+        },
         ..RooflineSetup::new(model_shape(fields)?, gpu)
     })
 }
@@ -338,16 +340,16 @@ enum Arrivals {
     Even,
 }
 
-fn arrivals(fields: & RunJsonFields) -> Result<Arrivals, ValidateError> {
+fn arrivals(fields: &RunJsonFields) -> Result<Arrivals, ValidateError> {
     const WEIGHT_QUANTIZATION_FIELD: &str = "workload.arrivals";
-    match fields. value_at( WEIGHT_QUANTIZATION_FIELD) {
+    match fields.value_at(WEIGHT_QUANTIZATION_FIELD) {
         Value::Null => Ok(Arrivals::Random),
-        _ => match fields. text_at( WEIGHT_QUANTIZATION_FIELD)? {
+        _ => match fields.text_at(WEIGHT_QUANTIZATION_FIELD)? {
             "random" => Ok(Arrivals::Random),
             "even" => Ok(Arrivals::Even),
             other => {
                 let problem = format!("is {other:?}, must be \"random\" or \"even\"");
-                Err(fields. invalid_field( WEIGHT_QUANTIZATION_FIELD, problem))
+                Err(fields.invalid_field(WEIGHT_QUANTIZATION_FIELD, problem))
             }
         },
     }
@@ -367,7 +369,7 @@ fn stage_times(
     let mut sum = 0.0;
     let mut times: Vec<f64> = (0..count)
         .map(|_| {
-            sum -= (1.0 - rng. draw_unit_f64()).ln();
+            sum -= (1.0 - rng.draw_unit_f64()).ln();
             sum
         })
         .collect();
@@ -379,7 +381,8 @@ fn stage_times(
 /// Builds a workload that sends its prompts in rotation; prompts of one group share their prefix.
 fn shared_prefix_requests(
     fields: &RunJsonFields,
-    block: u32, seed: u64
+    block: u32,
+    seed: u64,
 ) -> Result<Vec<RecordedRequest>, ValidateError> {
     let prompts = fields.count_at("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);

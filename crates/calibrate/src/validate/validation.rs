@@ -98,7 +98,7 @@ impl ValidatedRun {
     /// Compares the replays of a recorded run, at least one, with its measurements.
     pub(super) fn new(json: &Value, replays: &[Replay]) -> Self {
         let predicted = LatencyPrediction::median(replays);
-        let(run, done) = &replays[0];
+        let (run, done) = &replays[0];
         let setup = &run.setup;
         let block = (run.engine.block_size, setup.kv_bytes);
         let batched = run.engine.max_num_batched_tokens;

@@ -93,7 +93,7 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
 /// All are scaled by servers (InferenceX points, TP 2 to 8): by 0.911 up to 1 MiB, rising with the
 /// logarithm of the size to 1.66 from 16 MiB.
 pub(super) const B200_ALL_REDUCE: AllReduceTable = [
-    [6.4, 6.7,7.0, 8.6, 11.9, 27.8, 43.3, 66.9, 95.4, 144.9],
+    [6.4, 6.7, 7.0, 8.6, 11.9, 27.8, 43.3, 66.9, 95.4, 144.9],
     [6.7, 7.4, 7.8, 16.4, 16.8, 26.2, 38.6, 63.7, 113.0, 197.8],
     [7.5, 8.6, 15.7, 15.7, 15.7, 22.7, 33.8, 57.8, 105.0, 185.0],
 ];

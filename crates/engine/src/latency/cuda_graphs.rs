@@ -101,9 +101,7 @@ impl CudaGraphs {
 
     /// Returns whether a step of `tokens` is larger than every captured size, if there is one.
     pub(super) fn exceeded(&self, tokens: u64) -> bool {
-        self.sizes
-            .last()
-            .is_some_and(|most| u64::from(*most) < tokens)
+        self.sizes.last().is_some_and(|most| u64::from(*most) < tokens)
     }
 
     pub(super) fn is_launch_bound(&self, tokens: u64) -> bool {

@@ -1,4 +1,5 @@
-mod efficiency;use super::all_reduce::{self, AllReduceTable};
+mod efficiency;
+use super::all_reduce::{self, AllReduceTable};
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{BLACKWELL_EXPERTS, EXPERTS, ExpertEfficiency, Link, NVLINK, PCIE, fit};
 
@@ -60,7 +61,7 @@ pub struct Gpu {
 
 /// Least time per layer of large steps on Blackwell before vLLM 0.12, in us.
 const OLD_BLACKWELL_LAUNCH: f64 = 836.0;
-    /// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
+/// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
 const OLD_HOPPER_WIDE: f64 = 1.41;
 
 const FALLBACK_GPU: Gpu = Gpu {

@@ -65,7 +65,7 @@ impl GemmCost {
     #[inline]
     fn time_us(&self, tokens: f64) -> f64 {
         let wide = if tokens > NARROW_ROWS { self.wide } else { 1.0 };
-        let memory = ( self.weights + self.per_token * tokens) * wide;
+        let memory = (self.weights + self.per_token * tokens) * wide;
         self.times * (self.fixed + smooth_max(memory, self.compute * tokens))
     }
 }
@@ -215,8 +215,7 @@ impl Roofline {
             launch: layers * cuda_graphs::EAGER_LAYER_US,
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
             stage_transfer: k.all_reduce_cost(borders / 2.0, 2),
-            front_end: (co.front_end_us, co.front_end_sequence_us,
-                co.front_end_token_us,),
+            front_end: (co.front_end_us, co.front_end_sequence_us, co.front_end_token_us),
         })
     }
 
@@ -224,7 +223,7 @@ impl Roofline {
     /// queue, with `running` other requests in progress.
     pub fn front_end_delay(&self, prompt: u32, running: u32) -> Duration {
         let (fixed, each, token) = self.front_end;
-        let us =fixed + each * f64::from(running) + token * f64::from(prompt);
+        let us = fixed + each * f64::from(running) + token * f64::from(prompt);
         Duration::from_nanos((us * 1e3) as u64)
     }
 
@@ -301,8 +300,7 @@ impl Roofline {
         } else {
             0.0
         };
-        let mut parts =
-        StepBreakdown {
+        let mut parts = StepBreakdown {
             gemm: self.gemms.iter().map(|g| g.time_us(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
             moe: self.experts.map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
@@ -319,9 +317,9 @@ impl Roofline {
             parts.overhead += more + soft_max(kernels, least) - kernels;
         }
         parts.overhead += self.step
-                + launch
-                + self.per_sequence * sequences
-                + if prefill { self.mixed } else { 0.0 };
+            + launch
+            + self.per_sequence * sequences
+            + if prefill { self.mixed } else { 0.0 };
         parts
     }
 }

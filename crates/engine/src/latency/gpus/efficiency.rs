@@ -30,11 +30,7 @@ pub struct ExpertEfficiency {
 }
 
 pub(super) const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
-    KernelEfficiency {
-        fixed,
-        memory,
-        compute,
-    }
+    KernelEfficiency { fixed, memory, compute }
 }
 
 /// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
@@ -46,10 +42,8 @@ pub(super) const NVLINK: Link = [
     // all-reduce, and 41 us for the wait for the slowest rank.
     all_reduce::guess([(65.8, 24.4), (68.0, 15.6), (72.5, 12.2)]),
 ];
-pub(super) const PCIE: Link = [
-    all_reduce::L40S,
-    all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
-];
+pub(super) const PCIE: Link =
+    [all_reduce::L40S, all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)])];
 
 pub(super) const EXPERTS: ExpertEfficiency = ExpertEfficiency {
     bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],

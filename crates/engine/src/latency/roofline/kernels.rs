@@ -71,11 +71,7 @@ impl<'a> KernelCostBuilder<'a> {
             Scheme::Fp8 => self.setup.gpu.gemm_fp8_wide,
             _ => 1.0,
         };
-        Gemm {
-            wide,
-            ..
-        self.matrix_product_cost(times, n, k, bytes_per_weight(scheme), fit, peak)
-    }
+        Gemm { wide, ..self.matrix_product_cost(times, n, k, bytes_per_weight(scheme), fit, peak) }
     }
 
     fn matrix_product_cost(

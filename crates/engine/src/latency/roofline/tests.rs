@@ -54,10 +54,7 @@ fn more_work_never_shortens_a_step() {
                     0 => batch.add_chunk(1 + 3 * n, 40 * n, roofline.window()),
                     _ => batch.add_decode(1 + 90 * n, 1, roofline.window()),
                 }
-                assert!(
-                    before <= roofline.step(&batch),
-                    "{model_name} {gpu_name} {n}"
-                );
+                assert!(before <= roofline.step(&batch), "{model_name} {gpu_name} {n}");
             }
         }
     }
@@ -65,10 +62,7 @@ fn more_work_never_shortens_a_step() {
 
 fn llama(tp: u32) -> RooflineSetup {
     let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-    RooflineSetup {
-        tp,
-        ..RooflineSetup::new(shape, gpu("H100").unwrap().clone())
-    }
+    RooflineSetup { tp, ..RooflineSetup::new(shape, gpu("H100").unwrap().clone()) }
 }
 
 fn decodes(n: u32, context: u32) -> Batch {
@@ -111,11 +105,7 @@ fn a_busy_front_end_is_slower() {
 #[test]
 fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
     let plain = Roofline::new(&llama(1)).unwrap();
-    let cut = Roofline::new(&RooflineSetup {
-        truncated_sampling: true,
-        ..llama(1)
-    })
-    .unwrap();
+    let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
         let more = cut.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
         let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
@@ -126,11 +116,7 @@ fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
 #[test]
 fn a_penalty_costs_every_sequence() {
     let plain = Roofline::new(&llama(1)).unwrap();
-    let penalized = Roofline::new(&RooflineSetup {
-        penalized_sampling: true,
-        ..llama(1)
-    })
-    .unwrap();
+    let penalized = Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
         let more = penalized.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
         let us = f64::from(n) * 25.4e-6 * 128_256.0;
@@ -146,10 +132,7 @@ fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
             ..RooflineSetup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
         };
         let once = RooflineSetup {
-            coefficients: Coefficients {
-                mixed_group_share: 0.0,
-                ..Coefficients::default()
-            },
+            coefficients: Coefficients { mixed_group_share: 0.0, ..Coefficients::default() },
             ..setup.clone()
         };
         let mut mixed = decodes(20, 700);
@@ -190,11 +173,8 @@ fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
         batch.add_chunk(tokens, 0, None);
         Roofline::new(&setup).unwrap().breakdown(&batch).gemm
     };
-    let (plain, fp4, int4) = (
-        "meta-llama/Llama-3.1-8B",
-        "nvidia/Llama-3.1-8B-FP4",
-        "meta-llama/Llama-3.1-8B-AWQ",
-    );
+    let (plain, fp4, int4) =
+        ("meta-llama/Llama-3.1-8B", "nvidia/Llama-3.1-8B-FP4", "meta-llama/Llama-3.1-8B-AWQ");
     assert!(step(fp4, "B200", 4096) < 0.5 * step(plain, "B200", 4096));
     assert!(step(int4, "B200", 4096) > 0.9 * step(plain, "B200", 4096));
     assert!(step(fp4, "H100", 4096) > 0.9 * step(plain, "H100", 4096));
@@ -202,10 +182,8 @@ fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
 
 #[test]
 fn layers_with_a_window_stop_growing() {
-    let setup = RooflineSetup::new(
-        model("openai/gpt-oss-20b").unwrap(),
-        gpu("H100").unwrap().clone(),
-    );
+    let setup =
+        RooflineSetup::new(model("openai/gpt-oss-20b").unwrap(), gpu("H100").unwrap().clone());
     let roofline = Roofline::new(&setup).unwrap();
     let mut near = Batch::default();
     near.add_decode(4000, 1, None);
@@ -218,10 +196,7 @@ fn layers_with_a_window_stop_growing() {
 #[test]
 fn numbers_that_cannot_be_used_are_named() {
     let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
-    assert_eq!(
-        error(llama(0)),
-        "tensor-parallel size is 0, must be at least 1"
-    );
+    assert_eq!(error(llama(0)), "tensor-parallel size is 0, must be at least 1");
     let mut setup = llama(1);
     setup.coefficients.gemm_memory_scale = 0.0;
     assert_eq!(
@@ -234,18 +209,12 @@ fn numbers_that_cannot_be_used_are_named() {
 fn every_known_model_has_a_step_on_every_gpu() {
     for name in crate::latency::known_models() {
         for gpu in crate::latency::GPUS {
-            let setup = RooflineSetup {
-                tp: 8,
-                ..RooflineSetup::new(model(name).unwrap(), gpu.clone())
-            };
+            let setup =
+                RooflineSetup { tp: 8, ..RooflineSetup::new(model(name).unwrap(), gpu.clone()) };
             let mut batch = decodes(32, 700);
             batch.add_chunk(500, 20, None);
             let total = Roofline::new(&setup).unwrap().breakdown(&batch).total();
-            assert!(
-                total.is_finite() && total > 600.0,
-                "{name} on {}: {total}",
-                gpu.name
-            );
+            assert!(total.is_finite() && total > 600.0, "{name} on {}: {total}", gpu.name);
         }
     }
 }
@@ -278,10 +247,7 @@ fn early_versions_have_slower_kernels() {
     let time = |name: &str, version, tokens| {
         let shape = model("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8").unwrap();
         let gpu = gpu(name).unwrap().with_kernels_of(version);
-        let setup = RooflineSetup {
-            tp: 8,
-            ..RooflineSetup::new(shape, gpu)
-        };
+        let setup = RooflineSetup { tp: 8, ..RooflineSetup::new(shape, gpu) };
         let mut batch = Batch::default();
         batch.add_chunk(tokens, 0, None);
         Roofline::new(&setup).unwrap().step(&batch)
