@@ -62,7 +62,7 @@ fn measure(truth: RooflineCoefficients, rate: f64, prompt: u32) -> BenchRun {
     let setup = setup(truth);
     let roofline = Roofline::new(&setup).expect("makes sense");
     let mut client = Client {
-        front_end: roofline.front_end_delay(0),
+        front_end: roofline.front_end_delay(prompt, 0),
         run: BenchRun::new(format!("{rate}/s of {prompt}")),
     };
     client.run.load = OfferedLoad::Times;

@@ -31,6 +31,19 @@ fn predictions_match_measurements() {
     }
 }
 
+/// Requests that arrive at random wait for one another, those at equal gaps do not.
+#[test]
+fn random_arrivals_have_longer_tails() {
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 400}]);
+    let said = |run: &Value| predict(run, &Coefficients::default()).unwrap().summary;
+    let random = said(&run);
+    run["workload"]["arrivals"] = "even".into();
+    let even = said(&run);
+    let tail = |of: &vllm_sim_calibrate::validate::Latencies| of.e2e_p99 / of.e2e_p50;
+    assert!(tail(&random) > 1.02 * tail(&even), "{random:?} {even:?}");
+}
+
 #[test]
 fn validate_folder_writes_table_and_files() {
     let (runs, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -116,9 +129,9 @@ fn predicted_run_includes_front_end_time() {
     let usual = ttft(&run);
     run["source"] = "somebody on GKE".into();
     assert_eq!(ttft(&run), usual);
-    run["workload"]["front_end_ms"] = 5.6.into();
+    run["workload"]["front_end_ms"] = 3.4.into();
     assert_eq!(ttft(&run), usual);
-    run["workload"]["front_end_ms"] = 25.6.into();
+    run["workload"]["front_end_ms"] = 23.4.into();
     assert!((ttft(&run) - usual - 20.0).abs() < 8.0);
 }
 
@@ -223,6 +236,11 @@ fn invalid_run_error_names_field() {
     assert_eq!(missing, "run b17: model_config.layers must be a whole number");
     let stopped = error(&|run| run["workload"]["stages"][0]["rate_rps"] = 0.into());
     assert_eq!(stopped, "run b17: workload.stages has a rate of 0");
+    let arrivals = error(&|run| run["workload"]["arrivals"] = "poisson".into());
+    assert_eq!(
+        arrivals,
+        "run b17: workload.arrivals is \"poisson\", must be \"random\" or \"even\""
+    );
     let past = error(&|run| run["workload"]["client_timeout_s"] = (-1).into());
     assert!(past.starts_with("run b17: workload.client_timeout_s "), "{past}");
     let tight = error(&|run| run["tp"] = 0.into());

@@ -4,9 +4,9 @@
     fidelity_page.py VLLM_SIM RUNS_DIR INFERENCEX_POINTS.jsonl [LEFT_OUT.json]
 
 RUNS_DIR holds recorded runs as docs/recording.md describes them, the points are measured servers as
-inferencex_runs.py reads them, and LEFT_OUT.json is what `roofline_fit.py --left-out` writes: the
-errors of every run with constants that were fitted without its deployment (tests/python/left_out.json
-is that of the constants in the repository, made with --wide). Where it has a run, the tables show these errors.
+inferencex_runs.py reads them, and LEFT_OUT.json holds the errors of every run and point with constants that
+were fitted without its deployment, by id (tests/python/left_out.json is that of the constants in the
+repository, see benches/results/fidelity.md). Where it has a run, the tables show these errors.
 """
 import json
 import os
@@ -14,6 +14,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+import evidence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -31,9 +33,9 @@ def validated(program, runs):
 
 def inferencex(program, points):
     with tempfile.TemporaryDirectory() as folder:
-        said = subprocess.run([sys.executable, os.path.join(HERE, "inferencex_runs.py"), points, folder],
-                              check=True, stdout=subprocess.PIPE, text=True).stdout
-        return validated(program, folder), int(said.split(",")[1].split()[0])
+        subprocess.run([sys.executable, os.path.join(HERE, "inferencex_runs.py"), points, folder],
+                       check=True, stdout=subprocess.DEVNULL)
+        return validated(program, folder)
 
 
 def median(errors, digits=1):
@@ -41,9 +43,10 @@ def median(errors, digits=1):
     return f"{statistics.median(errors):.{digits}f}" if errors else ""
 
 
-def deployments(judge, runs, metrics, left_out):
+def deployments(judge, runs, left_out, sequences):
     """Lines of the table: runs of one deployment, the stable ones if there are any. A few prompts that come
-    again are cached; random ones (InferenceX) and a trace of conversations are computed."""
+    again are cached; random ones (InferenceX) and a trace of conversations are computed. `sequences` holds
+    the number of sequences in progress of each run, per engine."""
     def error(run, key):
         if run["id"] in left_out:
             return left_out[run["id"]][METRICS.index(key)]
@@ -51,17 +54,18 @@ def deployments(judge, runs, metrics, left_out):
 
     groups = {}
     for run in runs:
-        key = (run["model"], run["gpu"], run["weights"], run["tp"])
+        key = (run["model"], run["gpu"], run["weights"], run["tp"], run["dp"])
         groups.setdefault(key, []).append(run)
-    for (model, gpu, weights, tp), members in sorted(groups.items()):
+    for (model, gpu, weights, tp, ranks), members in sorted(groups.items()):
         members = [run for run in members if run["regime"] == "stable"] or members
-        errors = [median([error(run, key) for run in members]) if key in metrics
-                  else "" for key in METRICS]
+        errors = [median([error(run, key) for run in members]) for key in METRICS]
         first = members[0]
-        apart = judge == "InferenceX" or all(run["id"] in left_out for run in members)
+        apart = all(run["id"] in left_out for run in members)
+        busy = [sequences[run["id"]] for run in members]
         yield [judge, model, gpu, weights, str(tp), "experts" if first["experts"] else "dense",
                "computed" if judge == "InferenceX" or first["id"].startswith("l-") else "cached",
-               f"{first['weight_gb']:.3f}", str(len(members)), first["regime"],
+               str(ranks), f"{first['weight_gb']:.3f}", str(min(busy)), str(max(busy)), str(len(members)),
+               first["regime"],
                "without" if apart else "with", *errors]
 
 
@@ -93,14 +97,14 @@ def inferencex_table(runs):
         groups.setdefault((run["gpu"], run["weights"]), []).append(run)
     rows = []
     for (gpu, weights), members in sorted(groups.items()):
-        errors = [run["error_percent"]["itl_mean"] for run in members]
+        errors = [run["error_percent"]["itl_mean"] for run in members if "itl_mean" in run["error_percent"]]
         models = sorted({run["model"].split("/")[-1] for run in members})
         rows.append([gpu, weights, ", ".join(models), len(members), median(errors),
                      f"{statistics.median(errors):+.1f}"])
     yield from markdown(["GPU", "weights", "models", "points", "size", "signed"], rows)
 
 
-def page(report, points, left_out):
+def page(report, measured, left_out, sequences):
     runs, summary = report["runs"], report["summary"]
     stable = [run for run in runs if run["regime"] == "stable"]
     yield "## Recorded runs"
@@ -111,7 +115,8 @@ def page(report, points, left_out):
             [f"mean of the {len(stable)} stable runs", *cells(summary["stable"], "mean")],
             [f"median of all {len(runs)}", *cells(summary["all"])],
             [f"mean of all {len(runs)}", *cells(summary["all"], "mean")]]
-    if left_out:
+    apart = [run for run in runs if run["id"] in left_out]
+    if apart:
         row = left_out_row(left_out, runs, lambda run: run["regime"] == "stable")
         rows.insert(1, ["**the same, constants fitted without the run's deployment**",
                         *(f"**{cell}**" for cell in row)])
@@ -119,20 +124,20 @@ def page(report, points, left_out):
     yield ""
     yield ("The constants of the roofline were fitted on runs of this set; the bold row estimates their "
            "errors for other deployments. For it, the sixteen fitted numbers are fitted "
-           "again without each deployment. Values from kernel tables (shares of GPUs, all-reduce) stay." if left_out else
+           "again without each deployment. Values from kernel tables (shares of GPUs, all-reduce) stay." if apart else
            "The constants of the roofline were fitted on runs of this set.")
     yield ""
     yield ("Medians by group; in brackets with constants fitted to all runs, as `validate` "
-           "predicts them." if left_out else "Medians by group:")
+           "predicts them." if apart else "Medians by group:")
     yield ""
     rows = []
     for group in report["groups"]:
         if group["by"] == "source":
             continue
         ours = cells(group["error_percent"])
-        if left_out:
-            apart = left_out_row(left_out, runs, lambda run: grouped(run, group["by"]) == group["name"])
-            ours = [f"{a} ({b})" for a, b in zip(apart, ours)]
+        if apart:
+            theirs = left_out_row(left_out, runs, lambda run: grouped(run, group["by"]) == group["name"])
+            ours = [f"{a} ({b})" for a, b in zip(theirs, ours)]
         rows.append([group["name"], group["by"], group["runs"], *ours])
     yield from markdown(["Runs", "by", "runs", "TTFT", "ITL", "E2E"], rows)
     yield ""
@@ -150,22 +155,22 @@ def page(report, points, left_out):
     yield ""
     yield "## By deployment"
     yield ""
-    table = list(deployments("public runs", runs, METRICS, left_out))
-    measured, dropped = points
-    points = list(deployments("InferenceX", measured["runs"], ("itl_mean",), {}))
+    table = list(deployments("public runs", runs, left_out, sequences))
+    points = list(deployments("InferenceX", measured["runs"], left_out, sequences))
     yield ("Median sizes of the errors of the stable runs of a deployment, or of the others where it has "
-           f"none{', by constants fitted without it' if left_out else ''}. Of InferenceX only the gap between tokens is judged. `vllm-sim explain` names the "
+           f"none. Those of InferenceX are by constants fitted without it, where it has one engine. `vllm-sim explain` names the "
            "nearest of these deployments.")
     yield ""
-    rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}", row[3], f"{row[8]} {row[9]}", row[0],
-             *row[11:]] for row in table + points]
-    yield from markdown(["Model", "GPUs", "weights", "runs", "from", "TTFT", "ITL", "E2E"], rows)
+    rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}" + (f", {row[7]} ranks" if row[7] != "1" else ""),
+             row[3], row[6], f"{row[9]} to {row[10]}", f"{row[11]} {row[12]}", row[0], *row[14:]]
+            for row in table + points]
+    yield from markdown(["Model", "GPUs", "weights", "prompts", "sequences", "runs", "from", "TTFT", "ITL",
+                         "E2E"], rows)
     yield ""
     yield "## InferenceX by GPU and weights"
     yield ""
-    yield (f"Inter-token latency of {len(measured['runs'])} measured points, to which no constant was fitted; "
-           f"{dropped} with attention data parallelism are left out. Median sizes of the errors in percent, "
-           "and the signed medians.")
+    yield (f"Inter-token latency of {len(measured['runs'])} measured points, with constants fitted to them. "
+           "Median sizes of the errors in percent, and the signed medians.")
     yield ""
     yield from inferencex_table(measured["runs"])
     yield ""
@@ -175,9 +180,9 @@ def page(report, points, left_out):
         if group["by"] == "source":
             yield f"- {group['name']}: {group['runs']} runs"
     yield "- InferenceMAX, InferenceX and NVIDIA's own runs (measured points in aiconfigurator-core, Apache-2.0): " \
-          f"{sum(int(row[8]) for row in points)} runs"
+          f"{sum(int(row[11]) for row in points)} runs"
     with open(TABLE, "w") as file:
-        file.write("judge,model,gpu,weights,tp,kind,prompts,weight_gb,runs,regime,basis,ttft,itl,e2e\n")
+        file.write("judge,model,gpu,weights,tp,kind,prompts,ranks,weight_gb,fewest,most,runs,regime,basis,ttft,itl,e2e\n")
         for row in table + points:
             file.write(",".join(row) + "\n")
 
@@ -193,7 +198,8 @@ def main():
     with open(PAGE) as file:
         before, rest = file.read().split(BEGIN)
     after = rest.split(END)[1]
-    lines = page(validated(program, runs), inferencex(program, points), left_out)
+    sequences = {run["id"]: evidence.sequences(run) for run in evidence.load(runs, points)}
+    lines = page(validated(program, runs), inferencex(program, points), left_out, sequences)
     text = "\n".join(lines)
     with open(PAGE, "w") as file:
         file.write(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")

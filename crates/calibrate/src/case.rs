@@ -131,6 +131,7 @@ impl CalibrationCase {
             timeout: None,
             first_use_stall: Duration::ZERO,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
+            random_arrivals: false,
         };
         let warning = overload_warning(bench);
         let targets = fit_targets(None, &bench.stats, 1, warning);
@@ -153,7 +154,7 @@ impl CalibrationCase {
         json: &Value,
         options: &CalibrateOptions,
     ) -> Result<Self, CalibrateError> {
-        let mut run = RecordedRun::from_json(json, &RooflineCoefficients::default())?;
+        let mut run = RecordedRun::from_json(json, &RooflineCoefficients::default(), 0)?;
         let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
@@ -287,8 +288,8 @@ impl CalibrationCase {
     /// Returns the change of every target by moving a parameter by the scale of its prior, if it is
     /// known without simulation.
     ///
-    /// These are means over all positions within a step at which requests arrive. In a simulation,
-    /// evenly spaced requests all arrive at the same position, so that a small move changes nothing
+    /// These are means over all positions within a step at which requests arrive. In a simulation of
+    /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
     /// or a whole step.
     pub(super) fn analytic_target_slopes(&self, parameter: RooflineParameter) -> Vec<Option<f64>> {
         let scale = parameter.parameter_prior().scale;
@@ -406,7 +407,7 @@ fn fit_targets(
     let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
     let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
     let tail = known(stats.ttft_p90);
-    // A mean above the 90th percentile is dominated by a few requests, such as those that waited
+    // A mean above the 90 th percentile is dominated by a few requests, such as those that waited
     // for the compilation of kernels.
     let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
     let first = match (mean, median, tail) {

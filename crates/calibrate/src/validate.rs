@@ -65,7 +65,7 @@ pub fn validate_runs(
         let json: Value = serde_json::from_str(&text)
             .map_err(|error| ValidateError::Json { path: path.clone(), error })?;
         match simulate_run(&json, coefficients, kernel_tables) {
-            Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
+            Ok(replays) => validated.push(ValidatedRun::new(&json, &replays)),
             Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
             Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
@@ -83,16 +83,35 @@ pub fn predict_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
 ) -> Result<LatencyPrediction, ValidateError> {
-    let (run, done) = simulate_run(run, coefficients, None)?;
-    Ok(LatencyPrediction::new(&run, &done))
+    Ok(Prediction::median(&simulate_run(run, coefficients, None)?))
 }
+
+/// Number of replays of a run whose arrival times are random; their seeds are 0, 1 and so on.
+const SEEDS: u64 = 5;
+
+/// A replay of a recorded run, with the client's view of each request.
+pub(crate) type Replay = (RecordedRun, Vec<ClientTiming>);
+
+/// Replays a recorded run: once, or with [`SEEDS`] seeds if its arrival times are random.
 
 fn simulate_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<(RecordedRun, Vec<RequestTiming>), ValidateError> {
-    let run = RecordedRun::from_json(run, coefficients)?;
+) -> Result<Vec<Replay>, ValidateError> {
+    let mut replays = Vec::new();
+    for seed in 0..SEEDS {
+        let replay = play_once(RecordedRun::from_json(run, coefficients, seed)?, kernel_tables)?;
+        let again = replay.0.random_arrivals;
+        replays.push(replay);
+        if !again {
+            break;
+        }
+    }
+    Ok(replays)
+}
+
+fn play_once(run: RecordedRun, kernel_tables: Option<&Path>) -> Result<Replay, ValidateError> {
     let roofline = Roofline::new(&run.setup)?;
     let latency = match kernel_tables {
         None => LatencyModel::Roofline(Box::new(roofline.clone())),

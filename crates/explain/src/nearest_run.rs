@@ -19,7 +19,11 @@ struct RecordedDeployment {
     tp: u32,
     experts: bool,
     prompts: PromptLoad,
+    /// Number of data-parallel engines that share the experts; 1: experts are not shared.
+    ranks: u32,
     weight_gb: f64,
+    /// Least and most sequences in progress during the runs, per engine.
+    sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
     /// Use of these runs in the fit of the roofline coefficients: `with` or `without` them.
@@ -31,22 +35,30 @@ struct RecordedDeployment {
     e2e: Option<f64>,
 }
 
-/// Source of most prompt tokens of a workload: the prefix cache or computation.
+/// Source of the prompt tokens of a workload: the prefix cache or computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptLoad {
-    /// Most prompt tokens come from the prefix cache.
+    /// Nearly all prompt tokens come from the prefix cache.
     Cached,
-    /// Most prompt tokens are computed.
+    /// Nearly all prompt tokens are computed.
     Computed,
+    /// Prompt tokens come from the prefix cache and from computation.
+    Mixed,
 }
+
+/// Ratio of cached to all prompt tokens from which a run counts as cached.
+const MOSTLY_CACHED: f64 = 0.8;
+/// Ratio of cached to all prompt tokens up to which a run counts as computed.
+const MOSTLY_COMPUTED: f64 = 0.2;
 
 impl PromptLoad {
     /// Returns the prompt load of a run with the ratio `reused` of cached to all prompt tokens (0
     /// to 1).
     pub fn from_reused_ratio(reused: f64) -> Self {
-        match reused >= 0.5 {
-            true => Self::Cached,
-            false => Self::Computed,
+        match reused {
+            _ if reused >= MOSTLY_CACHED => Self::Cached,
+            _ if reused <= MOSTLY_COMPUTED => Self::Computed,
+            _ => Self::Mixed,
         }
     }
 
@@ -54,6 +66,7 @@ impl PromptLoad {
         match self {
             Self::Cached => "cached",
             Self::Computed => "computed",
+            Self::Mixed => "partly cached",
         }
     }
 }
@@ -77,7 +90,9 @@ impl RecordedDeployment {
                 "cached" => PromptLoad::Cached,
                 _ => PromptLoad::Computed,
             },
+            ranks: next()?.parse().ok()?,
             weight_gb: next()?.parse().ok()?,
+            sequences: (next()?.parse().ok()?, next()?.parse().ok()?),
             runs: next()?.parse().ok()?,
             regime: next()?,
             basis: next()?,
@@ -93,6 +108,7 @@ impl RecordedDeployment {
             && self.weights == asked.weights
             && self.experts == asked.experts
             && self.prompts == asked.prompts
+            && (self.ranks > 1) == (asked.ranks > 1)
     }
 
     /// Returns the properties in which this deployment differs from `asked`.
@@ -100,6 +116,7 @@ impl RecordedDeployment {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
             (self.tp != asked.tp, "tensor parallelism"),
+            (self.ranks != asked.ranks, "expert-parallel ranks"),
             ((size - 1.0).abs() > SAME_MODEL_SIZE_TOLERANCE, "size of the model"),
         ]
         .into_iter()
@@ -150,13 +167,17 @@ impl std::fmt::Display for PredictionAccuracy {
 pub struct DeploymentEvidence {
     cached: PredictionAccuracy,
     computed: PredictionAccuracy,
+    mixed: PredictionAccuracy,
 }
 
 impl DeploymentEvidence {
     pub(super) fn new(setup: &RooflineSetup) -> Self {
-        let [cached, computed] = [PromptLoad::Cached, PromptLoad::Computed]
-            .map(|prompts| prediction_accuracy(setup, prompts));
-        Self { cached, computed }
+        let of = |prompts| prediction_accuracy(setup, prompts);
+        Self {
+            cached: of(PromptLoad::Cached),
+            computed: of(PromptLoad::Computed),
+            mixed: of(PromptLoad::Mixed),
+        }
     }
 
     /// Returns the prediction errors under this prompt load.
@@ -164,11 +185,31 @@ impl DeploymentEvidence {
         match prompts {
             PromptLoad::Cached => &self.cached,
             PromptLoad::Computed => &self.computed,
+            PromptLoad::Mixed => &self.mixed,
         }
     }
 }
 
-fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
+/// Describes a deployment and load of which nothing was recorded.
+fn not_validated(asked: &Deployment) -> PredictionAccuracy {
+    let kind = match asked.experts {
+        true => "a model with experts",
+        false => "a dense model",
+    };
+    PredictionAccuracy {
+        recorded: format!(
+            "not validated: none was recorded of {kind} with {} weights and {} prompts on {}{}",
+            asked.weights,
+            asked.prompts.name(),
+            asked.gpu,
+            spread(asked.ranks)
+        ),
+        errors: None,
+        short: "not validated".to_owned(),
+    }
+}
+
+fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
     let memory = KvCacheMemory::new(shape, &setup.gpu, setup.weight_ranks(), 1.0, (16, 2), 1, None);
     let asked = RecordedDeployment {
@@ -179,6 +220,8 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
         tp: setup.tp,
         experts: shape.moe.is_some(),
         prompts,
+        ranks: setup.expert_ranks,
+        sequences: (0, 0),
         weight_gb: memory.weight_bytes / 1e9,
         runs: 0,
         regime: "stable",
@@ -189,29 +232,20 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
     };
     let load = prompts.name();
     let Some(found) = nearest_deployment(&asked) else {
-        let kind = match asked.experts {
-            true => "a model with experts",
-            false => "a dense model",
-        };
-        return PredictionAccuracy {
-            recorded: format!(
-                "none was recorded of {kind} with {} weights and {load} prompts on {}",
-                asked.weights, asked.gpu
-            ),
-            errors: None,
-            short: "none".to_owned(),
-        };
+        return not_validated(&asked);
     };
     let RecordedDeployment { model, gpu, weights, tp, .. } = found;
     let differences = found.differing_properties(&asked);
     let recorded = match differences[..] {
         [] => format!(
-            "{tp} x {gpu} with {weights} weights of this size and {load} prompts was recorded \
-             ({model})"
+            "{tp} x {gpu} with {weights} weights of this size and {load} prompts{} was recorded \
+             ({model})",
+            spread(found.ranks)
         ),
         _ => format!(
-            "not recorded; the nearest is {model}, {weights}, {load} prompts, on {tp} x {gpu}; \
+            "not recorded; the nearest is {model}, {weights}, {load} prompts, on {tp} x {gpu}{}; \
              other: {}",
+            spread(found.ranks),
             differences.join(", ")
         ),
     };
@@ -221,9 +255,12 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
     let ttft = error("TTFT", found.ttft);
     let itl = format!("ITL {:.1} %", found.itl);
     let errors = format!(
-        "median error of its {} {} runs ({}; constants fitted {} them): {ttft}{}{itl}",
+        "median error of its {} {} runs with {} to {} sequences ({}; constants fitted {} them): \
+         {ttft}{}{itl}",
         found.runs,
         found.regime,
+        found.sequences.0,
+        found.sequences.1,
         found.judge,
         found.basis,
         error("E2E", found.e2e),
@@ -233,6 +270,14 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
         false => format!("({ttft}{itl})"),
     };
     PredictionAccuracy { recorded, errors: Some(errors), short }
+}
+
+/// Describes experts that `ranks` engines share, as the end of a deployment's description.
+fn spread(ranks: u32) -> String {
+    match ranks {
+        0 | 1 => String::new(),
+        _ => format!(", experts spread over {ranks} engines"),
+    }
 }
 
 pub(super) fn write_nearest_runs(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
@@ -277,7 +322,7 @@ mod tests {
         let known = said("meta-llama/Llama-3.1-8B", "H100", 1);
         assert!(
             known.contains("was recorded (meta-llama/Llama-3.1-8B")
-                && known.contains("(public runs; constants fitted without them)"),
+                && known.contains("(public runs; constants fitted with them)"),
             "{known}"
         );
         let wide = said("meta-llama/Llama-3.1-8B", "H100", 4);
@@ -287,12 +332,33 @@ mod tests {
         let elsewhere = said("meta-llama/Llama-3.1-8B", "L4", 1);
         for load in ["computed", "cached"] {
             let none = format!(
-                "none was recorded of a dense model with bf16 weights and {load} prompts on L4"
+                "not validated: none was recorded of a dense model with bf16 weights and {load} \
+                 prompts on L4"
             );
             assert!(elsewhere.contains(&none), "{elsewhere}");
         }
         assert!(!elsewhere.contains("median error"), "{elsewhere}");
         let sold = said("meta-llama/Llama-3.1-8B", "L40S", 1);
         assert_eq!(sold.matches("median error").count(), 1, "{sold}");
+    }
+
+    #[test]
+    fn errors_apply_only_to_the_same_kind_of_load() {
+        let mut setup = RooflineSetup::new(
+            model("meta-llama/Llama-3.1-8B").unwrap(),
+            gpu("H100").unwrap().clone(),
+        );
+        let known = DeploymentEvidence::new(&setup);
+        let cached = known.of(PromptLoad::of(0.9));
+        assert!(cached.to_string().contains(" sequences ("), "{cached}");
+        let mixed = known.of(PromptLoad::of(0.5));
+        assert_eq!(mixed.short, "not validated");
+        assert!(mixed.recorded.contains("partly cached prompts"), "{mixed}");
+        // Experts spread over engines are another kind of deployment.
+        setup.shape = model("Qwen/Qwen3-30B-A3B").unwrap();
+        setup.expert_ranks = 8;
+        let spread = evidence(&setup, PromptLoad::Computed);
+        assert_eq!(spread.errors, None);
+        assert!(spread.recorded.ends_with("experts spread over 8 engines"), "{spread}");
     }
 }

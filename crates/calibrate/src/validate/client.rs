@@ -29,6 +29,8 @@ pub(crate) struct SimulatedClient<'a> {
     arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
     next: usize,
+    /// Number of the load stage in progress, of a run whose stages drain.
+    stage: usize,
     /// Start time of the load stage in progress.
     stage_start: SimTime,
     in_flight: usize,
@@ -51,6 +53,7 @@ impl<'a> SimulatedClient<'a> {
             arrivals: TimerQueue::default(),
             timeouts: VecDeque::new(),
             next: 0,
+            stage: 0,
             stage_start: SimTime::ZERO,
             in_flight: 0,
             seen: vec![RequestTiming::default(); run.requests.len()],
@@ -62,6 +65,7 @@ impl<'a> SimulatedClient<'a> {
         let mut out = Outbox::new();
         let mut now = SimTime::ZERO;
         loop {
+            self.begin_stage(now);
             let wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
             let due = wakeups
                 .chain(self.arrivals.next_due())
@@ -93,33 +97,38 @@ impl<'a> SimulatedClient<'a> {
         }
     }
 
+    /// Begins the next load stage of a run whose stages drain, once all responses have arrived.
+    fn begin_stage(&mut self, now: SimTime) {
+        if !self.run.drains {
+            return;
+        }
+        let next = self.run.requests.get(self.next).map(|request| request.stage);
+        if let Some(stage) = next.filter(|stage| *stage != self.stage && self.in_flight == 0) {
+            (self.stage, self.stage_start) = (stage, now);
+        }
+    }
+
     /// Returns the time at which the client sends the next request, or `None` if it waits for a
     /// response first.
     fn next_send_time(&self, now: SimTime) -> Option<SimTime> {
         let request = self.run.requests.get(self.next)?;
-        let new_stage = self.next > 0 && request.stage != self.run.requests[self.next - 1].stage;
-        let waits = self.in_flight >= self.run.max_in_flight;
-        let drains = self.run.drains && new_stage && self.in_flight > 0;
-        if waits || drains {
+        let drains = self.run.drains && request.stage != self.stage;
+        if self.in_flight >= self.run.max_in_flight || drains {
             return None;
         }
-        let start = if self.run.drains && new_stage { now } else { self.stage_start };
-        Some((start + request.at.since(SimTime::ZERO)).max(now))
+        Some((self.stage_start + request.at.since(SimTime::ZERO)).max(now))
     }
 
     fn send_due_requests(&mut self, now: SimTime) {
         while self.next_send_time(now) == Some(now) {
             let i = self.next;
             let request = &self.run.requests[i];
-            if self.run.drains && i > 0 && request.stage != self.run.requests[i - 1].stage {
-                self.stage_start = now;
-            }
             self.seen[i].sent = now;
             self.in_flight += 1;
             self.next += 1;
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
-            let arrival = now + self.front_end.front_end_delay(running);
+            let arrival = now + self.front_end.front_end_delay(request.prompt, running);
             // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
             self.arrivals.schedule(arrival.max(begin), i);

@@ -1,5 +1,6 @@
 use serde::Serialize;
 
+use super::Replay;
 use super::client::RequestTiming;
 use super::spec::RecordedRun;
 use vllm_sim_replay::statistics;
@@ -57,6 +58,25 @@ impl LatencyPrediction {
     }
 }
 
+impl Prediction {
+    /// Returns the median over replays of each statistic.
+    pub(super) fn median(replays: &[Replay]) -> Self {
+        let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
+        let stages = all.first().map_or(0, |one| one.stages.len());
+        let summaries: Vec<&Latencies> = all.iter().map(|one| &one.summary).collect();
+        Self {
+            id: replays.first().map(|(run, _)| run.id.clone()).unwrap_or_default(),
+            summary: Latencies::median(&summaries),
+            stages: (0..stages)
+                .map(|i| {
+                    let stage: Vec<_> = all.iter().map(|one| &one.stages[i]).collect();
+                    Latencies::median(&stage)
+                })
+                .collect(),
+        }
+    }
+}
+
 const CURVE_POINTS: u32 = 50;
 
 /// Latency distributions of the completed requests of a run: quantiles at even steps, in ms.
@@ -92,6 +112,27 @@ pub(super) fn quantile_curve(mut values: Vec<f64>) -> Vec<f64> {
 }
 
 impl LatencySummary {
+    fn median(all: &[&Self]) -> Self {
+        let of = |key: fn(&Self) -> f64| {
+            let mut values: Vec<f64> = all.iter().map(|one| key(one)).collect();
+            values.sort_by(f64::total_cmp);
+            percentile(&values, 0.5)
+        };
+        Self {
+            ttft_mean: of(|one| one.ttft_mean),
+            ttft_p50: of(|one| one.ttft_p50),
+            ttft_p90: of(|one| one.ttft_p90),
+            ttft_p99: of(|one| one.ttft_p99),
+            itl_mean: of(|one| one.itl_mean),
+            e2e_mean: of(|one| one.e2e_mean),
+            e2e_p50: of(|one| one.e2e_p50),
+            e2e_p90: of(|one| one.e2e_p90),
+            e2e_p99: of(|one| one.e2e_p99),
+            completed: of(|one| one.completed as f64) as usize,
+            failed: of(|one| one.failed as f64) as usize,
+        }
+    }
+
     fn new<'a>(requests: impl Iterator<Item = (u32, &'a RequestTiming)>) -> Self {
         let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
         let mut failed = 0;

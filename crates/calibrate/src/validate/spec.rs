@@ -29,6 +29,8 @@ pub(crate) struct RecordedRun {
     /// requests wait.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
+    /// Whether the arrival times of the requests were drawn at random.
+    pub(crate) random_arrivals: bool,
 }
 
 #[derive(Clone)]
@@ -106,10 +108,11 @@ impl<'a> RunJsonFields<'a> {
 
 impl RecordedRun {
     /// Parses a recorded run; `coefficients` are those of the roofline model, except the API server
-    /// time if the run has its own.
+    /// time if the run has its own. Random arrival times are drawn with `seed`.
     pub(crate) fn from_json(
         value: &Value,
-        coefficients: &RooflineCoefficients,
+        coefficients: &Coefficients,
+        seed: u64,
     ) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
         let fields = RunJsonFields { run: &id, value };
@@ -117,13 +120,15 @@ impl RecordedRun {
         let setup = roofline_setup(&fields, ranks, coefficients)?;
         let engine = engine_config(&fields, &setup)?;
         let requests = match fields.text_at("workload.kind")? {
-            "shared_prefix" => shared_prefix_requests(&fields, engine.block_size)?,
+            "shared_prefix" => shared_prefix_requests(&fields, engine.block_size, seed)?,
             "trace" => trace_requests(&fields, engine.block_size)?,
             other => {
                 let problem = format!("is {other:?}, must be \"shared_prefix\" or \"trace\"");
                 return Err(fields.invalid_field("workload.kind", problem));
             }
         };
+        let random_arrivals = fields.text("workload.kind")? == "shared_prefix"
+            && arrivals(&fields)? == Arrivals::Random;
         let timeout = fields.duration_at("workload.client_timeout_s")?;
         let cap = fields.value_at("workload.client_max_concurrency").as_u64();
         Ok(Self {
@@ -135,6 +140,7 @@ impl RecordedRun {
             ranks,
             stages: requests.last().map_or(0, |r| r.stage + 1),
             requests,
+            random_arrivals,
             drains: fields.value_at("score_level").as_str() == Some("stages"),
             timeout,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
@@ -157,20 +163,10 @@ fn first_use_stall(fields: &RunJsonFields, setup: &RooflineSetup) -> Duration {
     }
 }
 
-/// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
-/// tables of 0.24.
-///
-/// In vLLM 0.14 such experts are as fast as other fp8 experts.
-const FAST_BLOCK_FP8_EXPERTS_VERSION: (u32, u32) = (0, 15);
-
-/// Returns whether a vLLM version is before another; an unknown version is not.
-fn is_vllm_older_than(version: &Value, than: (u32, u32)) -> bool {
-    let mut numbers = version.as_str().unwrap_or_default().split('.');
-    let mut next = || numbers.next()?.parse().ok();
-    match (next(), next()) {
-        (Some(major), Some(minor)) => (major, minor) < than,
-        _ => false,
-    }
+/// Parses the major and minor number of a vLLM version; `None` for others, such as `nightly-...`.
+fn version(value: &Value) -> Option<(u32, u32)> {
+    let mut numbers = value.as_str()?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn roofline_setup(
@@ -184,6 +180,10 @@ fn roofline_setup(
     let in_process = fields.text_at("workload.api")?.contains("in process");
     let slow = fields.value_at("source").as_str();
     let slow = slow.is_some_and(|source| source.starts_with(SLOW_API_SERVER_RUN_PREFIX));
+    let front_end_token_us = match in_process {
+        true => 0.0,
+        false => coefficients.front_end_token_us,
+    };
     let (front_end_us, front_end_sequence_us) = match fields.value_at("workload.front_end_ms") {
         told if !told.is_null() => {
             (fields.number_at("workload.front_end_ms")? * 1e3, coefficients.front_end_sequence_us)
@@ -194,10 +194,10 @@ fn roofline_setup(
             coefficients.front_end_sequence_us,
         ),
     };
-    let mut gpu = gpu.clone();
-    if is_vllm_older_than(fields.value_at("vllm.version"), FAST_BLOCK_FP8_EXPERTS_VERSION) {
-        gpu.experts.fp8_block = gpu.experts.fp8;
-    }
+    let gpu = match version(fields.value_at("vllm.version")) {
+        Some(version) => gpu.with_kernels_of(version),
+        None => gpu.clone(),
+    };
     Ok(RooflineSetup {
         tp: fields.count_at("tp")?,
         expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
@@ -209,7 +209,12 @@ fn roofline_setup(
             None => sampling_defaults(fields.text_at("model")?)
                 .is_some_and(|of| of.penalizes_repetition()),
         },
-        coefficients: RooflineCoefficients { front_end_us, front_end_sequence_us, ..*coefficients },
+        coefficients: RooflineCoefficients {
+            front_end_us,
+            front_end_sequence_us,
+            front_end_token_us,
+            ..*coefficients
+        },
         ..RooflineSetup::new(model_shape(fields)?, gpu)
     })
 }
@@ -323,10 +328,61 @@ fn engine_config(
     })
 }
 
+/// Arrival times of the requests of a load stage at a constant rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrivals {
+    /// Gaps between arrivals are drawn from an exponential distribution and scaled to fill the
+    /// stage, as inference-perf sends requests.
+    ///
+    /// **Source:** inference-perf `inference_perf/loadgen/load_timer.py`, `ConstantLoadTimer`.
+    Random,
+    /// Gaps between arrivals are equal.
+    Even,
+}
+
+fn arrivals(fields: &RunJsonFields) -> Result<Arrivals, ValidateError> {
+    const WEIGHT_QUANTIZATION_FIELD: &str = "workload.arrivals";
+    match fields.value_at(WEIGHT_QUANTIZATION_FIELD) {
+        Value::Null => Ok(Arrivals::Random),
+        _ => match fields.text_at(WEIGHT_QUANTIZATION_FIELD)? {
+            "random" => Ok(Arrivals::Random),
+            "even" => Ok(Arrivals::Even),
+            other => {
+                let problem = format!("is {other:?}, must be \"random\" or \"even\"");
+                Err(fields.invalid_field(WEIGHT_QUANTIZATION_FIELD, problem))
+            }
+        },
+    }
+}
+
+/// Returns the arrival times of `count` requests, in seconds from the start of their stage.
+fn stage_times(
+    arrivals: Arrivals,
+    (rate, count): (f64, u32),
+    (seed, stage): (u64, u64),
+) -> Vec<f64> {
+    if arrivals == Arrivals::Even {
+        return (0..count).map(|i| f64::from(i) / rate).collect();
+    }
+    // Prompt lengths have the low numbers.
+    let mut rng = request_rng(seed, u64::MAX - stage, StreamPurpose::Workload);
+    let mut sum = 0.0;
+    let mut times: Vec<f64> = (0..count)
+        .map(|_| {
+            sum -= (1.0 - rng.draw_unit_f64()).ln();
+            sum
+        })
+        .collect();
+    let scale = f64::from(count) / rate / sum.max(f64::MIN_POSITIVE);
+    times.iter_mut().for_each(|time| *time *= scale);
+    times
+}
+
 /// Builds a workload that sends its prompts in rotation; prompts of one group share their prefix.
 fn shared_prefix_requests(
     fields: &RunJsonFields,
     block: u32,
+    seed: u64,
 ) -> Result<Vec<RecordedRequest>, ValidateError> {
     let prompts = fields.count_at("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
@@ -361,7 +417,8 @@ fn shared_prefix_requests(
             let problem = format!("has more than {MAX_REQUESTS} requests");
             return Err(fields.invalid_field("workload.stages", problem));
         }
-        for i in 0..count {
+        let times = stage_times(arrivals(fields)?, (rate, count), (seed, stage as u64));
+        for time in times {
             let n = requests.len() as u64;
             let which = (n % u64::from(prompts)) as u32;
             let prompt = lengths[which as usize];
@@ -374,7 +431,7 @@ fn shared_prefix_requests(
                 BlockKey(mix_u64_pair(owner, i.into()))
             });
             requests.push(RecordedRequest {
-                at: SimTime::from_nanos(((start + f64::from(i) / rate) * 1e9) as u64),
+                at: SimTime::from_nanos(((start + time) * 1e9) as u64),
                 stage,
                 prompt,
                 output,
@@ -425,4 +482,28 @@ fn trace_requests(
 
 fn block_plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
     Arc::new(BlockPlan { keys, block_size, ..BlockPlan::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_arrivals_fill_their_stage() {
+        let times = |seed| stage_times(Arrivals::Random, (4.0, 100), (seed, 0));
+        let drawn = times(0);
+        assert!((drawn[99] - 25.0).abs() < 1e-9, "{}", drawn[99]);
+        assert!(drawn.is_sorted());
+        assert_ne!(drawn, times(1));
+        assert_ne!(drawn, stage_times(Arrivals::Random, (4.0, 100), (0, 1)));
+        let even = stage_times(Arrivals::Even, (4.0, 3), (0, 0));
+        assert_eq!(even, [0.0, 0.25, 0.5]);
+    }
+
+    #[test]
+    fn versions_are_numbers() {
+        let read = |text: &str| version(&text.into());
+        assert_eq!(read("0.11.0"), Some((0, 11)));
+        assert_eq!((read("nightly-5b8c"), read("")), (None, None));
+    }
 }

@@ -6,9 +6,8 @@ use serde_json::Value;
 
 use vllm_sim_engine::latency::KvCacheMemory;
 
-use super::client::RequestTiming;
+use super::Replay;
 use super::report::{LatencyCurves, LatencyPrediction, LatencySummary, mean, percentile};
-use super::spec::RecordedRun;
 
 /// Name and version of the validation report's JSON schema.
 pub const VALIDATION_SCHEMA: &str = "vllm-sim/fidelity/1";
@@ -96,8 +95,10 @@ pub(super) struct PeerSimulator {
 }
 
 impl ValidatedRun {
-    pub(super) fn new(json: &Value, run: &RecordedRun, done: &[RequestTiming]) -> Self {
-        let predicted = LatencyPrediction::new(run, done);
+    /// Compares the replays of a recorded run, at least one, with its measurements.
+    pub(super) fn new(json: &Value, replays: &[Replay]) -> Self {
+        let predicted = LatencyPrediction::median(replays);
+        let (run, done) = &replays[0];
         let setup = &run.setup;
         let block = (run.engine.block_size, setup.kv_bytes);
         let batched = run.engine.max_num_batched_tokens;

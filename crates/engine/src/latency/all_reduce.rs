@@ -89,10 +89,13 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
 ];
 /// All-reduce times of the B200, in us. Those over eight GPUs from 256 KiB to 1 MiB were measured
 /// longer than at 1 MiB; they are lowered to its time.
+///
+/// All are scaled by servers (InferenceX points, TP 2 to 8): by 0.911 up to 1 MiB, rising with the
+/// logarithm of the size to 1.66 from 16 MiB.
 pub(super) const B200_ALL_REDUCE: AllReduceTable = [
-    [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
-    [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],
-    [8.2, 9.4, 17.2, 17.2, 17.2, 20.7, 26.3, 39.2, 63.2, 111.3],
+    [6.4, 6.7, 7.0, 8.6, 11.9, 27.8, 43.3, 66.9, 95.4, 144.9],
+    [6.7, 7.4, 7.8, 16.4, 16.8, 26.2, 38.6, 63.7, 113.0, 197.8],
+    [7.5, 8.6, 15.7, 15.7, 15.7, 22.7, 33.8, 57.8, 105.0, 185.0],
 ];
 pub(super) const GB200_ALL_REDUCE: AllReduceTable = [
     [5.4, 5.8, 6.6, 8.0, 10.1, 15.2, 24.7, 62.2, 114.7, 216.7],

@@ -1,10 +1,14 @@
-use super::all_reduce::{self, AllReduceTable};
+mod efficiency;use super::all_reduce::{self, AllReduceTable};
+pub(super) use efficiency::KernelEfficiency;
+use efficiency::{BLACKWELL_EXPERTS, EXPERTS, ExpertEfficiency, Link, NVLINK, PCIE, fit};
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
 ///
 /// Efficiencies are fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
 /// server runs. Those of fp8 and fp4 are from tables of vLLM 0.24 (matrices of 1024 to 65536
-/// outputs, up to 8192 rows; logarithms, soft L1). GPUs without a fit use `FALLBACK_GPU`.
+/// outputs, up to 8192 rows; logarithms, soft L1). Hopper and data-center Blackwell have scales per
+/// generation, fitted to the InferenceX points of computed prompts. GPUs without a fit use
+/// `FALLBACK_GPU`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Canonical name of the GPU, as accepted by `--gpu`.
@@ -25,6 +29,8 @@ pub struct Gpu {
     pub gemm: KernelEfficiency,
     /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
+    /// Factor of the memory time of fp8 products with more than 16 rows.
+    pub gemm_fp8_wide: f64,
     /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
     /// Efficiency of matrix products with fp4 weights and activations.
@@ -35,6 +41,10 @@ pub struct Gpu {
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
+    /// Time per layer of steps with a prompt chunk that are larger than every CUDA graph, in us: in
+    /// addition to their kernels, and at least, to launch them. Fitted to InferenceX points of
+    /// Hopper and data-center Blackwell GPUs.
+    pub uncaptured: (f64, f64),
     /// All-reduce times over 2, 4 and 8 GPUs, in us.
     pub all_reduce: AllReduceTable,
     /// All-reduce times over NCCL, in us, for the token exchange between expert-parallel ranks
@@ -48,67 +58,10 @@ pub struct Gpu {
     pub experts: ExpertEfficiency,
 }
 
-/// Efficiency of one kind of GPU kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KernelEfficiency {
-    /// Launch time of the kernel, in us.
-    pub fixed: f64,
-    /// Fraction of the memory bandwidth that the kernel reaches.
-    pub memory: f64,
-    /// Fraction of the arithmetic peak that the kernel reaches.
-    pub compute: f64,
-}
-
-/// Efficiency of mixture-of-experts kernels by weight format: for up to 16 experts, and for 64 or
-/// more.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ExpertEfficiency {
-    /// Efficiency of expert kernels with bf16 weights.
-    pub bf16: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with fp8 weights.
-    pub fp8: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with fp8 weights that have a scale per block.
-    pub fp8_block: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with fp4 weights and activations.
-    pub fp4: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with 4-bit weights and bf16 arithmetic.
-    pub int4: [KernelEfficiency; 2],
-}
-
-const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
-    KernelEfficiency { fixed, memory, compute }
-}
-
-/// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
-/// ranks.
-type InterconnectTimes = [AllReduceTable; 2];
-const NVLINK_TIMES: InterconnectTimes = {
-    let guess = all_reduce::estimated_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
-    [guess, guess]
-};
-const PCIE_TIMES: InterconnectTimes = [
-    all_reduce::L40S_ALL_REDUCE,
-    all_reduce::estimated_table([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
-];
-
-const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
-    bf16: [kernel_efficiency(28.0, 0.90, 0.60), kernel_efficiency(32.0, 0.80, 0.13)],
-    fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(63.0, 0.66, 0.09)],
-    fp8_block: [kernel_efficiency(48.8, 0.841, 0.252), kernel_efficiency(46.9, 0.947, 0.149)],
-    // Unused without fp4 units.
-    fp4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
-    int4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
-};
-
-/// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
-const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
-    bf16: [kernel_efficiency(12.2, 0.668, 0.304), kernel_efficiency(19.4, 0.931, 0.268)],
-    fp8: [kernel_efficiency(13.9, 0.654, 0.310), kernel_efficiency(27.8, 0.930, 0.241)],
-    fp8_block: [kernel_efficiency(34.5, 0.611, 0.163), kernel_efficiency(31.2, 0.880, 0.103)],
-    fp4: [kernel_efficiency(15.1, 0.634, 0.302), kernel_efficiency(20.7, 0.743, 0.165)],
-    // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    int4: [kernel_efficiency(34.8, 0.779, 0.270), kernel_efficiency(34.8, 0.779, 0.270)],
-};
+/// Least time per layer of large steps on Blackwell before vLLM 0.12, in us.
+const OLD_BLACKWELL_LAUNCH: f64 = 836.0;
+    /// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
+const OLD_HOPPER_WIDE: f64 = 1.41;
 
 const FALLBACK_GPU: Gpu = Gpu {
     name: "",
@@ -120,11 +73,13 @@ const FALLBACK_GPU: Gpu = Gpu {
     memory_gib: 0.0,
     gemm: kernel_efficiency(4.5, 0.80, 0.55),
     gemm_fp8: kernel_efficiency(14.0, 0.75, 0.30),
+    gemm_fp8_wide: 1.0,
     gemm_fp8_block: kernel_efficiency(30.0, 0.60, 0.30),
     // Unused without fp4 units.
     gemm_fp4: kernel_efficiency(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
+    uncaptured: (35.0, 100.0),
     all_reduce: NVLINK_TIMES[0],
     exchange: NVLINK_TIMES[1],
     flash_attention: 3,
@@ -158,10 +113,10 @@ const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
 
 const H100: Gpu = Gpu {
     gemm: kernel_efficiency(3.9, 0.924, 0.591),
-    gemm_fp8: kernel_efficiency(7.5, 0.838, 0.438),
+    gemm_fp8: kernel_efficiency(7.8, 0.869, 0.506),
     gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
-    prefill_attention: (22.4, 0.435),
+    prefill_attention: (22.4, 0.441),
     all_reduce: all_reduce::H100_ALL_REDUCE,
     ..gpu_from_data_sheet(
         "H100-SXM-80GB",
@@ -175,17 +130,17 @@ const H100: Gpu = Gpu {
 
 const H200: Gpu = Gpu {
     gemm: kernel_efficiency(4.2, 0.865, 0.572),
-    gemm_fp8: kernel_efficiency(8.3, 0.818, 0.468),
+    gemm_fp8: kernel_efficiency(8.6, 0.848, 0.541),
     gemm_fp8_block: kernel_efficiency(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
-    prefill_attention: (22.7, 0.452),
+    prefill_attention: (22.7, 0.458),
     all_reduce: all_reduce::H200_ALL_REDUCE,
     experts: ExpertEfficiency {
         bf16: DEFAULT_EXPERT_EFFICIENCY.bf16,
         fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(69.0, 0.56, 0.105)],
-        fp8_block: [kernel_efficiency(50.8, 0.809, 0.254), kernel_efficiency(45.3, 0.904, 0.150)],
+        fp8_block: [kernel_efficiency(40.9, 0.809, 0.175), kernel_efficiency(36.5, 0.904, 0.104)],
         fp4: DEFAULT_EXPERT_EFFICIENCY.fp4,
-        int4: [kernel_efficiency(43.0, 0.71, 0.26), kernel_efficiency(56.0, 0.64, 0.17)],
+        int4: [kernel_efficiency(35.4, 0.706, 0.236), kernel_efficiency(46.1, 0.636, 0.154)],
     },
     ..gpu_from_data_sheet(
         "H200-SXM-141GB",
@@ -223,13 +178,14 @@ const L40S: Gpu = Gpu {
 };
 
 const B200: Gpu = Gpu {
-    gemm: kernel_efficiency(3.8, 0.813, 0.493),
+    gemm: kernel_efficiency(3.8, 0.813, 0.542),
     fp4_tflops: 9000.0,
-    gemm_fp8: kernel_efficiency(8.2, 0.799, 0.401),
-    gemm_fp4: kernel_efficiency(8.2, 0.746, 0.415),
+    gemm_fp8: kernel_efficiency(5.8, 0.738, 0.445),
+    gemm_fp4: kernel_efficiency(8.2, 0.719, 0.380),
     gemm_fp8_block: kernel_efficiency(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
-    prefill_attention: (17.3, 0.486),
+    prefill_attention: (17.3, 0.512),
+    uncaptured: (160.0, 100.0),
     all_reduce: all_reduce::B200_ALL_REDUCE,
     experts: BLACKWELL_EXPERT_EFFICIENCY,
     ..gpu_from_data_sheet(
@@ -346,14 +302,14 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["B300"],
         memory_gib: 268.0,
         fp4_tflops: 14_000.0,
-        gemm_fp8: kernel_efficiency(7.4, 0.788, 0.416),
-        gemm_fp4: kernel_efficiency(7.6, 0.745, 0.288),
+        gemm_fp8: kernel_efficiency(5.2, 0.728, 0.462),
+        gemm_fp4: kernel_efficiency(7.6, 0.718, 0.264),
         experts: ExpertEfficiency {
             fp8_block: [
-                kernel_efficiency(30.7, 0.596, 0.170),
-                kernel_efficiency(28.6, 0.864, 0.111),
+                kernel_efficiency(48.6, 0.630, 0.189),
+                kernel_efficiency(45.3, 0.913, 0.123),
             ],
-            fp4: [kernel_efficiency(13.7, 0.627, 0.203), kernel_efficiency(16.5, 0.705, 0.120)],
+            fp4: [kernel_efficiency(24.9, 0.774, 0.165), kernel_efficiency(30.0, 0.871, 0.097)],
             ..BLACKWELL_EXPERT_EFFICIENCY
         },
         ..B200
@@ -364,8 +320,8 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         fp4_tflops: 10_000.0,
-        gemm_fp8: kernel_efficiency(8.1, 0.804, 0.392),
-        gemm_fp4: kernel_efficiency(8.6, 0.795, 0.400),
+        gemm_fp8: kernel_efficiency(5.7, 0.743, 0.435),
+        gemm_fp4: kernel_efficiency(8.6, 0.766, 0.366),
         memory_gib: 184.0,
         all_reduce: all_reduce::GB200_ALL_REDUCE,
         ..B200
@@ -376,10 +332,10 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         fp4_tflops: 15_000.0,
-        gemm_fp8: kernel_efficiency(8.0, 0.803, 0.415),
-        gemm_fp4: kernel_efficiency(8.6, 0.792, 0.295),
+        gemm_fp8: kernel_efficiency(5.6, 0.742, 0.460),
+        gemm_fp4: kernel_efficiency(8.6, 0.763, 0.270),
         experts: ExpertEfficiency {
-            fp4: [kernel_efficiency(14.0, 0.655, 0.205), kernel_efficiency(16.7, 0.738, 0.118)],
+            fp4: [kernel_efficiency(25.4, 0.809, 0.166), kernel_efficiency(30.3, 0.911, 0.096)],
             ..BLACKWELL_EXPERT_EFFICIENCY
         },
         memory_gib: 276.0,
@@ -470,6 +426,34 @@ pub const GPUS: &[Gpu] = &[
         ),
     ),
 ];
+
+/// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
+/// tables of 0.24. In vLLM 0.14 such experts are as fast as other fp8 experts.
+const BLOCK_EXPERTS: (u32, u32) = (0, 15);
+/// First vLLM version (major, minor) without the slow kernels of late 2025: fp8 products of more
+/// than 16 rows on Hopper, and the launch of prompt steps on Blackwell.
+const LATE_2025: (u32, u32) = (0, 12);
+
+impl Gpu {
+    /// Returns the GPU with the kernels of a vLLM version (major, minor).
+    ///
+    /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70 B from
+    /// October 2025.
+    pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
+        let mut gpu = self.clone();
+        if version < BLOCK_EXPERTS {
+            gpu.experts.fp8_block = gpu.experts.fp8;
+        }
+        if version < LATE_2025 {
+            match gpu.flash_attention {
+                3 if gpu.fp4_tflops > 0.0 => gpu.uncaptured.1 = OLD_BLACKWELL_LAUNCH,
+                3 => gpu.gemm_fp8_wide = OLD_HOPPER_WIDE,
+                _ => {}
+            }
+        }
+        gpu
+    }
+}
 
 /// Finds a GPU by name: `H100`, `h100-sxm-80 gb`, `NVIDIA H100 80 GB HBM3`, `b200_sxm`.
 pub fn find_gpu(name: &str) -> Option<&'static Gpu> {

@@ -41,23 +41,31 @@ pub struct Roofline {
     launch: f64,
     /// Time of the transfers between pipeline stages, summed over all stages.
     stage_transfer: AllReduceCost,
-    /// API server time of a request: fixed, and per request in progress, in us.
-    front_end: (f64, f64),
+    /// Time of steps that are larger than every CUDA graph, in us: in addition, and at least.
+    uncaptured: (f64, f64),
+    /// API server time of a request: fixed, per request in progress and per prompt token, in us.
+    front_end: (f64, f64, f64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct GemmCost {
     times: f64,
     fixed: f64,
+    /// Factor of the memory time with more than [`NARROW_ROWS`] tokens.
+    wide: f64,
     weights: f64,
     per_token: f64,
     compute: f64,
 }
 
+/// Number of tokens up to which fp8 products of early vLLM versions use their fastest kernel.
+const NARROW_ROWS: f64 = 16.0;
+
 impl GemmCost {
     #[inline]
     fn time_us(&self, tokens: f64) -> f64 {
-        let memory = self.weights + self.per_token * tokens;
+        let wide = if tokens > NARROW_ROWS { self.wide } else { 1.0 };
+        let memory = (self.weights + self.per_token * tokens) * wide;
         self.times * (self.fixed + smooth_max(memory, self.compute * tokens))
     }
 }
@@ -70,12 +78,17 @@ struct ExpertKernelCost {
     all: f64,
     /// Logarithm of the probability that a token does not visit a given expert.
     miss: f64,
+    /// Share of the tokens of a step that choose experts independently.
+    routing_share: f64,
     per_token: f64,
     compute: f64,
     /// Number of tokens from all ranks at this engine's experts, per token of its own.
     fan_in: f64,
-    /// Time of the expert-parallel exchange as one all-reduce: gather of the tokens of all ranks
-    /// and scatter of the sums.
+    /// Number of tokens that the exchange brings to this engine, per token of its own: those of all
+    /// ranks, or with many ranks one per expert of a token.
+    exchanged: f64,
+    /// Time of the expert-parallel exchange as one all-reduce: gather of the tokens and scatter of
+    /// the sums.
     exchange: AllReduceCost,
 }
 
@@ -85,10 +98,11 @@ impl ExpertKernelCost {
             return 0.0;
         }
         let seen = tokens * self.fan_in;
-        let active = 1.0 - (self.miss * seen).exp();
+        let independent = 1.0 + (seen - 1.0).max(0.0) * self.routing_share;
+        let active = 1.0 - (self.miss * independent).exp();
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.time_us(seen)
+        self.times * (self.fixed + product) + self.exchange.time_us(tokens * self.exchanged)
     }
 }
 
@@ -187,6 +201,7 @@ impl Roofline {
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,
             ),
             step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
+            uncaptured: (gpu.uncaptured.0 * layers, gpu.uncaptured.1 * layers),
             per_sequence: co.sequence_us
                 + sync_sequence
                 + (co.vocab_us * truncated + co.penalty_vocab_us * penalized)
@@ -200,15 +215,16 @@ impl Roofline {
             launch: layers * cuda_graphs::EAGER_LAYER_US,
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
             stage_transfer: k.all_reduce_cost(borders / 2.0, 2),
-            front_end: (co.front_end_us, co.front_end_sequence_us),
+            front_end: (co.front_end_us, co.front_end_sequence_us, co.front_end_token_us),
         })
     }
 
-    /// Returns the delay of a request in the API server before the engine's queue, with `running`
-    /// other requests in progress.
-    pub fn front_end_delay(&self, running: u32) -> Duration {
-        let (fixed, each) = self.front_end;
-        Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
+    /// Returns the delay of a request with `prompt` tokens in the API server before the engine's
+    /// queue, with `running` other requests in progress.
+    pub fn front_end_delay(&self, prompt: u32, running: u32) -> Duration {
+        let (fixed, each, token) = self.front_end;
+        let us = fixed + each * f64::from(running) + token * f64::from(prompt);
+        Duration::from_nanos((us * 1e3) as u64)
     }
 
     /// Returns the time of a step outside of its GPU kernels.
@@ -284,7 +300,7 @@ impl Roofline {
         } else {
             0.0
         };
-        StepBreakdown {
+        let mut parts = StepBreakdown {
             gemm: self.gemms.iter().map(|g| g.time_us(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
             moe: self.experts.map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
@@ -293,11 +309,18 @@ impl Roofline {
             prefill_attention,
             all_reduce: self.reduce.time_us(tokens) + self.stage_transfer.time_us(tokens),
             small: self.small.0 + self.small.1 * tokens,
-            overhead: self.step
-                + launch
-                + self.per_sequence * sequences
-                + if prefill { self.mixed } else { 0.0 },
+            overhead: 0.0,
+        };
+        if prefill && self.graphs.exceeded(batch.tokens()) {
+            let kernels = parts.total();
+            let (more, least) = self.uncaptured;
+            parts.overhead += more + soft_max(kernels, least) - kernels;
         }
+        parts.overhead += self.step
+            + launch
+            + self.per_sequence * sequences
+            + if prefill { self.mixed } else { 0.0 };
+        parts
     }
 }
 
@@ -317,240 +340,4 @@ fn check_setup(setup: &RooflineSetup) -> Result<(), RooflineError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::latency::{find_gpu, known_model_shape};
-
-    use super::*;
-
-    #[test]
-    fn pipeline_stages_split_sequences_and_pay_transfers() {
-        let time = |pp: u32, sequences: u32| {
-            let setup = RooflineSetup { pp, ..llama(1) };
-            let mut batch = BatchWork::default();
-            (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
-            Roofline::new(&setup).unwrap().step_time(&batch).as_secs_f64()
-        };
-        // One sequence passes through all stages in turn, which takes slightly longer.
-        let alone = time(4, 1) / time(1, 1);
-        assert!((1.0..1.05).contains(&alone), "{alone}");
-        // Four batches of 64 are in flight.
-        let many = time(4, 256) / time(1, 64);
-        assert!((1.0..1.05).contains(&many), "{many}");
-        assert!(time(4, 256) < 0.8 * time(1, 256));
-    }
-
-    #[test]
-    fn ranks_share_only_prompt_chunks() {
-        let time = |pcp: u32, batch: &BatchWork| {
-            let setup = RooflineSetup { pcp, ..llama(1) };
-            Roofline::new(&setup).unwrap().step_time(batch).as_secs_f64()
-        };
-        let mut prompt = BatchWork::default();
-        prompt.add_prompt_chunk(8192, 8192, None);
-        let share = time(4, &prompt) / time(1, &prompt);
-        assert!((0.25..0.27).contains(&share), "{share}");
-        assert_eq!(time(4, &decodes(64, 1000)), time(1, &decodes(64, 1000)));
-    }
-
-    #[test]
-    fn more_work_never_shortens_a_step() {
-        for (model_name, tp) in [
-            ("meta-llama/Llama-3.1-8B-Instruct", 1),
-            ("meta-llama/Llama-3.1-8B-Instruct", 4),
-            ("Qwen/Qwen3-30B-A3B", 2),
-        ] {
-            for gpu_name in ["H100", "L40S"] {
-                let setup = RooflineSetup {
-                    tp,
-                    ..RooflineSetup::new(
-                        known_model_shape(model_name).unwrap(),
-                        find_gpu(gpu_name).unwrap().clone(),
-                    )
-                };
-                let roofline = Roofline::new(&setup).unwrap();
-                assert!(roofline.grows_with_batch());
-                let mut batch = BatchWork::default();
-                batch.add_decode(700, 1, roofline.sliding_window());
-                for n in 0..300 {
-                    let before = roofline.step_time(&batch);
-                    match n % 3 {
-                        0 => batch.add_prompt_chunk(1 + 3 * n, 40 * n, roofline.sliding_window()),
-                        _ => batch.add_decode(1 + 90 * n, 1, roofline.sliding_window()),
-                    }
-                    assert!(before <= roofline.step_time(&batch), "{model_name} {gpu_name} {n}");
-                }
-            }
-        }
-    }
-
-    fn llama(tp: u32) -> RooflineSetup {
-        let shape = known_model_shape("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-        RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) }
-    }
-
-    fn decodes(n: u32, context: u32) -> BatchWork {
-        let mut batch = BatchWork::default();
-        (0..n).for_each(|_| batch.add_decode(context, 1, None));
-        batch
-    }
-
-    /// Computes a step with explicit numbers, to check the folded constants.
-    #[test]
-    fn a_decode_step_is_the_sum_of_its_kernels() {
-        let roofline = Roofline::new(&llama(1)).unwrap();
-        let (nd, context, bw, f) = (64.0, 1000.0, 3.35e6, 989.5e6);
-        let gemm = |n: f64, k: f64, t: f64| {
-            let bytes = n * k * 2.0 + 2.0 * t * (n + k);
-            let flops = 2.0 * t * n * k;
-            let (a, b) = (bytes / (0.924 * bw), flops / (0.591 * f));
-            3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
-        };
-        let layer = gemm(6144.0, 4096.0, nd)
-            + gemm(4096.0, 4096.0, nd)
-            + gemm(28672.0, 4096.0, nd)
-            + gemm(4096.0, 14336.0, nd);
-        let attention = 13.0 + nd * context * 4.0 * 8.0 * 128.0 / (0.934 * bw);
-        let small = 15.1 + nd * (10.0 * 4096.0 + 8.0 * 4096.0) / bw;
-        let head = gemm(128256.0, 4096.0, nd);
-        let overhead = 81.5 + 4.51 * nd;
-        let us = 32.0 * (layer + attention + small) + head + overhead;
-        let step = roofline.step_time(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
-        assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
-    }
-
-    #[test]
-    fn front_end_delay_grows_with_running_requests() {
-        let roofline = Roofline::new(&llama(1)).unwrap();
-        assert_eq!(roofline.front_end_delay(0), Duration::from_micros(5600));
-        assert_eq!(roofline.front_end_delay(20), Duration::from_micros(6500));
-    }
-
-    #[test]
-    fn top_p_costs_time_per_step_and_sequence() {
-        let plain = Roofline::new(&llama(1)).unwrap();
-        let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
-        for n in [1, 64] {
-            let more = cut.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
-            let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
-            assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
-        }
-    }
-
-    #[test]
-    fn repetition_penalty_costs_time_per_sequence() {
-        let plain = Roofline::new(&llama(1)).unwrap();
-        let penalized =
-            Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
-        for n in [1, 64] {
-            let more = penalized.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
-            let us = f64::from(n) * 25.4e-6 * 128_256.0;
-            assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
-        }
-    }
-
-    #[test]
-    fn flash_attention_2_rereads_kv_in_mixed_steps() {
-        let more = |gpu_name: &str, repo: &str, tp: u32| {
-            let setup = RooflineSetup {
-                tp,
-                ..RooflineSetup::new(
-                    known_model_shape(repo).unwrap(),
-                    find_gpu(gpu_name).unwrap().clone(),
-                )
-            };
-            let once = RooflineSetup {
-                coefficients: RooflineCoefficients {
-                    mixed_group_share: 0.0,
-                    ..RooflineCoefficients::default()
-                },
-                ..setup.clone()
-            };
-            let mut mixed = decodes(20, 700);
-            mixed.add_prompt_chunk(16, 500, None);
-            let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step_time(&mixed);
-            assert_eq!(
-                Roofline::new(&setup).unwrap().step_time(&decodes(20, 700)),
-                Roofline::new(&once).unwrap().step_time(&decodes(20, 700))
-            );
-            time(&setup) - time(&once)
-        };
-        assert!(more("A100", "meta-llama/Llama-3.1-8B", 1) > Duration::from_micros(500));
-        assert!(more("A100", "meta-llama/Llama-2-7b-hf", 1).is_zero());
-        assert!(more("H100", "meta-llama/Llama-3.1-8B", 1).is_zero());
-        // There are 12 query heads in 2 groups: each of 4 GPUs has 3 of them and one whole
-        // key/value head.
-        let small = "Qwen/Qwen2.5-1.5B";
-        let (two, four) = (more("A100", small, 2), more("A100", small, 4));
-        let share = four.as_secs_f64() / two.as_secs_f64();
-        assert!((share - 2.0 / 5.0).abs() < 0.01, "{share}");
-    }
-
-    #[test]
-    fn more_work_takes_longer_and_more_gpus_less() {
-        let one = Roofline::new(&llama(1)).unwrap();
-        let two = Roofline::new(&llama(2)).unwrap();
-        assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(16, 500)));
-        assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 900)));
-        assert!(two.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 500)));
-        assert_eq!(one.step_time(&BatchWork::default()), Duration::ZERO);
-    }
-
-    #[test]
-    fn fp4_is_multiplied_natively_on_gpus_with_fp4_units() {
-        let step = |repo: &str, on: &str, tokens: u32| {
-            let setup =
-                RooflineSetup::new(known_model_shape(repo).unwrap(), find_gpu(on).unwrap().clone());
-            let mut batch = BatchWork::default();
-            batch.add_prompt_chunk(tokens, 0, None);
-            Roofline::new(&setup).unwrap().step_breakdown(&batch).gemm
-        };
-        let (plain, fp4, int4) =
-            ("meta-llama/Llama-3.1-8B", "nvidia/Llama-3.1-8B-FP4", "meta-llama/Llama-3.1-8B-AWQ");
-        assert!(step(fp4, "B200", 4096) < 0.5 * step(plain, "B200", 4096));
-        assert!(step(int4, "B200", 4096) > 0.9 * step(plain, "B200", 4096));
-        assert!(step(fp4, "H100", 4096) > 0.9 * step(plain, "H100", 4096));
-    }
-
-    #[test]
-    fn window_layer_time_is_bounded_by_the_window() {
-        let setup = RooflineSetup::new(
-            known_model_shape("openai/gpt-oss-20b").unwrap(),
-            find_gpu("H100").unwrap().clone(),
-        );
-        let roofline = Roofline::new(&setup).unwrap();
-        let mut near = BatchWork::default();
-        near.add_decode(4000, 1, None);
-        let mut clipped = BatchWork::default();
-        clipped.add_decode(4000, 1, roofline.sliding_window());
-        assert_eq!((clipped.context, clipped.clipped), (4000, 128));
-        assert!(roofline.step_time(&clipped) < roofline.step_time(&near));
-    }
-
-    #[test]
-    fn unusable_roofline_setups_name_the_field() {
-        let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
-        assert_eq!(error(llama(0)), "tensor-parallel size is 0, must be at least 1");
-        let mut setup = llama(1);
-        setup.coefficients.gemm_memory_scale = 0.0;
-        assert_eq!(
-            error(setup),
-            "coefficient gemm_memory_scale is 0, must be a finite number, more than 0"
-        );
-    }
-
-    #[test]
-    fn every_known_model_has_a_step_on_every_gpu() {
-        for name in crate::latency::known_model_names() {
-            for gpu in crate::latency::GPUS {
-                let setup = RooflineSetup {
-                    tp: 8,
-                    ..RooflineSetup::new(known_model_shape(name).unwrap(), gpu.clone())
-                };
-                let mut batch = decodes(32, 700);
-                batch.add_prompt_chunk(500, 20, None);
-                let total = Roofline::new(&setup).unwrap().step_breakdown(&batch).total_us();
-                assert!(total.is_finite() && total > 600.0, "{name} on {}: {total}", gpu.name);
-            }
-        }
-    }
-}
+mod tests;

@@ -13,6 +13,8 @@ pub struct RooflineCoefficients {
     /// Additional API server time per request in progress, in us. The API server sends the tokens
     /// of a step one sequence after another; the newest sequence is last.
     pub front_end_sequence_us: f64,
+    /// Additional API server time per prompt token, in us, to tokenize and pass on the prompt.
+    pub front_end_token_us: f64,
     /// Fixed time per engine step, in us.
     pub step_us: f64,
     /// Additional time per step without asynchronous scheduling, in us.
@@ -56,13 +58,18 @@ pub struct RooflineCoefficients {
     pub all_reduce_scale: f64,
     /// Factor of the modelled duration of expert kernels; 1: as in the GPU's fit.
     pub moe_scale: f64,
+    /// Share of the tokens of a step that choose experts independently. Tokens of one batch favor
+    /// the same experts, so that fewer are read than random choices give. Fitted to InferenceX
+    /// points.
+    pub routing_share: f64,
 }
 
 impl Default for RooflineCoefficients {
     fn default() -> Self {
         Self {
-            front_end_us: 5600.0,
+            front_end_us: 3400.0,
             front_end_sequence_us: 45.0,
+            front_end_token_us: 3.2,
             step_us: 81.5,
             sync_us: 417.5,
             sequence_us: 4.51,
@@ -80,6 +87,7 @@ impl Default for RooflineCoefficients {
             attention_scale: 1.0,
             all_reduce_scale: 1.0,
             moe_scale: 1.0,
+            routing_share: 0.777,
         }
     }
 }
@@ -94,6 +102,7 @@ impl RooflineCoefficients {
         for (what, value, positive) in [
             ("front_end_us", co.front_end_us, false),
             ("front_end_sequence_us", co.front_end_sequence_us, false),
+            ("front_end_token_us", co.front_end_token_us, false),
             ("step_us", co.step_us, false),
             ("sync_us", co.sync_us, false),
             ("sequence_us", co.sequence_us, false),
@@ -111,6 +120,7 @@ impl RooflineCoefficients {
             ("attention_scale", co.attention_scale, true),
             ("all_reduce_scale", co.all_reduce_scale, true),
             ("moe_scale", co.moe_scale, true),
+            ("routing_share", co.routing_share, true),
         ] {
             let bound = if positive { "more than 0" } else { "0 or more" };
             if !value.is_finite() || value < 0.0 || (positive && value == 0.0) {

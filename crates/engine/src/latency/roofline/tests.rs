@@ -1,0 +1,275 @@
+use crate::latency::{gpu, model};
+
+use super::*;
+
+#[test]
+fn a_pipeline_shares_the_sequences_and_hands_over() {
+    let time = |pp: u32, sequences: u32| {
+        let setup = RooflineSetup { pp, ..llama(1) };
+        let mut batch = Batch::default();
+        (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
+        Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
+    };
+    // One sequence passes through all stages in turn, which takes slightly longer.
+    let alone = time(4, 1) / time(1, 1);
+    assert!((1.0..1.05).contains(&alone), "{alone}");
+    // Four batches of 64 are in flight.
+    let many = time(4, 256) / time(1, 64);
+    assert!((1.0..1.05).contains(&many), "{many}");
+    assert!(time(4, 256) < 0.8 * time(1, 256));
+}
+
+#[test]
+fn ranks_that_share_prompts_share_nothing_else() {
+    let time = |pcp: u32, batch: &Batch| {
+        let setup = RooflineSetup { pcp, ..llama(1) };
+        Roofline::new(&setup).unwrap().step(batch).as_secs_f64()
+    };
+    let mut prompt = Batch::default();
+    prompt.add_chunk(8192, 8192, None);
+    let share = time(4, &prompt) / time(1, &prompt);
+    assert!((0.25..0.27).contains(&share), "{share}");
+    assert_eq!(time(4, &decodes(64, 1000)), time(1, &decodes(64, 1000)));
+}
+
+#[test]
+fn more_work_never_shortens_a_step() {
+    for (model_name, tp) in [
+        ("meta-llama/Llama-3.1-8B-Instruct", 1),
+        ("meta-llama/Llama-3.1-8B-Instruct", 4),
+        ("Qwen/Qwen3-30B-A3B", 2),
+    ] {
+        for gpu_name in ["H100", "L40S"] {
+            let setup = RooflineSetup {
+                tp,
+                ..RooflineSetup::new(model(model_name).unwrap(), gpu(gpu_name).unwrap().clone())
+            };
+            let roofline = Roofline::new(&setup).unwrap();
+            assert!(roofline.grows_with_batch());
+            let mut batch = Batch::default();
+            batch.add_decode(700, 1, roofline.window());
+            for n in 0..300 {
+                let before = roofline.step(&batch);
+                match n % 3 {
+                    0 => batch.add_chunk(1 + 3 * n, 40 * n, roofline.window()),
+                    _ => batch.add_decode(1 + 90 * n, 1, roofline.window()),
+                }
+                assert!(before <= roofline.step(&batch), "{model_name} {gpu_name} {n}");
+            }
+        }
+    }
+}
+
+fn llama(tp: u32) -> RooflineSetup {
+    let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
+    RooflineSetup { tp, ..RooflineSetup::new(shape, gpu("H100").unwrap().clone()) }
+}
+
+fn decodes(n: u32, context: u32) -> Batch {
+    let mut batch = Batch::default();
+    (0..n).for_each(|_| batch.add_decode(context, 1, None));
+    batch
+}
+
+/// Computes a step with explicit numbers, to check the folded constants.
+#[test]
+fn a_decode_step_is_the_sum_of_its_kernels() {
+    let roofline = Roofline::new(&llama(1)).unwrap();
+    let (nd, context, bw, f) = (64.0, 1000.0, 3.35e6, 989.5e6);
+    let gemm = |n: f64, k: f64, t: f64| {
+        let bytes = n * k * 2.0 + 2.0 * t * (n + k);
+        let flops = 2.0 * t * n * k;
+        let (a, b) = (bytes / (0.924 * bw), flops / (0.591 * f));
+        3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
+    };
+    let layer = gemm(6144.0, 4096.0, nd)
+        + gemm(4096.0, 4096.0, nd)
+        + gemm(28672.0, 4096.0, nd)
+        + gemm(4096.0, 14336.0, nd);
+    let attention = 13.0 + nd * context * 4.0 * 8.0 * 128.0 / (0.934 * bw);
+    let small = 15.1 + nd * (10.0 * 4096.0 + 8.0 * 4096.0) / bw;
+    let head = gemm(128256.0, 4096.0, nd);
+    let overhead = 81.5 + 4.51 * nd;
+    let us = 32.0 * (layer + attention + small) + head + overhead;
+    let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
+    assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
+}
+
+#[test]
+fn a_busy_front_end_is_slower() {
+    let roofline = Roofline::new(&llama(1)).unwrap();
+    assert_eq!(roofline.front_end(0, 0), Duration::from_micros(3400));
+    assert_eq!(roofline.front_end(0, 20), Duration::from_micros(4300));
+}
+
+#[test]
+fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
+    let plain = Roofline::new(&llama(1)).unwrap();
+    let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
+    for n in [1, 64] {
+        let more = cut.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+        let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
+        assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
+    }
+}
+
+#[test]
+fn a_penalty_costs_every_sequence() {
+    let plain = Roofline::new(&llama(1)).unwrap();
+    let penalized = Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
+    for n in [1, 64] {
+        let more = penalized.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+        let us = f64::from(n) * 25.4e-6 * 128_256.0;
+        assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
+    }
+}
+
+#[test]
+fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
+    let more = |gpu_name: &str, repo: &str, tp: u32| {
+        let setup = RooflineSetup {
+            tp,
+            ..RooflineSetup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
+        };
+        let once = RooflineSetup {
+            coefficients: Coefficients { mixed_group_share: 0.0, ..Coefficients::default() },
+            ..setup.clone()
+        };
+        let mut mixed = decodes(20, 700);
+        mixed.add_chunk(16, 500, None);
+        let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step(&mixed);
+        assert_eq!(
+            Roofline::new(&setup).unwrap().step(&decodes(20, 700)),
+            Roofline::new(&once).unwrap().step(&decodes(20, 700))
+        );
+        time(&setup) - time(&once)
+    };
+    assert!(more("A100", "meta-llama/Llama-3.1-8B", 1) > Duration::from_micros(500));
+    assert!(more("A100", "meta-llama/Llama-2-7b-hf", 1).is_zero());
+    assert!(more("H100", "meta-llama/Llama-3.1-8B", 1).is_zero());
+    // There are 12 query heads in 2 groups: each of 4 GPUs has 3 of them and one whole
+    // key/value head.
+    let small = "Qwen/Qwen2.5-1.5B";
+    let (two, four) = (more("A100", small, 2), more("A100", small, 4));
+    let share = four.as_secs_f64() / two.as_secs_f64();
+    assert!((share - 2.0 / 5.0).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn more_work_takes_longer_and_more_gpus_less() {
+    let one = Roofline::new(&llama(1)).unwrap();
+    let two = Roofline::new(&llama(2)).unwrap();
+    assert!(one.step(&decodes(8, 500)) < one.step(&decodes(16, 500)));
+    assert!(one.step(&decodes(8, 500)) < one.step(&decodes(8, 900)));
+    assert!(two.step(&decodes(8, 500)) < one.step(&decodes(8, 500)));
+    assert_eq!(one.step(&Batch::default()), Duration::ZERO);
+}
+
+#[test]
+fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
+    let step = |repo: &str, on: &str, tokens: u32| {
+        let setup = RooflineSetup::new(model(repo).unwrap(), gpu(on).unwrap().clone());
+        let mut batch = Batch::default();
+        batch.add_chunk(tokens, 0, None);
+        Roofline::new(&setup).unwrap().breakdown(&batch).gemm
+    };
+    let (plain, fp4, int4) =
+        ("meta-llama/Llama-3.1-8B", "nvidia/Llama-3.1-8B-FP4", "meta-llama/Llama-3.1-8B-AWQ");
+    assert!(step(fp4, "B200", 4096) < 0.5 * step(plain, "B200", 4096));
+    assert!(step(int4, "B200", 4096) > 0.9 * step(plain, "B200", 4096));
+    assert!(step(fp4, "H100", 4096) > 0.9 * step(plain, "H100", 4096));
+}
+
+#[test]
+fn layers_with_a_window_stop_growing() {
+    let setup =
+        RooflineSetup::new(model("openai/gpt-oss-20b").unwrap(), gpu("H100").unwrap().clone());
+    let roofline = Roofline::new(&setup).unwrap();
+    let mut near = Batch::default();
+    near.add_decode(4000, 1, None);
+    let mut clipped = Batch::default();
+    clipped.add_decode(4000, 1, roofline.window());
+    assert_eq!((clipped.context, clipped.clipped), (4000, 128));
+    assert!(roofline.step(&clipped) < roofline.step(&near));
+}
+
+#[test]
+fn numbers_that_cannot_be_used_are_named() {
+    let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
+    assert_eq!(error(llama(0)), "tensor-parallel size is 0, must be at least 1");
+    let mut setup = llama(1);
+    setup.coefficients.gemm_memory_scale = 0.0;
+    assert_eq!(
+        error(setup),
+        "coefficient gemm_memory_scale is 0, must be a finite number, more than 0"
+    );
+}
+
+#[test]
+fn every_known_model_has_a_step_on_every_gpu() {
+    for name in crate::latency::known_models() {
+        for gpu in crate::latency::GPUS {
+            let setup =
+                RooflineSetup { tp: 8, ..RooflineSetup::new(model(name).unwrap(), gpu.clone()) };
+            let mut batch = decodes(32, 700);
+            batch.add_chunk(500, 20, None);
+            let total = Roofline::new(&setup).unwrap().breakdown(&batch).total();
+            assert!(total.is_finite() && total > 600.0, "{name} on {}: {total}", gpu.name);
+        }
+    }
+}
+
+#[test]
+fn a_prompt_that_exceeds_every_cuda_graph_takes_longer() {
+    let roofline = Roofline::new(&llama(1)).unwrap();
+    let most = *CudaGraphs::default().sizes().last().unwrap();
+    let overhead = |tokens| {
+        let mut batch = Batch::default();
+        batch.add_chunk(tokens, 0, None);
+        roofline.breakdown(&batch).overhead
+    };
+    let more = overhead(most + 1) - overhead(most);
+    assert!((1110.0..1150.0).contains(&more), "{more} us");
+    // Decodes of this size wait for no launch.
+    let wide = decodes(most + 1, 100);
+    assert!(roofline.breakdown(&wide).overhead < 81.5 + 4.51 * 600.0);
+}
+
+#[test]
+fn a_longer_prompt_takes_longer_in_the_front_end() {
+    let roofline = Roofline::new(&llama(1)).unwrap();
+    let more = roofline.front_end(10_000, 0) - roofline.front_end(0, 0);
+    assert_eq!(more, Duration::from_millis(32));
+}
+
+#[test]
+fn early_versions_have_slower_kernels() {
+    let time = |name: &str, version, tokens| {
+        let shape = model("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8").unwrap();
+        let gpu = gpu(name).unwrap().with_kernels_of(version);
+        let setup = RooflineSetup { tp: 8, ..RooflineSetup::new(shape, gpu) };
+        let mut batch = Batch::default();
+        batch.add_chunk(tokens, 0, None);
+        Roofline::new(&setup).unwrap().step(&batch)
+    };
+    assert_eq!(time("H100", (0, 11), 16), time("H100", (0, 12), 16));
+    assert!(time("H100", (0, 11), 32) > time("H100", (0, 12), 32));
+    assert!(time("B200", (0, 11), 1000) > time("B200", (0, 12), 1000));
+    assert_eq!(time("A100", (0, 11), 1000), time("A100", (0, 12), 1000));
+}
+
+#[test]
+fn more_expert_ranks_slow_no_engine() {
+    let time = |ranks| {
+        let setup = RooflineSetup {
+            expert_ranks: ranks,
+            ..RooflineSetup::new(
+                model("deepseek-ai/DeepSeek-V3").unwrap(),
+                gpu("H200").unwrap().clone(),
+            )
+        };
+        Roofline::new(&setup).unwrap().step(&decodes(64, 1000))
+    };
+    assert!(time(16) <= time(8), "{:?} {:?}", time(16), time(8));
+    assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));
+}
