@@ -36,6 +36,7 @@ mod model_files;
 mod online;
 mod outputs;
 mod plan;
+mod plan_layouts;
 mod record;
 mod replay_command;
 mod rust_tokens;

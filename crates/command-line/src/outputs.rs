@@ -11,12 +11,13 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::flags;
 
-const OUTPUT_FLAGS: [&str; 6] = [
+const OUTPUT_FLAGS: [&str; 7] = [
     "--report-json",
     "--json",
     "--per-request",
     "--html",
     "--helm-values",
+    "--deploy-dir",
     "--out",
 ];
 

@@ -91,34 +91,36 @@ pub(super) fn base<T: Parser>(
     parsed.parse(&loose)
 }
 
-/// Parses the command line with one combination of flag values, and returns its pools or the reason
-/// why the model does not fit.
+/// Returns the flags of one combination of values, as a command line has them.
+pub(super) fn flags(axes: &[GridAxis], values: &[String]) -> Vec<String> {
+    let set = axes.iter().zip(values);
+    set.map(|(axis, value)| format!("--{}={value}", axis.name))
+        .collect()
+}
+
+/// Parses the command line with one combination of flags, and returns its pools or the reason why
+/// the model does not fit.
 ///
 /// # Errors
-/// Returns a usage error for invalid arguments, with the combination as context.
+/// Returns a usage error for invalid arguments, with the label of the combination as context.
 pub(super) fn point<T: Parser>(
     args: &[String],
-    axes: &[GridAxis],
-    values: &[String],
+    flags: &[String],
+    label: &str,
     sort: FlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<Pools>,
-) -> Result<(T, Result<Pools, String>)> {
-    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    let place = || label(&names, values);
-    let set = axes.iter().zip(values);
-    let set = set.map(|(axis, value)| format!("--{}={value}", axis.name));
-    let all: Vec<String> = args.iter().cloned().chain(set).collect();
-    let parsed = split::<T>(&all)?;
-    let (flags, loose) = sort(&parsed.others).map_err(|error| at(&place(), error))?;
-    let args = parsed.parse(&loose).map_err(|error| at(&place(), error))?;
+) -> Result<(T, Result<Pools, DoesNotFit>)> {
+    let parsed = split::<T>(&[args, flags].concat())?;
+    let (flags, loose) = sort(&parsed.others).map_err(|error| at(label, error))?;
+    let args = parsed.parse(&loose).map_err(|error| at(label, error))?;
     let Ok(args) = args else {
         refuse!("--help cannot be a flag of a grid");
     };
     let pools = match pools(&args, &flags) {
         Ok(pools) => Ok(pools),
-        Err(error) => match error.downcast_ref::<DoesNotFit>() {
-            Some(DoesNotFit(why)) => Err(why.clone()),
-            None => return Err(at(&place(), error)),
+        Err(error) => match error.downcast::<DoesNotFit>() {
+            Ok(misfit) => Err(misfit),
+            Err(error) => return Err(at(label, error)),
         },
     };
     Ok((args, pools))

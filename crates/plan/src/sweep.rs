@@ -14,8 +14,8 @@ use crate::shard::{self, ShardArgs, Task, exact_map, exact_number};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, Pools, ReportArgs, WorkloadArgs, limit, open, play,
-    pools,
+    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, Pools, Provenance, ReportArgs,
+    WorkloadArgs, limit, open, play, pools,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -53,8 +53,8 @@ struct Args {
 struct GridPoint {
     values: Vec<String>,
     args: Args,
-    /// Engines of the deployment; `Err` with the reason if the model does not fit on the GPUs.
-    pools: Result<Pools, String>,
+    /// Engines of the deployment; `Err` if the model does not fit on the GPUs.
+    pools: Result<Pools, DoesNotFit>,
 }
 
 struct PointResult {
@@ -140,11 +140,13 @@ pub fn run(
         refuse!("--attainment is {needed}, must be above 0 and at most 1");
     }
     let axes = grid::axes("--grid", &base.grid)?;
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     let points = grid::combinations(&axes)
         .into_iter()
         .map(|values| {
             let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
-            let (args, pools) = grid::point(args, &axes, &values, sort, build)?;
+            let flags = grid::flags(&axes, &values);
+            let (args, pools) = grid::point(args, &flags, &label(&names, &values), sort, build)?;
             Ok(GridPoint {
                 values,
                 args,
@@ -155,7 +157,7 @@ pub fn run(
     if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
         && points.iter().all(|point| point.pools.is_err())
     {
-        bail!("no point of the grid fits: {why}");
+        bail!("no point of the grid fits: {}", why.why);
     }
     let common = command_line("sweep", &shard::common(args));
     let played = match base.shard.task()? {
@@ -176,17 +178,20 @@ pub fn run(
             needed,
         })
         .collect();
-    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let origin = Provenance::joined(points.iter().map(|point| match &point.pools {
+        Ok(pools) => &pools.provenance,
+        Err(misfit) => &misfit.provenance,
+    }));
+    let typed = command_line("sweep", &shard::whole(args));
     if let Some(file) = &base.report.report_json {
-        let text = serde_json::to_string_pretty(&to_json(&names, &played))?;
+        let text = serde_json::to_string_pretty(&to_json(&names, &played, origin.to_json(&typed)))?;
         if file == "-" {
             return Ok(text);
         }
         outputs::write(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        let typed = command_line("sweep", &shard::whole(args));
-        outputs::write(file, page::page(&names, &played, &typed))?;
+        outputs::write(file, page::page(&names, &played, (&origin, &typed)))?;
     }
     Ok(table(&names, &played))
 }
@@ -216,7 +221,7 @@ fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
     let args = &point.args;
     let pools = match &point.pools {
         Ok(pools) => pools,
-        Err(why) => return Ok(Err(why.clone())),
+        Err(misfit) => return Ok(Err(misfit.why.clone())),
     };
     let block = pools.serving.engines[0].block_size();
     let (mut source, pace) = open(&args.workload, block)?;
@@ -346,7 +351,7 @@ fn table(names: &[&str], played: &[PointResult]) -> String {
     lines.join("\n")
 }
 
-fn to_json(names: &[&str], played: &[PointResult]) -> Value {
+fn to_json(names: &[&str], played: &[PointResult], run: Value) -> Value {
     let points = played.iter().map(|point| {
         let flags = names.iter().zip(&point.values);
         let flags: Map<String, Value> = flags
@@ -364,6 +369,7 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
         }
     });
     json!({
+        "run": run,
         "grid": names,
         "best": best(played),
         "points": points.collect::<Vec<_>>(),

@@ -26,7 +26,7 @@ use vllm_sim_replay::report::{self, Report, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, Settings};
 
-pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter, StepTimes};
+pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter, Provenance, StepTimes};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub use pools::{Pools, pools};
@@ -91,19 +91,20 @@ pub fn run(
     if served {
         let report = online::run(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        return write_report(&report, &args.report, &[targets], &typed);
+        let origin = Provenance::of_step_times("measured on the servers of --target");
+        return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let tables = args.kernel_tables.clone();
         let tables = tables.or_else(dynamo_run::environment_tables);
         let report = dynamo_run::dynamo_run(dir, tables.as_deref())?;
-        return write_report(&report, &args.report, &[], &typed);
+        let origin = Provenance::of_step_times("those of the recorded Dynamo run (--dynamo-run)");
+        return write_report(report, &args.report, (&[], &origin), &typed);
     }
     let pools = pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(cores);
-    let about = pools.about.clone();
     let told = Progress::begin("replay", "requests", source.requests());
     let mut tell = |_: &Outcome<'_>| {
         told.add(1);
@@ -117,7 +118,12 @@ pub fn run(
         &mut tell,
     )?;
     drop(told);
-    write_report(&report, &args.report, &about, &typed)
+    write_report(
+        report,
+        &args.report,
+        (&pools.about, &pools.provenance),
+        &typed,
+    )
 }
 
 fn cores() -> usize {
@@ -190,11 +196,12 @@ fn requirements(args: &ReportArgs) -> Result<Vec<Requirement>> {
 }
 
 fn write_report(
-    report: &Report,
+    mut report: Report,
     args: &ReportArgs,
-    about: &[(String, String)],
+    (about, origin): (&[(String, String)], &Provenance),
     typed: &str,
 ) -> Result<String> {
+    report.run = Some(origin.to_json(typed));
     let mut json = Vec::new();
     if let Some(file) = &args.report_json {
         if file == "-" {
@@ -210,7 +217,8 @@ fn write_report(
         }
     }
     if let Some(file) = &args.html {
-        outputs::write(file, html::page(report, "vllm-sim replay", about, typed))?;
+        let about = [origin.rows(), about.to_vec()].concat();
+        outputs::write(file, html::page(&report, "vllm-sim replay", &about, typed))?;
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,

@@ -13,7 +13,7 @@ use vllm_sim_replay::{
     KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
 };
 
-use super::deploy::DeploymentFactory;
+use super::deploy::{DeploymentFactory, Provenance};
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 use super::scaling::{scaling, seconds};
 
@@ -62,6 +62,8 @@ pub struct Pools {
     pub seed: u64,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
+    /// Model, GPU and source of the step times.
+    pub provenance: Provenance,
 }
 
 fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
@@ -153,21 +155,29 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
     let is_one_kind = is_one_kind(args);
+    let provenance = match is_one_kind {
+        true => plain.provenance,
+        false => plain.provenance.of_several_workers(),
+    };
     if is_one_kind {
         plain.step_times.warn_of_default();
     }
-    let name = args.router.to_possible_value();
-    let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
         prefill,
         serving,
         gpus,
         ranks,
         evidence: plain.evidence.filter(|_| is_one_kind),
-        router: (name, args.router_config.clone()),
+        router: (router_name(args), args.router_config.clone()),
         seed: plain.seed,
         about: plain.about,
+        provenance,
     })
+}
+
+fn router_name(args: &PoolArgs) -> String {
+    let name = args.router.to_possible_value();
+    name.map_or_else(String::new, |name| name.get_name().to_owned())
 }
 
 /// Returns whether the common flags alone describe every worker.

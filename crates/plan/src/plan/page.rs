@@ -1,12 +1,20 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{command, document, escape, table};
+use vllm_sim_replay::html::{command, document, escape, run, table};
 
+use super::pareto::{Good, dots, front};
 use super::report::{Plan, Row, per_gpu, per_user};
 use super::search::Trial;
 
 pub(super) fn page(plan: &Plan) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
+    if let Some(answer) = plan.answer() {
+        let _ = write!(
+            body,
+            "<section><p><strong>{}</strong></p></section>",
+            escape(&answer)
+        );
+    }
     let unit = plan.unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");
     scatter(&mut body, plan, (&cost_title, Good::Left), |row, trial| {
@@ -32,23 +40,9 @@ pub(super) fn page(plan: &Plan) -> String {
         let _ = write!(body, "<p style=\"overflow-wrap:anywhere\">{note}</p>");
     }
     body.push_str("</section>");
+    body.push_str(&run(&plan.origin.rows()));
     body.push_str(&command(&plan.command));
     document("vllm-sim plan", &body)
-}
-
-/// Better end of a chart's horizontal axis; on the vertical axis the top is better.
-#[derive(Clone, Copy, PartialEq)]
-enum Good {
-    Left,
-    Right,
-}
-
-struct Dot<'a> {
-    x: f64,
-    y: f64,
-    what: String,
-    /// Label of the deployment, if the search selected this run as its result.
-    label: Option<&'a str>,
 }
 
 const WIDTH: f64 = 420.0;
@@ -65,7 +59,7 @@ fn scatter(
     place: impl Fn(&Row, &Trial) -> (f64, f64),
 ) {
     let dots = dots(plan, place);
-    let most = |of: fn(&Dot<'_>) -> f64| {
+    let most = |of: fn(&super::pareto::Dot<'_>) -> f64| {
         let most = dots.iter().map(of).fold(0.0, f64::max);
         if most > 0.0 { most } else { 1.0 }
     };
@@ -127,50 +121,6 @@ fn scatter(
     );
 }
 
-fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
-    let mut dots = Vec::new();
-    for row in &plan.rows {
-        let whole = row.answer.trials.iter().filter(|trial| !trial.stopped);
-        for trial in whole {
-            let (x, y) = place(row, trial);
-            let found = row.answer.found.as_ref();
-            let is_answer = found.is_some_and(|found| {
-                found.workers == trial.workers && found.traffic == trial.traffic
-            });
-            dots.push(Dot {
-                x,
-                y,
-                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers),
-                label: is_answer.then_some(row.label.as_str()),
-            });
-        }
-    }
-    dots
-}
-
-/// Returns the Pareto front of the simulated runs, from left to right.
-fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
-    let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
-    // The better end first; of equal runs the higher ones.
-    sorted.sort_by(|a, b| {
-        let by_x = match good {
-            Good::Left => a.0.total_cmp(&b.0),
-            Good::Right => b.0.total_cmp(&a.0),
-        };
-        by_x.then(b.1.total_cmp(&a.1))
-    });
-    let mut highest = f64::NEG_INFINITY;
-    sorted.retain(|(_, y)| {
-        let is_front = *y > highest;
-        highest = highest.max(*y);
-        is_front
-    });
-    if good == Good::Right {
-        sorted.reverse();
-    }
-    sorted
-}
-
 fn axes(
     body: &mut String,
     (right, top): (f64, f64),
@@ -199,30 +149,11 @@ fn axes(
     }
 }
 
-fn short(value: f64) -> String {
+/// Formats a number with about three digits.
+pub(super) fn short(value: f64) -> String {
     match value {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.2}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn front_is_pareto_optimal() {
-        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| Dot {
-            x,
-            y,
-            what: String::new(),
-            label: None,
-        });
-        assert_eq!(front(&dots, Good::Left), [(1.0, 5.0), (2.0, 9.0)]);
-        assert_eq!(
-            front(&dots, Good::Right),
-            [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]
-        );
     }
 }

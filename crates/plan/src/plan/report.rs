@@ -1,12 +1,13 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
+use super::answer::Cost;
 use super::deploy::DeploymentCommands;
 use super::prices::Prices;
-use super::search::{self, Candidate, PlanRequirements, SearchResult, Trial};
+use super::search::{self, Candidate, PlanRequirements, SearchResult, Trial, WorkerCount};
 use crate::grid::label;
 use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
-use vllm_sim_replay_cli::Pools;
+use vllm_sim_replay_cli::{Pools, Provenance};
 
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
@@ -14,11 +15,14 @@ const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 pub(super) struct Plan {
     names: Vec<String>,
     question: PlanRequirements,
-    prices: Option<Prices>,
+    pub(super) prices: Option<Prices>,
     pub(super) rows: Vec<Row>,
     /// Indices of the rows with a successful deployment, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
+    /// Notes about deployments that were not tried.
+    left_out: Vec<String>,
+    pub(super) origin: Provenance,
     pub(super) command: String,
 }
 
@@ -26,8 +30,10 @@ pub(super) struct Row {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
+    /// Whether the search chose workers of their own for prefill and decode.
+    pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
-    pools: Option<Pools>,
+    pub(super) pools: Option<Pools>,
     pub(super) answer: SearchResult,
 }
 
@@ -42,12 +48,32 @@ impl Row {
     pub(super) fn cost(&self, trial: &Trial) -> f64 {
         self.price * f64::from(trial.gpus)
     }
+
+    pub(super) fn cost_of(&self, trial: &Trial) -> Cost {
+        Cost::new(self.cost(trial), trial)
+    }
+}
+
+fn row(names: &[String], candidate: &Candidate, answer: SearchResult) -> Row {
+    let split = candidate.layout.is_some_and(|layout| layout.split);
+    let mut label = label(names, &candidate.values);
+    if split {
+        label.push_str(" prefill and decode apart");
+    }
+    Row {
+        label: label.trim_start().to_owned(),
+        values: candidate.values.clone(),
+        price: candidate.price,
+        split,
+        pools: candidate.pools.as_ref().ok().cloned(),
+        answer,
+    }
 }
 
 /// Effect of other traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Number of workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
-    swings: [Option<u32>; 2],
+    /// Workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
+    swings: [Option<WorkerCount>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
     room: Option<f64>,
@@ -59,25 +85,21 @@ impl Plan {
     ///
     /// # Errors
     /// Returns the errors of the simulated runs.
-    pub(super) fn new(
+    pub(super) fn new<'c>(
         names: Vec<String>,
         question: PlanRequirements,
         prices: Option<Prices>,
-        candidates: &[Candidate],
-        answers: Vec<SearchResult>,
-        command: String,
+        answers: impl Iterator<Item = (&'c Candidate, SearchResult)>,
+        left_out: Vec<String>,
     ) -> Result<Self> {
-        let rows = candidates
-            .iter()
-            .zip(answers)
-            .map(|(candidate, answer)| Row {
-                label: label(&names, &candidate.values),
-                values: candidate.values.clone(),
-                price: candidate.price,
-                pools: candidate.pools.as_ref().ok().cloned(),
-                answer,
-            });
-        let rows: Vec<Row> = rows.collect();
+        let (candidates, rows): (Vec<&Candidate>, Vec<Row>) = answers
+            .map(|(candidate, answer)| (candidate, row(&names, candidate, answer)))
+            .unzip();
+        let origin =
+            Provenance::joined(candidates.iter().map(|candidate| match &candidate.pools {
+                Ok(pools) => &pools.provenance,
+                Err(misfit) => &misfit.provenance,
+            }));
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
@@ -89,7 +111,7 @@ impl Plan {
         order.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
         let cheapest = order.first().and_then(|&at| {
             let found = rows[at].answer.found.as_ref()?;
-            Some((&candidates[at], found.workers))
+            Some((candidates[at], found.workers))
         });
         let outlook = match cheapest {
             Some((candidate, workers))
@@ -113,8 +135,15 @@ impl Plan {
             rows,
             order,
             outlook,
-            command,
+            left_out,
+            origin,
+            command: String::new(),
         })
+    }
+
+    /// Sets the command line that the reports show.
+    pub(super) fn with_command(self, command: String) -> Self {
+        Self { command, ..self }
     }
 
     pub(super) fn has_answer(&self) -> bool {
@@ -135,7 +164,7 @@ impl Plan {
         })
     }
 
-    fn best(&self) -> Option<(&Row, &Trial)> {
+    pub(super) fn best(&self) -> Option<(&Row, &Trial)> {
         let row = &self.rows[*self.order.first()?];
         Some((row, row.answer.found.as_ref()?))
     }
@@ -167,6 +196,23 @@ impl Plan {
         all
     }
 
+    /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
+    /// 99th of first token and inter-token latency.
+    pub(super) fn bounded_latencies(&self, trial: &Trial) -> Vec<String> {
+        let bounds = self.question.bounds.iter();
+        let mut wanted: Vec<(String, String)> =
+            bounds.map(|bound| (bound.title(), bound.key())).collect();
+        if wanted.is_empty() {
+            wanted = self.latencies();
+            wanted.retain(|(title, _)| title.starts_with("TTFT p99") || title.starts_with("ITL"));
+        }
+        let shown = |(title, key): (String, String)| {
+            let name = title.trim_end_matches(" ms").to_owned();
+            format!("{name} {:.1} ms", trial.number(&key))
+        };
+        wanted.into_iter().map(shown).collect()
+    }
+
     /// Returns a description of the goal that a successful deployment meets.
     fn goal(&self) -> String {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
@@ -184,8 +230,10 @@ impl Plan {
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));
-        if self.prices.is_some() {
+        if let Some(prices) = &self.prices {
+            let currency = &prices.currency;
             head.push(self.unit());
+            head.extend([format!("{currency}/month"), format!("{currency}/1M out")]);
         }
         if self.question.fixed_workers.is_some() {
             head.push("traffic".to_owned());
@@ -203,10 +251,14 @@ impl Plan {
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
-            cells.push(trial.workers.to_string());
+            cells.push(trial.workers.cell());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
-                cells.push(format!("{:.2}", row.cost(trial)));
+                let cost = row.cost_of(trial);
+                cells.push(format!("{:.2}", cost.per_hour));
+                cells.push(format!("{:.0}", cost.per_month));
+                let per_million = cost.per_million_output;
+                cells.push(per_million.map_or_else(|| "–".to_owned(), |it| format!("{it:.3}")));
             }
             if self.question.fixed_workers.is_some() {
                 cells.push(format!("{:.3} x", trial.traffic));
@@ -241,6 +293,9 @@ impl Plan {
                 notes.push(
                     "no prices were given (--prices): a GPU of any kind counts as one".to_owned(),
                 );
+            }
+            Some(_) if self.prices.is_none() => {
+                notes.push("no prices were given (--prices): GPUs are counted".to_owned());
             }
             Some(_) => {}
         }
@@ -278,6 +333,8 @@ impl Plan {
                 notes.push(format!("{place}: {why}"));
             }
         }
+        notes.extend(self.left_out.iter().cloned());
+        notes.extend(self.transfer_note());
         if let Some(deployed) = self.deployed() {
             notes.push(format!("to deploy: {}", deployed.vllm()));
             notes.extend(deployed.router().map(|router| format!("router: {router}")));
@@ -297,9 +354,9 @@ impl Plan {
         let found = row.answer.found.as_ref()?;
         let more = 100.0 * (row.cost(found) / cheapest - 1.0);
         Some(format!(
-            "next best: {}, {} workers, {:.2} {} (+{more:.1} %)",
+            "next best: {}, {}, {:.2} {} (+{more:.1} %)",
             row.label,
-            found.workers,
+            found.workers.words(),
             row.cost(found),
             self.unit()
         ))
@@ -308,9 +365,8 @@ impl Plan {
     fn outlook_note(&self) -> Option<String> {
         let outlook = self.outlook.as_ref()?;
         let most = self.question.max_gpus;
-        let workers = |workers: Option<u32>| match workers {
-            Some(1) => "1 worker".to_owned(),
-            Some(workers) => format!("{workers} workers"),
+        let workers = |workers: Option<WorkerCount>| match workers {
+            Some(workers) => workers.words(),
             None => format!("more than {most} GPUs"),
         };
         let [less, more] = outlook.swings.map(workers);
@@ -320,7 +376,19 @@ impl Plan {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    fn deployed(&self) -> Option<DeploymentCommands<'_>> {
+    /// Returns a note about the bandwidth that the search assumed between prefill and decode.
+    fn transfer_note(&self) -> Option<String> {
+        let mut split = self.rows.iter().filter(|row| row.split);
+        let pools = split.find_map(|row| row.pools.as_ref())?;
+        let mut flags = pools.about.iter();
+        let (_, bandwidth) = flags.find(|(name, _)| name == "--kv-transfer-bandwidth")?;
+        Some(format!(
+            "prefill and decode apart: KV transfers at {bandwidth} GB/s; see --kv-transfer-bandwidth"
+        ))
+    }
+
+    /// Returns the servers of the cheapest deployment.
+    pub(super) fn deployed(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)
     }
@@ -357,7 +425,11 @@ impl Plan {
             let cells: Vec<String> = cells.collect();
             format!("{}{mark}", cells.join("  "))
         };
-        let mut lines = vec![line(&head, "")];
+        let mut lines: Vec<String> = self.answer().into_iter().collect();
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.push(line(&head, ""));
         for (at, row) in rows.iter().enumerate() {
             let is_best = at == 0 && !self.order.is_empty();
             lines.push(line(row, if is_best { "  *" } else { "" }));
@@ -368,10 +440,17 @@ impl Plan {
 
     pub(super) fn to_json(&self) -> Value {
         let trial = |row: &Row, trial: &Trial| {
+            let cost = self.prices.as_ref().map(|_| row.cost_of(trial));
+            let (prefill, decode) = trial.workers.repeats();
             json!({
-                "workers": trial.workers,
+                "workers": trial.workers.total(),
+                "prefill_workers": row.split.then_some(prefill),
+                "decode_workers": row.split.then_some(decode),
                 "gpus": trial.gpus,
                 "cost_per_hour": row.cost(trial),
+                "cost_per_month": cost.as_ref().map(|cost| cost.per_month),
+                "cost_per_million_output_tokens": cost.as_ref().map(|cost| cost.per_million_output),
+                "cost_per_million_tokens": cost.as_ref().map(|cost| cost.per_million),
                 "traffic": trial.traffic,
                 "missed": trial.missed,
                 "stopped": trial.stopped,
@@ -389,6 +468,7 @@ impl Plan {
             let trials = row.answer.trials.iter().map(|run| trial(row, run));
             json!({
                 "flags": flags,
+                "disaggregated": row.split,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
                 "evidence": row.answer.found.as_ref().and_then(|found| row.evidence(found)).map(
@@ -400,6 +480,8 @@ impl Plan {
         let deployed = self.deployed();
         json!({
             "schema": "vllm-sim/plan/1",
+            "run": self.origin.to_json(&self.command),
+            "answer": self.answer(),
             "command": self.command,
             "attainment": self.question.attainment,
             "max_gpus": self.question.max_gpus,
@@ -412,7 +494,7 @@ impl Plan {
             "points": points.collect::<Vec<_>>(),
             "outlook": self.outlook.as_ref().map(|outlook| json!({
                 "traffic": TRAFFIC_FACTORS,
-                "workers": outlook.swings,
+                "workers": outlook.swings.map(|workers| workers.map(WorkerCount::total)),
                 "most_traffic": outlook.room,
             })),
             "deploy": deployed.as_ref().map(DeploymentCommands::vllm),

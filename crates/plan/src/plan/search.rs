@@ -1,3 +1,5 @@
+mod split;
+
 use std::ops::ControlFlow;
 
 use anyhow::Result;
@@ -5,15 +7,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use vllm_sim_replay::outcome::Outcome;
-use vllm_sim_replay::report::Slo;
+use vllm_sim_replay::report::{Report, Slo};
 
 use super::bound::PercentileBound;
 use super::idle_worker;
+use super::layout::Layout;
 use crate::shard::{exact_map, exact_number};
 use crate::trend::Trend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{
-    Pools, ReportArgs, WorkloadArgs, limit, open, parse_workload_text, play_watched,
+    DoesNotFit, Pools, ReportArgs, WorkloadArgs, limit, open, parse_workload_text, play_watched,
 };
 
 #[derive(Debug, Clone)]
@@ -28,19 +31,75 @@ pub(super) struct PlanRequirements {
 
 pub(super) struct Candidate {
     pub(super) values: Vec<String>,
+    /// Parallelism from the search; `None` if the command line describes it.
+    pub(super) layout: Option<Layout>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
-    /// Engines of one worker or one prefill/decode group; `Err` with the reason if the model does
-    /// not fit.
-    pub(super) pools: Result<Pools, String>,
+    /// Engines of one worker or one prefill/decode group; `Err` if the model does not fit.
+    pub(super) pools: Result<Pools, DoesNotFit>,
     pub(super) price: f64,
+}
+
+/// Number of workers of each kind in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum WorkerCount {
+    /// Number of workers, or of groups of prefill and decode workers.
+    Groups(u32),
+    /// Numbers of prefill and of decode workers, which the search chose independently.
+    Split { prefill: u32, decode: u32 },
+}
+
+impl WorkerCount {
+    /// Returns how often the engines of the prefill pool, and of the other pool, are repeated.
+    pub(super) fn repeats(self) -> (u32, u32) {
+        match self {
+            Self::Groups(groups) => (groups, groups),
+            Self::Split { prefill, decode } => (prefill, decode),
+        }
+    }
+
+    /// Returns the number of workers or groups.
+    pub(super) fn total(self) -> u32 {
+        match self {
+            Self::Groups(groups) => groups,
+            Self::Split { prefill, decode } => prefill.saturating_add(decode),
+        }
+    }
+
+    /// Returns the number of workers as a table cell.
+    pub(super) fn cell(self) -> String {
+        match self {
+            Self::Groups(groups) => groups.to_string(),
+            Self::Split { prefill, decode } => format!("{prefill}+{decode}"),
+        }
+    }
+
+    /// Returns the number of workers in words.
+    pub(super) fn words(self) -> String {
+        let plural = |number: u32| if number == 1 { "" } else { "s" };
+        match self {
+            Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
+            Self::Split { prefill, decode } => format!(
+                "{prefill} prefill worker{} and {decode} decode worker{}",
+                plural(prefill),
+                plural(decode)
+            ),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// Number of workers, or of prefill/decode groups, in the run.
-    pub(super) workers: u32,
+    pub(super) workers: WorkerCount,
     pub(super) gpus: u32,
+    /// Rates of generated tokens, and of prompt and generated tokens together, per second.
+    ///
+    /// With a request rate they are those of the traffic, else those of the run, which includes its
+    /// end with few requests.
+    #[serde(deserialize_with = "exact_number")]
+    pub(super) output_rate: f64,
+    #[serde(deserialize_with = "exact_number")]
+    pub(super) token_rate: f64,
     /// Traffic of the run, as a factor of the requested traffic.
     #[serde(deserialize_with = "exact_number")]
     pub(super) traffic: f64,
@@ -86,15 +145,16 @@ pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Resu
     }
     let mut player = match TrialRunner::new(candidate, question) {
         Ok(player) => player,
-        Err(why) => return Ok(nothing(why.clone())),
+        Err(misfit) => return Ok(nothing(misfit.why.clone())),
     };
     if let Some(workers) = question.fixed_workers {
-        let found = player.most_traffic(workers)?;
+        let found = player.most_traffic(WorkerCount::Groups(workers))?;
         let why = "no request is good, however low the traffic is".to_owned();
         return Ok(finish(found, player.trials, why));
     }
-    if player.most_workers == 0 {
-        let (gpus, most) = (gpus(player.pools, 1), question.max_gpus);
+    if player.most_groups() == 0 {
+        let one = gpus(player.pools, WorkerCount::Groups(1));
+        let (gpus, most) = (one, question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
                 let each = candidate.price * f64::from(gpus);
@@ -107,7 +167,7 @@ pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Resu
     if let Some(why) = player.infeasible_reason()? {
         return Ok(nothing(why));
     }
-    let found = player.fewest_workers(1.0)?;
+    let found = player.fewest(1.0)?;
     let why = player.trials.last().map(|last| too_slow(last, candidate));
     Ok(finish(found, player.trials, why.unwrap_or_default()))
 }
@@ -130,7 +190,7 @@ pub(super) fn fewest_workers(
     traffic: f64,
 ) -> Result<Option<Trial>> {
     match TrialRunner::new(candidate, question) {
-        Ok(mut player) => player.fewest_workers(traffic),
+        Ok(mut player) => player.fewest(traffic),
         Err(_) => Ok(None),
     }
 }
@@ -142,7 +202,7 @@ pub(super) fn fewest_workers(
 pub(super) fn most_traffic(
     candidate: &Candidate,
     question: &PlanRequirements,
-    workers: u32,
+    workers: WorkerCount,
 ) -> Result<Option<Trial>> {
     match TrialRunner::new(candidate, question) {
         Ok(mut player) => player.most_traffic(workers),
@@ -163,12 +223,16 @@ fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> SearchResult
     SearchResult { found, trials, why }
 }
 
-/// Returns the number of GPUs of `workers` workers or prefill/decode groups.
-fn gpus(pools: &Pools, workers: u32) -> u32 {
+/// Returns the number of GPUs of a number of workers or prefill/decode groups.
+fn gpus(pools: &Pools, workers: WorkerCount) -> u32 {
     let (prefill, serving) = pools.gpus;
-    let of = |engines: usize, gpus: u32| engines as u32 * gpus;
-    let prefills = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
-    (of(prefills, prefill) + of(pools.serving.engines.len(), serving)) * workers
+    let (prefills, servings) = workers.repeats();
+    let of = |engines: usize, gpus: u32, times: u32| {
+        (engines as u32).saturating_mul(gpus).saturating_mul(times)
+    };
+    let engines = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
+    let prefill = of(engines, prefill, prefills);
+    prefill.saturating_add(of(pools.serving.engines.len(), serving, servings))
 }
 
 /// Describes the latency bounds that the largest deployment within the budget misses.
@@ -199,25 +263,29 @@ struct TrialRunner<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
     question: &'c PlanRequirements,
-    /// Maximum number of workers that the GPU and cost budgets allow.
-    most_workers: u32,
+    /// Maximum number of GPUs that the GPU and cost budgets allow.
+    most_gpus: u32,
     trials: Vec<Trial>,
 }
 
 impl<'c> TrialRunner<'c> {
-    /// Creates a runner for one flag combination; returns the reason if the model does not fit.
-    fn new(candidate: &'c Candidate, question: &'c PlanRequirements) -> Result<Self, &'c String> {
+    /// Creates a runner for one flag combination.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] if the model does not fit.
+    fn new(
+        candidate: &'c Candidate,
+        question: &'c PlanRequirements,
+    ) -> Result<Self, &'c DoesNotFit> {
         let pools = candidate.pools.as_ref()?;
-        let each = gpus(pools, 1).max(1);
-        let each_price = candidate.price * f64::from(each);
         let by_cost = question
             .max_cost
-            .map_or(u32::MAX, |cost| affordable(cost, each_price));
+            .map_or(u32::MAX, |cost| affordable(cost, candidate.price));
         Ok(Self {
             candidate,
             pools,
             question,
-            most_workers: (question.max_gpus / each).min(by_cost),
+            most_gpus: question.max_gpus.min(by_cost),
             trials: Vec::new(),
         })
     }
@@ -235,40 +303,61 @@ impl<'c> TrialRunner<'c> {
         idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
-    /// Doubles the number of workers until they suffice for `traffic`, then bisects.
-    fn fewest_workers(&mut self, traffic: f64) -> Result<Option<Trial>> {
-        let (mut too_few, mut workers) = (0, 1);
-        let mut found = loop {
+    /// Returns the maximum number of workers or groups within the budget.
+    fn most_groups(&self) -> u32 {
+        self.most_gpus / gpus(self.pools, WorkerCount::Groups(1)).max(1)
+    }
+
+    /// Searches the fewest workers for `traffic`.
+    fn fewest(&mut self, traffic: f64) -> Result<Option<Trial>> {
+        if self.candidate.layout.is_some_and(|layout| layout.split) {
+            return self.fewest_split(traffic);
+        }
+        let bounds = (0, self.most_groups());
+        let found = self.fewest_between(bounds, traffic, WorkerCount::Groups)?;
+        Ok(found.map(|(_, trial)| trial))
+    }
+
+    /// Doubles a number of workers above `too_few` until they suffice for `traffic`, then bisects;
+    /// `count` has the workers of a number.
+    fn fewest_between(
+        &mut self,
+        (mut too_few, most): (u32, u32),
+        traffic: f64,
+        count: impl Fn(u32) -> WorkerCount,
+    ) -> Result<Option<(u32, Trial)>> {
+        let mut workers = too_few.saturating_add(1);
+        let (mut enough, mut found) = loop {
             // The largest deployment runs to its end, so that the report can name what it misses.
-            let extent = match workers >= self.most_workers {
+            let extent = match workers >= most {
                 true => RunExtent::Whole,
                 false => RunExtent::UntilMissed,
             };
-            let trial = self.play(workers, traffic, extent)?;
+            let trial = self.play(count(workers), traffic, extent)?;
             if self.suffices(&trial) {
-                break trial;
+                break (workers, trial);
             }
-            if workers >= self.most_workers {
+            if workers >= most {
                 return Ok(None);
             }
             too_few = workers;
-            workers = (2 * workers).min(self.most_workers);
+            workers = workers.saturating_mul(2).min(most);
         };
-        while found.workers - too_few > 1 {
-            let middle = too_few + (found.workers - too_few) / 2;
-            let trial = self.play(middle, traffic, RunExtent::UntilMissed)?;
+        while enough - too_few > 1 {
+            let middle = too_few + (enough - too_few) / 2;
+            let trial = self.play(count(middle), traffic, RunExtent::UntilMissed)?;
             if self.suffices(&trial) {
-                found = trial;
+                (enough, found) = (middle, trial);
             } else {
-                too_few = trial.workers;
+                too_few = middle;
             }
         }
-        Ok(Some(found))
+        Ok(Some((enough, found)))
     }
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
-    fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
+    fn most_traffic(&mut self, workers: WorkerCount) -> Result<Option<Trial>> {
         /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.play(workers, 1.0, RunExtent::UntilMissed)?;
@@ -317,14 +406,15 @@ impl<'c> TrialRunner<'c> {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    fn play(&mut self, workers: u32, traffic: f64, extent: RunExtent) -> Result<Trial> {
-        let mut pools = self.pools.clone();
-        let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
-        for pool in all.into_iter().flatten() {
-            let engines = std::mem::take(&mut pool.engines);
-            let group = engines.iter().cycle().cloned();
-            pool.engines = group.take(engines.len() * workers as usize).collect();
+    fn play(&mut self, workers: WorkerCount, traffic: f64, extent: RunExtent) -> Result<Trial> {
+        let is_same = |trial: &&Trial| {
+            let is_whole = !trial.stopped || extent == RunExtent::UntilMissed;
+            trial.workers == workers && trial.traffic == traffic && is_whole
+        };
+        if let Some(known) = self.trials.iter().find(is_same) {
+            return Ok(known.clone());
         }
+        let pools = repeated(self.pools, workers);
         let workload = with_traffic(&self.candidate.workload, traffic)?;
         let (mut source, pace) = open(&workload, pools.serving.engines[0].block_size())?;
         let limit = limit(&workload)?;
@@ -365,9 +455,12 @@ impl<'c> TrialRunner<'c> {
             }
         }
         let completed = report.number("completed_requests");
+        let (output_rate, token_rate) = token_rates(&workload, &report);
         let trial = Trial {
             workers,
             gpus: gpus(self.pools, workers),
+            output_rate,
+            token_rate,
             traffic,
             attainment: match report.summary.contains_key("slo_attainment") {
                 true => report.number("slo_attainment"),
@@ -380,6 +473,39 @@ impl<'c> TrialRunner<'c> {
         self.trials.push(trial.clone());
         Ok(trial)
     }
+}
+
+/// Returns the pools of one group with the engines of a number of workers.
+fn repeated(group: &Pools, workers: WorkerCount) -> Pools {
+    let mut pools = group.clone();
+    let (prefill, serving) = workers.repeats();
+    let all = [
+        (Some(&mut pools.serving), serving),
+        (pools.prefill.as_mut(), prefill),
+    ];
+    for (pool, times) in all {
+        if let Some(pool) = pool {
+            let engines = std::mem::take(&mut pool.engines);
+            let group = engines.iter().cycle().cloned();
+            pool.engines = group.take(engines.len() * times as usize).collect();
+        }
+    }
+    pools
+}
+
+/// Returns the rates of generated tokens, and of all tokens, per second, as in [`Trial`].
+fn token_rates(workload: &WorkloadArgs, report: &Report) -> (f64, f64) {
+    let rate = workload.request_rate.filter(|rate| rate.is_finite());
+    let is_plain =
+        workload.rate_curve.is_none() && workload.turns_per_session.constant() == Some(1);
+    let seconds = match rate.filter(|_| is_plain) {
+        Some(rate) => report.number("completed_requests") / rate,
+        None => report.number("duration_ms") / 1e3,
+    };
+    let per_second = |tokens: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
+    let output = report.number("total_output_tokens");
+    let input = report.number("total_input_tokens");
+    (per_second(output), per_second(output + input))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

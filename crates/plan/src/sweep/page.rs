@@ -1,10 +1,15 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{command, document, escape, table};
+use vllm_sim_replay::html::{command, document, escape, run, table};
+use vllm_sim_replay_cli::Provenance;
 
 use super::{Played, PointResult, best, cells, notes};
 
-pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> String {
+pub(super) fn page(
+    names: &[&str],
+    played: &[PointResult],
+    (origin, typed): (&Provenance, &str),
+) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
     bars(&mut body, names, played);
     let (head, mut rows) = cells(names, played);
@@ -20,6 +25,7 @@ pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> Strin
         let _ = write!(body, "<p>{}</p>", escape(&note.replacen('*', "★", 1)));
     }
     body.push_str("</section>");
+    body.push_str(&run(&origin.rows()));
     body.push_str(&command(typed));
     document("vllm-sim sweep", &body)
 }

@@ -28,14 +28,7 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     heatmap::map(&mut body, &report.timeline.tracks);
     requests::timeline(&mut body, &report.spans);
     numbers(&mut body, report);
-    if !about.is_empty() {
-        body.push_str("<section><h2>Run</h2><table class=\"plain\">");
-        for (name, value) in about {
-            let (name, value) = (escape(name), escape(value));
-            let _ = write!(body, "<tr><th>{name}</th><td>{value}</td></tr>");
-        }
-        body.push_str("</table></section>");
-    }
+    body.push_str(&run(about));
     body.push_str(&command(typed));
     document(title, &body)
 }
@@ -85,6 +78,19 @@ pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> Strin
         text.push_str("</tr>");
     }
     text + "</tbody></table></div>"
+}
+
+/// Renders the section that describes a run, from pairs of name and value; empty without pairs.
+pub fn run(about: &[(String, String)]) -> String {
+    if about.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("<section><h2>Run</h2><table class=\"plain\">");
+    for (name, value) in about {
+        let (name, value) = (escape(name), escape(value));
+        let _ = write!(text, "<tr><th>{name}</th><td>{value}</td></tr>");
+    }
+    text + "</table></section>"
 }
 
 /// Renders one summary figure (label, value, note), for an HTML section of class `tiles`.

@@ -291,6 +291,7 @@ impl Collector {
                 ("E2E", curve(&mut self.e2e)),
             ],
             summary,
+            run: None,
             captured: self.options.records != KeptRecords::None,
             left_out: self.left_out,
             first_error: self.first_error,
@@ -505,6 +506,8 @@ pub struct Report {
     pub over_time: OverTime,
     /// Phases of sampled requests on their workers.
     pub spans: RequestSpans,
+    /// Command, program version, model, GPU and source of the step times, for the JSON report.
+    pub run: Option<Value>,
     captured: bool,
     /// Number of requests at which the report stopped keeping records, if it did.
     left_out: Option<usize>,
@@ -558,6 +561,9 @@ impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("summary", &self.summary)?;
+        if let Some(run) = &self.run {
+            map.serialize_entry("run", run)?;
+        }
         map.serialize_entry("per_request", &RequestRecords(&self.kept))?;
         let mut coverage = json!({
             "capture_per_request": self.captured,
