@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
 use super::tool::ValidateArgs;
-use super::{calibrate, healthcheck};
+use super::{calibrate, check, healthcheck};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
 use vllm_sim_engine::latency;
@@ -202,6 +202,8 @@ fn tool(name: &'static str) -> Command {
             ),
         "validate" => ValidateArgs::command(),
         "healthcheck" => healthcheck::HealthcheckArgs::command(),
+        "replies" => check::RepliesArgs::command(),
+        "scenario" => check::ScenarioArgs::command(),
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::command(),
         #[cfg(feature = "sqlite")]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parking_lot::Mutex;
 
-use super::{healthcheck, shell};
+use super::{check, healthcheck, shell};
 use crate::server::{self, Fleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
@@ -93,6 +93,8 @@ pub(super) fn run(
             vllm_sim_record::run(words, env, super::signals::signalled())
         }
         "completions" => shell::completions(words),
+        "replies" => check::replies(words),
+        "scenario" => check::scenario(words),
         "healthcheck" => healthcheck::run(words, env),
         "man" => shell::man(words),
         _ => bail!("there is no tool `{name}`; known are {}", TOOLS.join(", ")),

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::error::StartError;
 use super::shared_assets::SharedAssets;
 use super::supervisor::Supervisor;
-use super::{Server, engines, features, scenario};
+use super::{Server, engines, features, replies, scenario};
 use vllm_sim_config::{Config, Engine, LoadBalancing, Loaded};
 use vllm_sim_observe::kv_events;
 
@@ -118,6 +118,8 @@ impl Fleet {
 
     /// Shuts down all servers at the same time, as [`Server::shutdown`] does for each.
     pub async fn shutdown(self) {
+        let services = self.servers.iter().map(|server| server.service());
+        replies::log_unused(services);
         let mut ending = JoinSet::new();
         for server in self.servers {
             ending.spawn(server.shutdown());

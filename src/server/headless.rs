@@ -74,6 +74,7 @@ impl Headless {
             tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
         let replies = replies::read(&config)?;
+        replies::check_token_prompts(&config, replies.as_deref())?;
         let thoughts = thoughts(&config, &texts);
         if texts.hashes_conversations() {
             tracing::warn!(
@@ -151,7 +152,7 @@ impl Headless {
                 .map(|thoughts| thoughts.end().to_vec()),
         };
         let backend = Backend::start(&config, parts)?;
-        backend.service.replies.set(shared.replies.clone());
+        replies::install(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::controls(&config),
@@ -291,6 +292,8 @@ impl Headless {
     /// are then aborted. The API servers are notified of every end.
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
+        let services = self.ranks.iter().map(|rank| &*rank.backend.service);
+        replies::log_unused(services);
         let mut ending = JoinSet::new();
         for rank in self.ranks {
             let patience = self.shutdown_timeout;

@@ -39,6 +39,7 @@ use vllm_sim_engine::latency::RooflineSetup;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
+use vllm_sim_service::Service;
 
 use backend::{Backend, BackendParts};
 use shared_assets::SharedAssets;
@@ -88,6 +89,10 @@ pub struct Server {
 }
 
 impl Server {
+    pub(super) fn service(&self) -> &Service {
+        &self.backend.service
+    }
+
     /// Starts a server that accepts requests when this function returns.
     ///
     /// # Errors
@@ -147,7 +152,7 @@ impl Server {
         };
         let backend = Backend::start(&config, parts)?;
         let service = backend.service.clone();
-        service.replies.set(replies);
+        replies::install(&config, &service, replies)?;
         startup_log::engines(&config);
         let logged = stats_log::engines(&config, &backend.metrics, &backend.live);
         let parts = AppParts {

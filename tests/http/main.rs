@@ -84,6 +84,7 @@ mod protocols;
 mod realtime;
 mod refusals;
 mod replies;
+mod reply_rules;
 mod restarts;
 mod rules;
 mod scenarios;

@@ -27,6 +27,7 @@ mod engine_dynamo;
 mod engine_validate;
 mod exit_codes;
 mod explain;
+mod file_checks;
 mod fuzz;
 mod gateway;
 mod gateway_answers;

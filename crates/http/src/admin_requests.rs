@@ -69,6 +69,10 @@ pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
     let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
+    let generator = &app.service.generator;
+    rules
+        .check_usage(&|reply| generator.scripted_tokens(reply))
+        .map_err(|error| Fault::bad_request(error.to_string()))?;
     app.service.replies.set(Some(Arc::new(rules)));
     Ok(ok(&shown_replies(&app)))
 }

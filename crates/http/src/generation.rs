@@ -178,6 +178,10 @@ pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> Generation
             .dialect
             .rank(&app.rules.limits, rank(head.special_headers())),
         trace: trace(head.special_headers()),
+        headers: app.service.replies.headers(|name| {
+            let value = head.headers.get(name);
+            value.and_then(|value| value.to_str().ok())
+        }),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
         ..request_without_head(app, id)

@@ -11,10 +11,11 @@ use super::job::{Content, GenerationJob};
 use super::{RejectedRequest, Reply, RequestError, ServeError, Service, run_blocking};
 use crate::fault::FaultOrigin;
 use crate::generate::request::Target;
+use crate::prompt::PromptSource;
 use crate::request::{
     Generated, GenerationRequest, OutputBudget, ReplyFacts, Resolved, SubmissionChecks,
 };
-use crate::scripted::ReservedReply;
+use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
@@ -58,8 +59,12 @@ impl Service {
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
     ) -> Result<Generated, RejectedRequest> {
+        let conversations = match self.replies.reads_conversations() {
+            true => conversations(&request),
+            false => Vec::new(),
+        };
         let mut facts = self.prepare(rules, &resolved, &mut request).await?;
-        let scripted = self.scripted(&resolved, &request, &facts)?;
+        let scripted = self.scripted(&resolved, &request, &facts, conversations)?;
         let content = match self.check_engine(rules, &request, &facts) {
             Ok(()) => content(&request, &facts, rules.tool_schemas).await,
             Err(refusal) => Err(refusal),
@@ -90,6 +95,7 @@ impl Service {
         } = job;
         match reply {
             Ok(mut reply) => {
+                show_scripted_usage(&mut reply, &scripted);
                 scripted.into_iter().flatten().for_each(ReservedReply::give);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.lost_blocks().is_some());
@@ -159,20 +165,28 @@ impl Service {
     /// Returns for each prompt the scripted reply of a matching rule, if any.
     ///
     /// # Errors
-    /// The error response that a matching rule injects.
+    /// The error response that a matching rule injects, or that of a request without a matching rule
+    /// under `--strict-replies`.
     fn scripted(
         &self,
         resolved: &Resolved,
         request: &GenerationRequest,
         facts: &ReplyFacts,
+        conversations: Vec<ConversationFacts>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
-        let model = resolved.asked.as_deref().unwrap_or(self.models.displayed());
-        self.replies.choose(texts, model).map_err(|(fault, name)| {
-            let settings = request.faults.as_ref().map(|faults| &faults.settings);
-            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
-            self.faults.count(name, &origin);
-            RequestError::Invalid(fault)
+        let matched = MatchedRequest {
+            model: resolved.asked.as_deref().unwrap_or(self.models.displayed()),
+            headers: &request.headers,
+            conversations,
+        };
+        self.replies.choose(texts, &matched).map_err(|refusal| {
+            if let Some(name) = refusal.injected {
+                let settings = request.faults.as_ref().map(|faults| &faults.settings);
+                let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+                self.faults.count(name, &origin);
+            }
+            RequestError::Invalid(refusal.fault)
         })
     }
 
@@ -246,6 +260,30 @@ impl Service {
         let answer = Box::pin(written).await;
         drop(caller);
         answer
+    }
+}
+
+/// Returns messages and tools of each conversation of a request, as rules of scripted replies match
+/// them; empty for other prompts.
+fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
+    let PromptSource::Conversations(conversations) = &request.prompts else {
+        return Vec::new();
+    };
+    let offered = request.tools.iter().flat_map(|offered| &offered.tools);
+    let tools: Vec<String> = offered.map(|tool| tool.name.clone()).collect();
+    let facts = conversations.iter();
+    facts
+        .map(|conversation| ConversationFacts::new(&conversation.messages, tools.clone()))
+        .collect()
+}
+
+/// Replaces the numbers of prompt tokens that the response shows by those of scripted replies.
+fn show_scripted_usage(reply: &mut Reply, scripted: &[Option<ReservedReply>]) {
+    for (shown, chosen) in reply.prompts.iter_mut().zip(scripted) {
+        let chosen = chosen.as_ref().map(ReservedReply::reply);
+        if let Some(tokens) = chosen.and_then(|reply| reply.prompt_tokens) {
+            *shown = tokens;
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use vllm_sim_engine::latency::{
 use vllm_sim_random::{Purpose, stream};
 use vllm_sim_replay::load::{self, Format, LoadOptions};
 use vllm_sim_service::scenario::Scenario;
-use vllm_sim_service::scripted::{ReplyRules, ScriptedReplies};
+use vllm_sim_service::scripted::{MatchedRequest, ReplyRules, ScriptedReplies};
 
 use super::mutate::Corpus;
 use super::run::fuzz;
@@ -235,8 +235,12 @@ fn scripted_replies() {
         };
         let replies = ScriptedReplies::default();
         replies.set(Some(Arc::new(rules)));
+        let request = MatchedRequest {
+            model: "m",
+            ..MatchedRequest::default()
+        };
         for text in ["How is the weather?", "21 degrees", "retry"] {
-            let _ = replies.choose(std::iter::once(text), "m");
+            let _ = replies.choose(std::iter::once(text), &request);
         }
         let _ = replies.rules().map(|rules| rules.to_json().to_string());
     });

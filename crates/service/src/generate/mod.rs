@@ -61,6 +61,7 @@ pub struct Generator {
     recordings: Option<Recordings>,
 }
 
+#[derive(Default)]
 struct ScriptBuilder {
     own: Vec<Fragments>,
     sentences: Vec<u16>,

@@ -1,24 +1,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::condition::RuleCondition;
 use super::{
-    ReplyRules, Rule, RuleCondition, ScriptedError, ScriptedFailure, ScriptedReply, TokenPacing,
+    ReplyRules, Rule, ScriptedError, ScriptedFailure, ScriptedFinish, ScriptedReply, TokenPacing,
 };
 use crate::fault::Failure;
 use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
 const MAX_RULES: usize = 10_000;
+/// Maximum numbers of tokens in `usage`.
+const MAX_TOKENS: u64 = 10_000_000;
 
-const KEYS: &str = "when, say, call, reasoning, pace, times, fail";
+const KEYS: &str = "when, say, call, reasoning, pace, times, usage, finish, fail";
 
 /// Error in a rule of scripted replies, with the rule's index and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ScriptedReplyError(String);
+pub struct ScriptedReplyError(pub(super) String);
 
 impl ReplyRules {
     /// Parses rules of scripted replies in YAML (JSON is YAML): a list of rules, or a mapping with
@@ -44,7 +46,15 @@ impl ReplyRules {
         let rules = rules.iter().enumerate().map(|(index, value)| {
             rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
         });
-        rules.collect::<Result<_, _>>().map(Self)
+        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        let mut headers: Vec<Box<str>> = rules
+            .iter()
+            .flat_map(|rule| rule.condition.headers())
+            .map(Into::into)
+            .collect();
+        headers.sort();
+        headers.dedup();
+        Ok(Self { rules, headers })
     }
 }
 
@@ -52,7 +62,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
     let fields = mapping(value, KEYS)?;
     let condition = match given(fields, "when") {
         None => RuleCondition::default(),
-        Some(when) => condition(when).map_err(|why| format!("'when': {why}"))?,
+        Some(when) => RuleCondition::read(when).map_err(|why| format!("'when': {why}"))?,
     };
     let text = text(fields, "say")?;
     let calls = match given(fields, "call") {
@@ -67,6 +77,16 @@ fn rule(value: &Value) -> Result<Rule, String> {
         Some(pace) => Some(self::pace(pace).map_err(|why| format!("'pace': {why}"))?),
     };
     let times = whole(fields, "times", 1)?;
+    let finish = match self::text(fields, "finish")?.as_deref() {
+        None => None,
+        Some("stop") => Some(ScriptedFinish::Stop),
+        Some("length") => Some(ScriptedFinish::Length),
+        Some(other) => return Err(format!("'finish' must be stop or length, not {other:?}")),
+    };
+    let (prompt_tokens, completion_tokens) = match given(fields, "usage") {
+        None => (None, None),
+        Some(usage) => self::usage(usage).map_err(|why| format!("'usage': {why}"))?,
+    };
     let failure = match given(fields, "fail") {
         None => None,
         Some(fail) => Some(failure(fail)?),
@@ -75,7 +95,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
         if failure.is_none() {
             return Err("one of say, call and fail is required".to_owned());
         }
-        for key in ["reasoning", "pace", "times"] {
+        for key in ["reasoning", "pace", "times", "usage", "finish"] {
             if given(fields, key).is_some() {
                 return Err(format!("'{key}' needs say or call"));
             }
@@ -87,6 +107,9 @@ fn rule(value: &Value) -> Result<Rule, String> {
             text: text.unwrap_or_default(),
             calls,
             pace,
+            finish,
+            prompt_tokens,
+            completion_tokens,
         })
     });
     Ok(Rule {
@@ -100,20 +123,16 @@ fn rule(value: &Value) -> Result<Rule, String> {
     })
 }
 
-fn condition(value: &Value) -> Result<RuleCondition, String> {
-    let fields = mapping(value, "contains, matches, model")?;
-    let matches = match text(fields, "matches")? {
-        None => None,
-        Some(pattern) => {
-            let regex = Regex::new(&pattern).map_err(|error| format!("'matches': {error}"))?;
-            Some(regex)
-        }
+/// Reads the numbers of prompt and of output tokens of `usage`.
+fn usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
+    let fields = mapping(value, "prompt_tokens, completion_tokens")?;
+    let number = |key: &str, least: u64| match whole(fields, key, least)? {
+        Some(tokens) if tokens > MAX_TOKENS => Err(format!(
+            "'{key}' must be at most {MAX_TOKENS}, not {tokens}"
+        )),
+        tokens => Ok(tokens.map(|tokens| tokens as u32)),
     };
-    Ok(RuleCondition {
-        contains: text(fields, "contains")?,
-        matches,
-        model: text(fields, "model")?,
-    })
+    Ok((number("prompt_tokens", 0)?, number("completion_tokens", 1)?))
 }
 
 /// Reads a tool call `{name: N, arguments: {…}}`; arguments are printed with spaces, as models
@@ -178,7 +197,7 @@ fn failure(value: &Value) -> Result<ScriptedFailure, String> {
     })
 }
 
-fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
+pub(super) fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
     let Value::Object(fields) = value else {
         return Err(format!(
             "a mapping with the keys {keys} was expected, not {value}"
@@ -193,11 +212,11 @@ fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, S
     }
 }
 
-fn given<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+pub(super) fn given<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
     fields.get(key).filter(|value| !value.is_null())
 }
 
-fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+pub(super) fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
     match given(fields, key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -205,7 +224,11 @@ fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String
     }
 }
 
-fn whole(fields: &Map<String, Value>, key: &str, least: u64) -> Result<Option<u64>, String> {
+pub(super) fn whole(
+    fields: &Map<String, Value>,
+    key: &str,
+    least: u64,
+) -> Result<Option<u64>, String> {
     let Some(value) = given(fields, key) else {
         return Ok(None);
     };
