@@ -18,6 +18,7 @@ use super::dialect::OperatorRouteStyle;
 use super::vllm::ok;
 use super::{body, error, query};
 use crate::error::HandlerResult;
+use vllm_sim_config::Loaded;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -50,6 +51,8 @@ pub(super) async fn show(
 
 /// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
 /// nothing on an error.
+///
+/// The response has all flags, as llm-d's, and before them the changed ones with both values.
 pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let rank = rank(request.uri())?;
@@ -59,11 +62,22 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Han
             "failed to read and parse the configuration, {error}"
         ))
     })?;
+    let settings = || app.admin_state.settings(&app.controls, rank);
+    let before = settings().unwrap_or_default();
     let shown = app
         .admin_state
         .change(&app.controls, rank, &update)
         .map_err(admin_fault)?;
-    let mut answer = ok(&Value::Object(with_pod(&app, shown)));
+    let after = settings().unwrap_or_default();
+    let mut shown = with_pod(&app, shown);
+    if app.dialect.operations() != OperatorRouteStyle::Lenient {
+        shown.shift_insert(
+            0,
+            "changed".to_owned(),
+            differences(&update, &before, &after),
+        );
+    }
+    let mut answer = ok(&Value::Object(shown));
     for text in app.admin_state.without_effect(&update) {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
@@ -195,6 +209,20 @@ fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
         );
     }
     flags
+}
+
+/// Returns the fields of an update whose values differ, with both values.
+fn differences(
+    update: &Map<String, Value>,
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+) -> Value {
+    let fields = Loaded::fields(update).filter(|field| before.get(*field) != after.get(*field));
+    let pairs = fields.map(|field| {
+        let values = json!({"from": before.get(field), "to": after.get(field)});
+        (field.to_owned(), values)
+    });
+    Value::Object(pairs.collect())
 }
 
 fn hidden(mut flags: Map<String, Value>) -> Map<String, Value> {

@@ -240,9 +240,9 @@ fn speech(config: &Config) -> Vec<Route> {
 fn documentation() -> Vec<Route> {
     vec![
         ("/openapi.json", "GET, HEAD", get(docs::openapi)),
-        ("/docs", "GET, HEAD", get(docs::swagger)),
+        ("/docs", "GET, HEAD", get(docs::page)),
         ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2)),
-        ("/redoc", "GET, HEAD", get(docs::redoc)),
+        ("/redoc", "GET, HEAD", get(docs::page)),
     ]
 }
 
