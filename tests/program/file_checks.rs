@@ -6,7 +6,10 @@
     reason = "helpers of tests: what cannot be unwrapped is a failure"
 )]
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::replay_command::{printed, vllm_sim};
 
@@ -80,4 +83,48 @@ fn scenario_files_are_checked_with_the_settings_of_their_phases() {
         let file = file.unwrap().path();
         printed(dir.path(), &format!("scenario check {}", file.display()));
     }
+}
+
+#[test]
+fn a_server_warns_at_its_end_of_rules_that_no_request_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "- {when: {contains: Hello}, say: Hi}\n- {when: {turn: 7}, say: never}\n";
+    std::fs::write(dir.path().join("replies.yaml"), rules).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command
+        .current_dir(dir.path())
+        .args(["--model", "demo", "--host", "127.0.0.1"]);
+    command.args([
+        "--port",
+        "0",
+        "--replies",
+        "replies.yaml",
+        "--exit-on-stdin-eof",
+    ]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let mut log = BufReader::new(running.stderr.take().unwrap()).lines();
+    let address = log.find_map(|line| {
+        let line = line.unwrap();
+        let (_, rest) = line.split_once("listening on http://")?;
+        Some(rest.split(": ").next().unwrap().to_owned())
+    });
+    let body = r#"{"messages": [{"role": "user", "content": "Hello"}]}"#;
+    let mut client = TcpStream::connect(address.unwrap()).unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+                content-type: application/json\r\ncontent-length: ";
+    write!(client, "{head}{}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\"Hi\""), "{answer}");
+    drop(running.stdin.take());
+    let end: Vec<String> = log.map(Result::unwrap).collect();
+    assert!(running.wait().unwrap().success());
+    let warned = end
+        .iter()
+        .any(|line| line.contains("replies[1] was not used"));
+    let wrong = end
+        .iter()
+        .any(|line| line.contains("replies[0] was not used"));
+    assert!(warned && !wrong, "{end:#?}");
 }

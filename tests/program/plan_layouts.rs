@@ -207,6 +207,9 @@ fn split_servers_are_written_for_what_can_split_them() {
     );
     let plan = json(dir.path(), &words);
     let groups = best(&plan)["found"]["workers"].as_u64().unwrap();
+    let words = format!("{} prefill workers and {groups} decode worker", 2 * groups);
+    let answer = plan["answer"].as_str().unwrap();
+    assert!(answer.contains(&words), "{answer}");
     let out = |name: &str| dir.path().join("out").join(name);
     let llmd = documents(&out("llm-d.values.yaml"), "v0.4.12");
     assert_eq!(llmd[0]["prefill"]["replicas"], 2 * groups);

@@ -1,7 +1,8 @@
 //! Answers the question of a plan in one line, with the costs of the cheapest deployment.
 
 use super::report::Plan;
-use super::search::Trial;
+use super::search::{Trial, WorkerCount};
+use vllm_sim_replay_cli::Pools;
 
 /// Hours of a month in prices: a year of 8,760 hours has twelve.
 const HOURS_PER_MONTH: f64 = 730.0;
@@ -53,7 +54,7 @@ impl Plan {
             "Answer: {} {} in {}",
             found.gpus,
             gpu.unwrap_or("GPUs"),
-            found.workers.words()
+            workers(row.pools.as_ref()?, found.workers).words()
         );
         if !row.label.is_empty() {
             text.push_str(&format!(" ({})", row.label));
@@ -67,6 +68,18 @@ impl Plan {
             text.push_str(&format!("; {cost}"));
         }
         Some(text)
+    }
+}
+
+/// Returns the workers of a run; groups of prefill and decode workers become their workers.
+fn workers(group: &Pools, count: WorkerCount) -> WorkerCount {
+    let (WorkerCount::Groups(groups), Some(pool)) = (count, &group.prefill) else {
+        return count;
+    };
+    let of = |engines: usize, ranks: u32| (engines as u32 / ranks.max(1)).saturating_mul(groups);
+    WorkerCount::Split {
+        prefill: of(pool.engines.len(), group.ranks.0),
+        decode: of(group.serving.engines.len(), group.ranks.1),
     }
 }
 

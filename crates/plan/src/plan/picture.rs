@@ -91,7 +91,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), ROWS + 4);
         assert_eq!(lines[1], format!("400 |{}*", " ".repeat(15)));
-        assert!(lines[ROWS - 2].ends_with('o'), "{text}");
+        assert!(lines[ROWS - 3].ends_with('o'), "{text}");
         assert!(
             text.contains('+') && lines[ROWS + 2].ends_with("40.0"),
             "{text}"
