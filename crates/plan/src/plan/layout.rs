@@ -75,14 +75,14 @@ const PARALLELISM: [&str; 6] = [
     "prefill-context-parallel-size",
     "decode-context-parallel-size",
 ];
-/// Flags with which prefill and decode are not split by the search.
+/// Flags of deployments without a search for a split of prefill and decode.
 const NOT_SPLIT: [&str; 4] = [
     "scheduler",
     "speculative-config",
     "kv-transfer-config",
     "kv-offloading-size",
 ];
-/// Flags that set the duration of KV transfers.
+/// Flags for the duration of KV transfers.
 const TRANSFERS: [&str; 3] = [
     "kv-transfer-bandwidth",
     "kv-cache-transfer-latency",

@@ -17,7 +17,7 @@ use vllm_sim_command_line::outputs;
 /// Maximum number of GPUs of a server that one pod can have.
 const NODE_GPUS: u32 = 8;
 
-/// Files that deploy the cheapest deployment of a plan.
+/// Names and texts of the files for the cheapest deployment of a plan.
 pub(super) struct Manifests(Vec<(&'static str, String)>);
 
 impl Manifests {
@@ -75,7 +75,7 @@ impl Manifests {
     }
 }
 
-/// Returns the page that says how to use the files.
+/// Returns the page with the commands that use the files.
 fn readme(model: &str, answer: &str, command: &str, left_out: &[(&str, &str)]) -> String {
     let mut text = format!(
         "# {model}\n\n{answer}\n\nMade by:\n\n```sh\n{command}\n```\n\nUse one of these files:\n\n"

@@ -39,12 +39,12 @@ pub(super) struct RuleCondition {
     headers: Vec<(String, String)>,
 }
 
-/// Parts of a request that rules match besides the last message.
+/// Parts of a request, without its last message, for the conditions of rules.
 #[derive(Debug, Default)]
 pub struct MatchedRequest<'r> {
     /// Name of the model that the client asked for.
     pub model: &'r str,
-    /// Headers that rules name, in lower case, with their values.
+    /// Names in lower case and values of the headers in the conditions of rules.
     pub headers: &'r [(Box<str>, Box<str>)],
     /// Messages and tools of each prompt; empty for prompts that are no conversations.
     pub conversations: Vec<ConversationFacts>,

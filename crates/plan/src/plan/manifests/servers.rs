@@ -25,7 +25,7 @@ pub(super) struct Servers<'a> {
     pub(super) policy: &'a str,
 }
 
-/// Flags for which the files have fields of their own.
+/// Flags with fields of their own in the files.
 const FIELDS: [&str; 3] = ["tensor-parallel-size", "data-parallel-size", "port"];
 
 impl<'a> Servers<'a> {

@@ -7,8 +7,8 @@ use super::{RunExtent, Trial, TrialRunner, WorkerCount, gpus};
 impl TrialRunner<'_> {
     /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
     ///
-    /// It takes more workers of either kind to be no worse. The fewest of one kind beside the most
-    /// of the other bound the search; then each number of prefill workers gets the fewest decode
+    /// It takes more workers of either kind to be no worse. The fewest of one kind with the most of
+    /// the other bound the search. Then each number of prefill workers gets the fewest decode
     /// workers, as long as that can be fewer GPUs than the best split so far.
     pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
         let most = self.most_workers();
@@ -51,7 +51,7 @@ impl TrialRunner<'_> {
         }
     }
 
-    /// Returns the numbers of prefill and of decode workers that fit beside one of the other kind.
+    /// Returns the maximum numbers of prefill and of decode workers, each with one of the other kind.
     fn most_workers(&self) -> (u32, u32) {
         let one = gpus(self.pools, WorkerCount::Groups(1));
         let of = |count: WorkerCount| {
