@@ -79,10 +79,7 @@ fn checked_scenario(text: &str, server: &Loaded) -> Result<String, String> {
         times => format!("{times} times"),
     };
     let count = scenario.phases.len();
-    let mut lines = vec![format!(
-        "scenario {}, {count} phases, {rounds}",
-        scenario.name
-    )];
+    let mut lines = vec![format!("scenario {}, {count} phases, {rounds}", scenario.name)];
     for (index, phase) in scenario.phases.iter().enumerate() {
         let parts = phase.replicas.values().map(|part| &part.set);
         for set in parts.chain([&phase.set]) {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parking_lot::Mutex;
 
-use super::{check,healthcheck, shell};
+use super::{check, healthcheck, shell};
 use crate::server::{self, ServerFleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
@@ -19,7 +19,9 @@ use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_explain as explain;
 use vllm_sim_gateway_score::{StartPodsFuture, StopPodsFuture};
 use vllm_sim_plan::{plan, sweep};
-use vllm_sim_replay_cli::{self as replay, Deployment, StepTimeOrigin, Provenance, WeightsDoNotFit};
+use vllm_sim_replay_cli::{
+    self as replay, Deployment, Provenance, StepTimeOrigin, WeightsDoNotFit,
+};
 
 /// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
 ///
@@ -240,12 +242,9 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
     };
     let provenance = provenance(config, step_times);
     let engine = server::engine_spec(config).map_err(|error| match error {
-        StartError::DoesNotFit(why) => WeightsDoNotFit {
-            why,
-            about: about.clone(),
-            provenance: provenance.clone(),
+        StartError::DoesNotFit(why) => {
+            WeightsDoNotFit { why, about: about.clone(), provenance: provenance.clone() }.into()
         }
-        .into(),
         other => anyhow::Error::from(other),
     })?;
     Ok(Deployment {
@@ -383,7 +382,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    let text =explain::explain_engine(name, &engine, setup, &sampling, &derived, caches);
+    let text = explain::explain_engine(name, &engine, setup, &sampling, &derived, caches);
     Ok(text + &explained_run(&loaded.config, &typed))
 }
 

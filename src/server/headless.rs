@@ -151,8 +151,7 @@ impl HeadlessEngines {
             reasoning_end: shared.thoughts.as_ref().map(|thoughts| thoughts.end_ids().to_vec()),
         };
         let backend = EngineBackend::start(&config, parts)?;
-        replies::install(&config, &
-        backend.service,shared.replies.clone())?;
+        replies::install(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::initial_control_settings(&config),

@@ -156,7 +156,8 @@ impl SimulatorServer {
             ranks,
         };
         let backend = EngineBackend::start(&config, inputs)?;
-        let service = backend.service.clone();replies::install(&config, &service,replies)?;
+        let service = backend.service.clone();
+        replies::install(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
         let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {

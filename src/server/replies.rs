@@ -13,8 +13,8 @@ pub(super) fn read_scripted_replies(
     let Some(path) = &config.faults.replies else {
         return Ok(None);
     };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(config,error))?;
-    let rules = ReplyRules::from_yaml(&text).map_err(|error| failed(config,error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| failed(config, error))?;
+    let rules = ReplyRules::from_yaml(&text).map_err(|error| failed(config, error))?;
     Ok(Some(Arc::new(rules)))
 }
 
@@ -30,12 +30,10 @@ pub(super) fn install(
             .map_err(|error| failed(config, error))?;
     }
     service.replies.set(rules);
-    service
-        .replies
-        .set_unmatched(match config.faults.strict_replies {
-            true => Unmatched::Refused,
-            false => Unmatched::Generated,
-        });
+    service.replies.set_unmatched(match config.faults.strict_replies {
+        true => Unmatched::Refused,
+        false => Unmatched::Generated,
+    });
     Ok(())
 }
 

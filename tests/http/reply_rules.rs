@@ -10,9 +10,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 async fn sim(replies: &str, flags: &[&str]) -> Sim {
     let sim = Sim::start(CliMode::Llmd, &[&["--model", "demo"], flags].concat()).await;
-    let answer = sim
-        .ask(post("/admin/replies", &[], replies.as_bytes()))
-        .await;
+    let answer = sim.ask(post("/admin/replies", &[], replies.as_bytes())).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     sim
 }
@@ -79,10 +77,7 @@ async fn rules_match_role_turn_system_text_tool_results_tools_and_headers() {
     assert!(answer.contains("\"text\":\"system\""), "{answer}");
     // A completion has no messages, but headers.
     let completion = json!({"model": "demo", "prompt": "Hello"});
-    let answer = sim
-        .post_with("/v1/completions", &["X-Tenant: acme"], &completion)
-        .await
-        .json();
+    let answer = sim.post_with("/v1/completions", &["X-Tenant: acme"], &completion).await.json();
     assert_eq!(answer["choices"][0]["text"], "header");
 }
 
@@ -106,11 +101,7 @@ async fn a_rule_sets_usage_and_the_reason_of_the_end() {
     assert_eq!(choice["finish_reason"], "length");
     let usage = &answer["usage"];
     assert_eq!(
-        (
-            &usage["prompt_tokens"],
-            &usage["completion_tokens"],
-            &usage["total_tokens"]
-        ),
+        (&usage["prompt_tokens"], &usage["completion_tokens"], &usage["total_tokens"]),
         (&12000.into(), &500.into(), &12500.into())
     );
     body["stream"] = true.into();
@@ -133,10 +124,7 @@ async fn a_rule_sets_usage_and_the_reason_of_the_end() {
     let answer = sim.ask(post("/admin/replies", &[], small.as_bytes())).await;
     assert_eq!(answer.status, 400);
     let error = answer.text();
-    assert!(
-        error.contains("'completion_tokens' is 2, but the reply has"),
-        "{error}"
-    );
+    assert!(error.contains("'completion_tokens' is 2, but the reply has"), "{error}");
 }
 
 #[tokio::test]
@@ -156,9 +144,7 @@ async fn strict_replies_refuse_what_no_rule_matches() {
         }
     }
     // Without rules nothing matches.
-    let removed = sim
-        .ask("DELETE /admin/replies HTTP/1.1\r\nHost: a\r\n\r\n")
-        .await;
+    let removed = sim.ask("DELETE /admin/replies HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(removed.status, 200);
     assert_eq!(sim.post(CHAT, &body("a known one")).await.status, 400);
     assert_eq!(sim.get("/v1/models").await.status, 200);

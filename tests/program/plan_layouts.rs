@@ -1,10 +1,7 @@
 //! The parallelism that `vllm-sim plan` searches, the costs of its answer and the files that deploy
 //! it.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests: what cannot be unwrapped is a failure"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 use std::path::Path;
 
@@ -33,8 +30,7 @@ fn fewest_gpus(sweep: &Value) -> Option<u64> {
         let good = point["summary"]["slo_attainment"].as_f64();
         good.is_some_and(|good| good >= 0.95)
     });
-    good.map(|point| point["gpus"].as_f64().unwrap().round() as u64)
-        .min()
+    good.map(|point| point["gpus"].as_f64().unwrap().round() as u64).min()
 }
 
 #[test]
@@ -82,9 +78,7 @@ fn models_with_experts_are_tried_with_ranks_that_share_them() {
                 --slo-ttft-ms 900 --max-gpus 4";
     let plan = json(dir.path(), &format!("plan {EXPERTS} {work}"));
     let points = plan["points"].as_array().unwrap();
-    let shared = points
-        .iter()
-        .find(|it| it["flags"]["data-parallel-size"] == "2");
+    let shared = points.iter().find(|it| it["flags"]["data-parallel-size"] == "2");
     let shared = shared.unwrap();
     assert_eq!(shared["flags"]["enable-expert-parallel"], "true");
     assert_eq!(shared["found"]["gpus"].as_u64().unwrap() % 2, 0);
@@ -108,26 +102,14 @@ fn costs_are_those_of_an_hour_a_month_and_a_million_tokens() {
     assert_eq!(cost("cost_per_month"), hour * 730.0);
     // 24 requests a second with 60 tokens each.
     let output = hour / (24.0 * 60.0 * 3600.0) * 1e6;
-    assert!(
-        (cost("cost_per_million_output_tokens") / output - 1.0).abs() < 1e-9,
-        "{found}"
-    );
+    assert!((cost("cost_per_million_output_tokens") / output - 1.0).abs() < 1e-9, "{found}");
     let all = hour / (24.0 * 3060.0 * 3600.0) * 1e6;
-    assert!(
-        (cost("cost_per_million_tokens") / all - 1.0).abs() < 1e-9,
-        "{found}"
-    );
+    assert!((cost("cost_per_million_tokens") / all - 1.0).abs() < 1e-9, "{found}");
     let text = printed(dir.path(), &words);
     let answer = text.lines().next().unwrap();
     assert_eq!(Some(answer), plan["answer"].as_str());
-    assert!(
-        answer.starts_with("Answer: ") && answer.contains(" H100 in "),
-        "{answer}"
-    );
-    assert!(
-        answer.contains(" USD a month, ") && answer.contains("TTFT p99 "),
-        "{answer}"
-    );
+    assert!(answer.starts_with("Answer: ") && answer.contains(" H100 in "), "{answer}");
+    assert!(answer.contains(" USD a month, ") && answer.contains("TTFT p99 "), "{answer}");
     assert!(text.contains("Output tokens/s per GPU (up)"), "{text}");
     for key in ["command", "version", "model", "gpu", "step_times"] {
         assert!(plan["run"][key].is_string(), "{key}: {}", plan["run"]);
@@ -139,9 +121,7 @@ fn documents(file: &Path, schema: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap();
     assert!(text.starts_with("# ") && text.contains(schema), "{text}");
     let parts = text.split("\n---\n");
-    parts
-        .map(|part| serde_saphyr::from_str(part).unwrap())
-        .collect()
+    parts.map(|part| serde_saphyr::from_str(part).unwrap()).collect()
 }
 
 fn number(value: &Value) -> u64 {
@@ -163,26 +143,16 @@ fn deployment_files_have_the_servers_of_the_answer() {
     let kinds: Vec<&str> = plain.iter().filter_map(|it| it["kind"].as_str()).collect();
     assert_eq!(kinds, ["Deployment", "Service"]);
     let container = &plain[0]["spec"]["template"]["spec"]["containers"][0];
-    let arguments = serde_json::json!([
-        model,
-        "--port=8000",
-        "--tensor-parallel-size=2",
-        "--max-num-seqs=128"
-    ]);
+    let arguments =
+        serde_json::json!([model, "--port=8000", "--tensor-parallel-size=2", "--max-num-seqs=128"]);
     assert_eq!(container["args"], arguments);
-    assert_eq!(
-        number(&container["resources"]["limits"]["nvidia.com/gpu"]),
-        2
-    );
+    assert_eq!(number(&container["resources"]["limits"]["nvidia.com/gpu"]), 2);
     assert_eq!(plain[0]["spec"]["replicas"], servers);
 
     let stack = documents(&out("production-stack.values.yaml"), "vllm-stack 0.1.12");
     let engine = &stack[0]["servingEngineSpec"]["modelSpec"][0];
     assert_eq!(engine["replicaCount"], servers);
-    assert_eq!(
-        (&engine["requestGPU"], &engine["modelURL"]),
-        (&2.into(), &model.into())
-    );
+    assert_eq!((&engine["requestGPU"], &engine["modelURL"]), (&2.into(), &model.into()));
     assert_eq!(engine["vllmConfig"]["tensorParallelSize"], 2);
     assert_eq!(engine["vllmConfig"]["extraArgs"][0], "--max-num-seqs=128");
 
@@ -217,15 +187,9 @@ fn split_servers_are_written_for_what_can_split_them() {
     assert_eq!(llmd[0]["routing"]["proxy"]["enabled"], true);
     let kserve = documents(&out("kserve.yaml"), "v1alpha2");
     assert_eq!(kserve[0]["spec"]["prefill"]["replicas"], 2 * groups);
-    let plain = documents(
-        &out("kubernetes.yaml"),
-        "a proxy that sends a prompt to -prefill",
-    );
+    let plain = documents(&out("kubernetes.yaml"), "a proxy that sends a prompt to -prefill");
     assert_eq!(plain.len(), 4);
     assert!(!out("production-stack.values.yaml").exists());
     let readme = std::fs::read_to_string(out("README.md")).unwrap();
-    assert!(
-        readme.contains("No `production-stack.values.yaml`"),
-        "{readme}"
-    );
+    assert!(readme.contains("No `production-stack.values.yaml`"), "{readme}");
 }

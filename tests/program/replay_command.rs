@@ -177,9 +177,7 @@ fn reports_are_written_and_compared() {
 /// Returns a report without the line of its command, in which the number of threads differs.
 fn without_command(report: &str) -> String {
     let lines = report.lines();
-    let kept: Vec<&str> = lines
-        .filter(|line| !line.starts_with("    \"command\": "))
-        .collect();
+    let kept: Vec<&str> = lines.filter(|line| !line.starts_with("    \"command\": ")).collect();
     assert!(kept.len() < report.lines().count(), "{report}");
     kept.join("\n")
 }
@@ -190,7 +188,7 @@ fn replay_is_independent_of_thread_count() {
     let words = format!(
         "replay {SMALL} --request-rate 40 --num-workers 5 --router round_robin --report-json -"
     );
-    let all = without_command(& printed(dir.path(), &words));
+    let all = without_command(&printed(dir.path(), &words));
     for threads in [1, 2, 8] {
         let report = printed(dir.path(), &format!("{words} --threads {threads}"));
         assert_eq!(all, without_command(&report));

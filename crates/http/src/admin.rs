@@ -64,13 +64,9 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     let after = settings().unwrap_or_default();
     let mut shown = with_pod(&app, shown);
     if app.dialect.operations() != OperatorRouteStyle::Lenient {
-        shown.shift_insert(
-            0,
-            "changed".to_owned(),
-            differences(&update, &before, &after),
-        );
+        shown.shift_insert(0, "changed".to_owned(), differences(&update, &before, &after));
     }
-    let mut answer = ok_json(&Value::Object( shown));
+    let mut answer = ok_json(&Value::Object(shown));
     for text in app.admin_state.ineffective_field_warnings(&update) {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {

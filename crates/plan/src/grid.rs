@@ -92,8 +92,7 @@ pub(super) fn parse_base_args<T: Parser>(
 /// Returns the flags of one combination of values, as a command line has them.
 pub(super) fn flags(axes: &[GridAxis], values: &[String]) -> Vec<String> {
     let set = axes.iter().zip(values);
-    set.map(|(axis, value)| format!("--{}={value}", axis.name))
-        .collect()
+    set.map(|(axis, value)| format!("--{}={value}", axis.name)).collect()
 }
 
 /// Parses the command line with one combination of flags, and returns its pools or the reason why

@@ -128,11 +128,8 @@ pub fn run_plan(
         );
     }
     let prices = base.prices.as_deref().map(GpuPrices::read_file).transpose()?;
-    let (names, candidates, notes) = Search {args,
-        axes: &axes,
-        prices: prices.as_ref(), sort, deploy,
-        }
-        .candidates(&base)?;
+    let (names, candidates, notes) =
+        Search { args, axes: &axes, prices: prices.as_ref(), sort, deploy }.candidates(&base)?;
     let question = PlanRequirements {
         attainment: base.attainment,
         max_gpus: base.max_gpus,
@@ -229,7 +226,7 @@ fn check_args(args: &Args) -> Result<()> {
 
 /// Builder of the candidates of a plan from its command line.
 struct Search<'a> {
-    args: &'a[String],
+    args: &'a [String],
     axes: &'a [GridAxis],
     prices: Option<&'a Prices>,
     sort: FlagSplitter<'a>,
@@ -240,7 +237,7 @@ impl Search<'_> {
     /// Returns the names of the flags that differ between candidates, all candidates, and notes
     /// about layouts that were not tried.
     fn candidates(&self, base: &Args) -> Result<(Vec<String>, Vec<Candidate>, Vec<String>)> {
-        let mut names: Vec<String> = self. axes.iter().map(|axis| axis.name.clone()).collect();
+        let mut names: Vec<String> = self.axes.iter().map(|axis| axis.name.clone()).collect();
         let combinations = grid::combinations(self.axes).into_iter();
         let search = LayoutSearch::of(&base.pools, base.max_gpus, self.axes, &self.typed()?);
         let Some(search) = search.filter(|_| base.fixed_workers.is_none()) else {
@@ -266,16 +263,10 @@ impl Search<'_> {
             true => layout::NAMES.len(),
             false => 1,
         };
-        names.extend(
-            layout::NAMES[..columns]
-                .iter()
-                .map(|name| (*name).to_owned()),
-        );
+        names.extend(layout::NAMES[..columns].iter().map(|name| (*name).to_owned()));
         for candidate in &mut candidates {
             if let Some(layout) = candidate.layout {
-                candidate
-                    .values
-                    .extend(layout.values().into_iter().take(columns));
+                candidate.values.extend(layout.values().into_iter().take(columns));
             }
         }
         Ok((names, candidates, notes))
@@ -287,17 +278,16 @@ impl Search<'_> {
         Ok(match (self.deploy)(&flags) {
             Ok(deployment) => deployment.about,
             // Flags that only a combination completes are reported with that combination.
-            Err(error) => error
-                .downcast::<DoesNotFit>()
-                .map_or_else(|_| Vec::new(), |misfit| misfit.about),
-    })
-}
+            Err(error) => {
+                error.downcast::<DoesNotFit>().map_or_else(|_| Vec::new(), |misfit| misfit.about)
+            }
+        })
+    }
 
-/// Returns whether the model of a combination has experts, which data-parallel ranks share.
-fn has_experts( &self, values: &[String]) -> bool {
+    /// Returns whether the model of a combination has experts, which data-parallel ranks share.
+    fn has_experts(&self, values: &[String]) -> bool {
         let ranks = format!("--{}=2", layout::NAMES[1]);
-        let all = [self.args, &grid::flags(self.
-    axes, values), &[ranks]].concat();
+        let all = [self.args, &grid::flags(self.axes, values), &[ranks]].concat();
         let sorted = split::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
         let Ok((flags, _)) = sorted else {
             return false;
@@ -310,49 +300,50 @@ fn has_experts( &self, values: &[String]) -> bool {
 
     fn build_candidate(
         &self,
-    values: Vec<String>,
+        values: Vec<String>,
         layout: Option<Layout>,
-        searched:&[String],
-) -> Result<DeploymentCandidate> {
-    let names: Vec<&str> = self. axes.iter().map(|axis| axis.name.as_str()).collect();
-    let varied = grid::flags(self.axes, &values);
+        searched: &[String],
+    ) -> Result<DeploymentCandidate> {
+        let names: Vec<&str> = self.axes.iter().map(|axis| axis.name.as_str()).collect();
+        let varied = grid::flags(self.axes, &values);
         let chosen = searched.iter().map(|flag| flag.trim_start_matches("--"));
-        let place: Vec<String> = std::iter::once( combination_label(&names, &values))
+        let place: Vec<String> = std::iter::once(combination_label(&names, &values))
             .chain(chosen.map(str::to_owned))
             .filter(|part| !part.is_empty())
             .collect();
         let place = &place.join(" ");
         let flags = [&varied[..], searched].concat();
-    let build = |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, self. deploy);
-    let (args, pools) = grid::parse_grid_point(self.args, &flags, place, self. sort, build)?;
-    // Report errors of the workload before any run, also if the model does not fit.
-    let block_size = match &pools {
-        Ok(pools) => pools.serving.engines[0].block_size(),
-        Err(_) => 16,
-    };
-    open_workload(&args.workload, block_size)
-        .map_err(|error| grid::with_point_label(place, error))?;
-    let price = match (&pools, self. prices) {
-        (Ok(pools), Some(prices)) => {
-            let price = prices.hourly_price_of(gpu_name(pools));
-            price.map_err(|error| grid::with_point_label(place, error))?
-        }
-        _ => 1.0,
-    };
-    Ok(DeploymentCandidate {
-        workload: args.workload,
-        report: ReportArgs {
-            report_json: None,
-            html: None,
-            no_per_request: Some(true),
-            ..args.report
-        },
-        pools,
-        price,
-        values,
+        let build =
+            |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, self.deploy);
+        let (args, pools) = grid::parse_grid_point(self.args, &flags, place, self.sort, build)?;
+        // Report errors of the workload before any run, also if the model does not fit.
+        let block_size = match &pools {
+            Ok(pools) => pools.serving.engines[0].block_size(),
+            Err(_) => 16,
+        };
+        open_workload(&args.workload, block_size)
+            .map_err(|error| grid::with_point_label(place, error))?;
+        let price = match (&pools, self.prices) {
+            (Ok(pools), Some(prices)) => {
+                let price = prices.hourly_price_of(gpu_name(pools));
+                price.map_err(|error| grid::with_point_label(place, error))?
+            }
+            _ => 1.0,
+        };
+        Ok(DeploymentCandidate {
+            workload: args.workload,
+            report: ReportArgs {
+                report_json: None,
+                html: None,
+                no_per_request: Some(true),
+                ..args.report
+            },
+            pools,
+            price,
+            values,
             layout,
-    })
-}
+        })
+    }
 }
 
 fn gpu_name(pools: &WorkerPools) -> Option<&str> {
@@ -388,7 +379,7 @@ fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
         }
         outputs::write_atomically(file.as_ref(), text)?;
     }
-    let mut text =plan.text_table();
+    let mut text = plan.text_table();
     if let Some(picture) = picture::picture(plan) {
         text.push_str(&format!("\n\n{picture}"));
     }

@@ -14,8 +14,8 @@ use crate::shard::{self, GridTask, ShardArgs, deserialize_exact_f64, deserialize
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, WorkerPools, Provenance, ReportArgs, WorkerPools, WorkloadArgs,
-    build_worker_pools, open_workload, replay_single_threaded, simulated_time_limit,
+    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, Provenance, ReportArgs, WorkerPools,
+    WorkloadArgs, build_worker_pools, open_workload, replay_single_threaded, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -147,7 +147,8 @@ pub fn run_sweep(
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
             let flags = grid::flags(&axes, &values);
-            let (args, pools) = grid::parse_grid_point(args, &flags, &label(&names, &values), sort, build)?;
+            let (args, pools) =
+                grid::parse_grid_point(args, &flags, &label(&names, &values), sort, build)?;
             Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;

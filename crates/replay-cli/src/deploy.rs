@@ -47,18 +47,12 @@ pub struct Provenance {
 impl Provenance {
     /// Creates the provenance of a result whose step times come from `step_times` alone.
     pub fn of_step_times(step_times: &str) -> Self {
-        Self {
-            step_times: step_times.to_owned(),
-            ..Self::default()
-        }
+        Self { step_times: step_times.to_owned(), ..Self::default() }
     }
 
     /// Returns the provenance of a deployment whose workers differ.
     pub fn of_several_workers(self) -> Self {
-        Self {
-            step_times: format!("several, by worker; {}", self.step_times),
-            ..self
-        }
+        Self { step_times: format!("several, by worker; {}", self.step_times), ..self }
     }
 
     /// Combines the provenance of several deployments; different values are joined by commas.
@@ -100,9 +94,7 @@ impl Provenance {
             ("GPU", self.gpu.clone().or_else(none)),
             ("Step times", Some(self.step_times.clone())),
         ];
-        let rows = rows
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let rows = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         rows.collect()
     }
 }
@@ -136,7 +128,7 @@ impl StepTimes {
 #[error("engine: {why}")]
 pub struct DoesNotFit {
     /// Reason, as a text for the user.
-pub why: String,
+    pub why: String,
     /// Names and values of the flags that describe the engine.
     pub about: Vec<(String, String)>,
     /// Model, GPU and source of the step times.

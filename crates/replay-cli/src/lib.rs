@@ -92,14 +92,14 @@ pub fn run_replay_command(
         let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
         let origin = Provenance::of_step_times("measured on the servers of --target");
-        return write_report(report, &args.report, ( &[targets], &origin), &typed);
+        return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let tables = args.kernel_tables.clone();
         let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
         let report = dynamo_run::replay_dynamo_run(dir, tables.as_deref())?;
         let origin = Provenance::of_step_times("those of the recorded Dynamo run (--dynamo-run)");
-        return write_report(report, &args.report, ( &[], &origin), &typed);
+        return write_report(report, &args.report, (&[], &origin), &typed);
     }
     let pools = build_worker_pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
@@ -118,9 +118,7 @@ pub fn run_replay_command(
         &mut tell,
     )?;
     drop(told);
-    write_report(report, &args.report,
-        ( &pools.about, &pools.provenance),
-        &typed,)
+    write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
 fn available_cpu_cores() -> usize {
@@ -190,11 +188,9 @@ fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>
 }
 
 fn write_report(
-    mut
-    report:ReplayReport,
+    mut report: ReplayReport,
     args: &ReportArgs,
-    (
-    about, origin): ( &[(String, String)], &Provenance),
+    (about, origin): (&[(String, String)], &Provenance),
     typed: &str,
 ) -> Result<String> {
     report.run = Some(origin.to_json(typed));
@@ -216,7 +212,7 @@ fn write_report(
         let about = [origin.rows(), about.to_vec()].concat();
         outputs::write_atomically(
             file,
-            html::render_report_page(&report, "vllm-sim replay", & about, typed),
+            html::render_report_page(&report, "vllm-sim replay", &about, typed),
         )?;
     }
     let printed = match args.report_json.as_deref() {

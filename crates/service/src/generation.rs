@@ -15,7 +15,7 @@ use crate::prompt::PromptSource;
 use crate::request::{
     GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
 };
-use crate::scripted::{ConversationFacts, MatchedRequest,ReservedReply};
+use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget_tokens;
 use vllm_sim_wire::{Fault, SamplingParams};
@@ -166,10 +166,10 @@ impl InferenceService {
             conversations,
         };
         self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
-            if let Some( name) = refusal.injected {
-            let settings = request.faults.as_ref().map(|faults| &faults.settings);
-            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
-            self.faults.report_fault(name, &origin);
+            if let Some(name) = refusal.injected {
+                let settings = request.faults.as_ref().map(|faults| &faults.settings);
+                let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+                self.faults.report_fault(name, &origin);
             }
             RequestError::Invalid(refusal.fault)
         })

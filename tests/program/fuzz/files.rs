@@ -15,7 +15,7 @@ use vllm_sim_engine::latency::{
 use vllm_sim_random::{StreamPurpose, request_rng};
 use vllm_sim_replay::load::{self, WorkloadFormat, WorkloadReadOptions};
 use vllm_sim_service::scenario::Scenario;
-use vllm_sim_service::scripted::{MatchedRequest,ReplyRules, ScriptedReplies};
+use vllm_sim_service::scripted::{MatchedRequest, ReplyRules, ScriptedReplies};
 
 use super::mutate::Corpus;
 use super::run::fuzz;
@@ -229,10 +229,7 @@ fn fuzz_scripted_replies() {
         };
         let replies = ScriptedReplies::default();
         replies.replace_rules(Some(Arc::new(rules)));
-        let request = MatchedRequest {
-            model: "m",
-            ..MatchedRequest::default()
-        };
+        let request = MatchedRequest { model: "m", ..MatchedRequest::default() };
         for text in ["How is the weather?", "21 degrees", "retry"] {
             let _ = replies.reserve_replies(std::iter::once(text), &request);
         }

@@ -19,86 +19,33 @@ struct OwnRoute {
 
 /// Returns a route without a body and query parameters.
 const fn plain(path: &'static str, method: &'static str, summary: &'static str) -> OwnRoute {
-    OwnRoute {
-        path,
-        method,
-        summary,
-        body: None,
-        query: &[],
-    }
+    OwnRoute { path, method, summary, body: None, query: &[] }
 }
 
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
 const OWN: [OwnRoute; 22] = [
-    plain(
-        "/health/ready",
-        "get",
-        "Report whether the server takes requests.",
-    ),
+    plain("/health/ready", "get", "Report whether the server takes requests."),
     plain("/ready", "get", "Report whether the server takes requests."),
     plain("/dashboard", "get", "Show the dashboard, an HTML page."),
-    plain(
-        "/dashboard/latencies",
-        "get",
-        "Return latencies for the dashboard.",
-    ),
-    plain(
-        "/dashboard/cache",
-        "get",
-        "Return KV blocks for the dashboard.",
-    ),
-    plain(
-        "/dashboard/drills",
-        "get",
-        "Return changes and scenario phases for the dashboard.",
-    ),
-    plain(
-        "/dashboard/replicas",
-        "get",
-        "Return all replicas for the dashboard.",
-    ),
-    plain(
-        "/dashboard/requests",
-        "get",
-        "Return requests in flight for the dashboard.",
-    ),
-    plain(
-        "/dashboard/summary",
-        "get",
-        "Return the state of this server for other replicas.",
-    ),
-    plain(
-        "/debug/kv_cache",
-        "get",
-        "Return the blocks of the KV cache.",
-    ),
-    plain(
-        "/query",
-        "get",
-        "Answer the bootstrap query of Mooncake's connector.",
-    ),
+    plain("/dashboard/latencies", "get", "Return latencies for the dashboard."),
+    plain("/dashboard/cache", "get", "Return KV blocks for the dashboard."),
+    plain("/dashboard/drills", "get", "Return changes and scenario phases for the dashboard."),
+    plain("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
+    plain("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
+    plain("/dashboard/summary", "get", "Return the state of this server for other replicas."),
+    plain("/debug/kv_cache", "get", "Return the blocks of the KV cache."),
+    plain("/query", "get", "Answer the bootstrap query of Mooncake's connector."),
     OwnRoute {
-        query: &[
-            ("changed", "true: only what was changed since the start."),
-            RANK,
-        ],
+        query: &[("changed", "true: only what was changed since the start."), RANK],
         ..plain("/admin/config", "get", "Return all settings.")
     },
     OwnRoute {
         body: Some(("application/json", "{\"time-to-first-token\": \"200ms\"}")),
         query: &[RANK],
-        ..plain(
-            "/admin/config",
-            "post",
-            "Change settings, all of the body or none.",
-        )
+        ..plain("/admin/config", "post", "Change settings, all of the body or none.")
     },
-    plain(
-        "/admin/scenario",
-        "get",
-        "Return the scenario and its current phase.",
-    ),
+    plain("/admin/scenario", "get", "Return the scenario and its current phase."),
     OwnRoute {
         body: Some((
             "application/yaml",
@@ -108,16 +55,9 @@ const OWN: [OwnRoute; 22] = [
         ..plain("/admin/scenario", "post", "Start a scenario.")
     },
     plain("/admin/scenario", "delete", "End the scenario."),
-    plain(
-        "/admin/replies",
-        "get",
-        "Return the scripted replies, and how often each was used.",
-    ),
+    plain("/admin/replies", "get", "Return the scripted replies, and how often each was used."),
     OwnRoute {
-        body: Some((
-            "application/yaml",
-            "- when: {contains: weather}\n  say: It is warm.\n",
-        )),
+        body: Some(("application/yaml", "- when: {contains: weather}\n  say: It is warm.\n")),
         ..plain("/admin/replies", "post", "Replace the scripted replies.")
     },
     plain("/admin/replies", "delete", "Remove the scripted replies."),
@@ -132,11 +72,7 @@ const OWN: [OwnRoute; 22] = [
             ("wait", "Wait until so many requests have ended."),
             ("timeout", "Maximum time to wait, such as 5s."),
         ],
-        ..plain(
-            "/admin/requests",
-            "get",
-            "Return the recorded requests (--request-history).",
-        )
+        ..plain("/admin/requests", "get", "Return the recorded requests (--request-history).")
     },
     plain("/admin/requests", "delete", "Clear the recorded requests."),
     OwnRoute {
@@ -150,9 +86,7 @@ pub(super) fn add(paths: &mut Map<String, Value>, routes: &RouteIndex) {
     for route in OWN.iter().filter(|route| routes.serves(route.path)) {
         let operations = paths.entry(route.path).or_insert_with(|| json!({}));
         if let Some(operations) = operations.as_object_mut() {
-            operations
-                .entry(route.method)
-                .or_insert_with(|| operation(route));
+            operations.entry(route.method).or_insert_with(|| operation(route));
         }
     }
 }

@@ -32,10 +32,7 @@ impl Cost {
     /// Describes the cost in words.
     fn words(&self, currency: &str) -> String {
         let (hour, month) = (self.per_hour, self.per_month);
-        let mut words = format!(
-            "{hour:.2} {currency}/h, {} {currency} a month",
-            thousands(month)
-        );
+        let mut words = format!("{hour:.2} {currency}/h, {} {currency} a month", thousands(month));
         if let (Some(output), Some(all)) = (self.per_million_output, self.per_million) {
             words.push_str(&format!(
                 ", {output:.3} {currency} per million output tokens ({all:.3} of prompt and output)"

@@ -4,7 +4,7 @@ use serde_json::{Map, json};
 
 use super::search::SimulatedTrial;
 use vllm_sim_command_line::shell_quote;
-use vllm_sim_config::{FlagKind, flags,is_vllm_serve_flag};
+use vllm_sim_config::{FlagKind, flags, is_vllm_serve_flag};
 use vllm_sim_replay_cli::WorkerPools;
 
 /// Names of flags omitted from the server commands: the content of `--config` is in the flags
@@ -47,7 +47,10 @@ impl<'a> DeploymentCommands<'a> {
         Some(Self {
             flags: &pools.about,
             model: &model?.1,
-            servers: (of(prefills, prefill_ranks, prefill_times), of(pools.serving.engines.len(), ranks, times)),
+            servers: (
+                of(prefills, prefill_ranks, prefill_times),
+                of(pools.serving.engines.len(), ranks, times),
+            ),
             ranks,
             router: &pools.router,
         })
@@ -61,33 +64,29 @@ impl<'a> DeploymentCommands<'a> {
 
     fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
         let flags = self.deployment_flags().filter(|(name, _)| wanted(name));
-        let words =
-            flags.map(|(name, value)| typed(name, value));
+        let words = flags.map(|(name, value)| typed(name, value));
         let words = words.chain(self.connector());
         words.map(|word| format!(" {}", shell_quote(&word))).collect()
     }
 
     /// Returns the flag of the KV connector that split workers need and no flag names.
-    fn connector(& self) -> Option<String > {
-        let is_named =self.flags().any(|(name, _)| name == "kv-transfer-config");
+    fn connector(&self) -> Option<String> {
+        let is_named = self.flags().any(|(name, _)| name == "kv-transfer-config");
         (self.servers.0 > 0 && !is_named).then(|| typed("kv-transfer-config", CONNECTOR))
     }
 
     /// Returns the arguments of `vllm serve`, without the model and without flags of `without`.
     pub(super) fn arguments(&self, without: &[&str]) -> Vec<String> {
         let flags = self
-            . deployment_flags()
+            .deployment_flags()
             .filter(|(name, _)| is_vllm_serve_flag(name) && !without.contains(name));
-        let
-        words = flags.map(|(name, value)| typed(name, value));
+        let words = flags.map(|(name, value)| typed(name, value));
         words.chain(self.connector()).collect()
     }
 
     /// Returns the value of a flag, if the deployment sets it.
     pub(super) fn value(&self, wanted: &str) -> Option<&str> {
-        self.flags()
-            .find(|(name, _)| *name == wanted)
-            .map(|(_, value)| value)
+        self.flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
     }
 
     /// Returns the name of the model.

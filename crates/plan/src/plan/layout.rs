@@ -26,11 +26,7 @@ impl Layout {
 
     /// Returns the values of [`NAMES`].
     pub(super) fn values(self) -> [String; 3] {
-        [
-            self.tensor.to_string(),
-            self.data.to_string(),
-            (self.data > 1).to_string(),
-        ]
+        [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
     }
 
     /// Returns the layout as flags of a command line.
@@ -49,11 +45,8 @@ impl Layout {
 }
 
 /// Names of the flags that a layout sets.
-pub(super) const NAMES: [&str; 3] = [
-    "tensor-parallel-size",
-    "data-parallel-size",
-    "enable-expert-parallel",
-];
+pub(super) const NAMES: [&str; 3] =
+    ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
 /// Bandwidth of KV transfers between searched prefill and decode workers, in GB/s: a link of
 /// 400 Gb/s.
@@ -76,18 +69,11 @@ const PARALLELISM: [&str; 6] = [
     "decode-context-parallel-size",
 ];
 /// Flags of deployments without a search for a split of prefill and decode.
-const NOT_SPLIT: [&str; 4] = [
-    "scheduler",
-    "speculative-config",
-    "kv-transfer-config",
-    "kv-offloading-size",
-];
+const NOT_SPLIT: [&str; 4] =
+    ["scheduler", "speculative-config", "kv-transfer-config", "kv-offloading-size"];
 /// Flags for the duration of KV transfers.
-const TRANSFERS: [&str; 3] = [
-    "kv-transfer-bandwidth",
-    "kv-cache-transfer-latency",
-    "kv-cache-transfer-time-per-token",
-];
+const TRANSFERS: [&str; 3] =
+    ["kv-transfer-bandwidth", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token"];
 
 /// Search over the parallelism of a model.
 #[derive(Debug, Clone, Copy)]
@@ -152,15 +138,8 @@ impl LayoutSearch {
         build: &dyn Fn(Layout, &[String]) -> Result<Candidate>,
     ) -> Result<SearchedLayouts> {
         // Ranks of a model without experts are servers of their own.
-        let datas = if has_experts() {
-            &SIZES[..]
-        } else {
-            &SIZES[..1]
-        };
-        let mut all = SearchedLayouts {
-            candidates: Vec::new(),
-            notes: Vec::new(),
-        };
+        let datas = if has_experts() { &SIZES[..] } else { &SIZES[..1] };
+        let mut all = SearchedLayouts { candidates: Vec::new(), notes: Vec::new() };
         let mut refused = None;
         for (index, world) in WORLDS.into_iter().enumerate() {
             let least = if index == 0 { 1 } else { world };
@@ -204,10 +183,7 @@ impl LayoutSearch {
         let fitting = all.candidates.iter().filter(|it| it.pools.is_ok());
         let layouts: Vec<Layout> = fitting.filter_map(|it| it.layout).collect();
         for layout in layouts {
-            let layout = Layout {
-                split: true,
-                ..layout
-            };
+            let layout = Layout { split: true, ..layout };
             if 2 * layout.world() > self.max_gpus {
                 continue;
             }
@@ -231,11 +207,7 @@ impl LayoutSearch {
 fn layouts(datas: &[u32]) -> impl Iterator<Item = Layout> + '_ {
     let tensors = SIZES.into_iter().filter(|tensor| *tensor <= MAX_TENSOR);
     datas.iter().flat_map(move |&data| {
-        tensors.clone().map(move |tensor| Layout {
-            tensor,
-            data,
-            split: false,
-        })
+        tensors.clone().map(move |tensor| Layout { tensor, data, split: false })
     })
 }
 

@@ -28,11 +28,7 @@ impl Manifests {
         let (row, found) = plan.best()?;
         let pools = row.pools.as_ref()?;
         let commands = plan.deployed()?;
-        let servers = Servers::new(
-            &commands,
-            found.gpus,
-            pools.provenance.vllm_version.as_deref(),
-        );
+        let servers = Servers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
         let mut files = Vec::new();
         let mut left_out = Vec::new();
         type Writer = fn(&Servers<'_>) -> Result<String, &'static str>;
@@ -54,10 +50,7 @@ impl Manifests {
                 Err(why) => left_out.push((name, why)),
             }
         }
-        files.push((
-            "README.md",
-            readme(servers.model, &answer, &plan.command, &left_out),
-        ));
+        files.push(("README.md", readme(servers.model, &answer, &plan.command, &left_out)));
         Some(Self(files))
     }
 

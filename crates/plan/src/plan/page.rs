@@ -1,6 +1,8 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{escape_html, render_command_section, render_document, run, render_table};
+use vllm_sim_replay::html::{
+    escape_html, render_command_section, render_document, render_table, run,
+};
 
 use super::pareto::{Good, dots, front};
 use super::report::{
@@ -11,11 +13,7 @@ use super::search::SimulatedTrial;
 pub(super) fn html_page(plan: &PlanReport) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
     if let Some(answer) = plan.answer() {
-        let _ = write!(
-            body,
-            "<section><p><strong>{}</strong></p></section>",
-            escape(&answer)
-        );
+        let _ = write!(body, "<section><p><strong>{}</strong></p></section>", escape(&answer));
     }
     let unit = plan.cost_unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");
@@ -147,9 +145,7 @@ fn write_axes(
 }
 
 /// Formats a number with about three digits.
-pub(super)
-
-fn short_number(value: f64) -> String {
+pub(super) fn short_number(value: f64) -> String {
     match value {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),

@@ -37,11 +37,7 @@ pub(super) fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64
             dots.push(Dot {
                 x,
                 y,
-                what: format!(
-                    "{} workers={}: {x:.2}, {y:.2}",
-                    row.label,
-                    trial.workers.cell()
-                ),
+                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers.cell()),
                 label: is_answer.then_some(row.label.as_str()),
             });
         }
@@ -85,9 +81,6 @@ mod tests {
             label: None,
         });
         assert_eq!(front(&dots, Good::Left), [(1.0, 5.0), (2.0, 9.0)]);
-        assert_eq!(
-            front(&dots, Good::Right),
-            [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]
-        );
+        assert_eq!(front(&dots, Good::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
     }
 }

@@ -16,14 +16,7 @@ pub(super) fn picture(plan: &Plan) -> Option<String> {
     }
     let (best, found) = plan.best()?;
     let cheapest = (per_user(found), per_gpu(found));
-    let legend = format!(
-        "* {}",
-        if best.label.is_empty() {
-            "cheapest"
-        } else {
-            &best.label
-        }
-    );
+    let legend = format!("* {}", if best.label.is_empty() { "cheapest" } else { &best.label });
     Some(drawn(&dots, cheapest, &legend))
 }
 
@@ -44,9 +37,7 @@ fn drawn(dots: &[Dot<'_>], cheapest: (f64, f64), legend: &str) -> String {
     others.for_each(|dot| mark((dot.x, dot.y), '·'));
     let found = dots.iter().filter(|dot| dot.label.is_some());
     found.for_each(|dot| mark((dot.x, dot.y), 'o'));
-    front(dots, Good::Right)
-        .into_iter()
-        .for_each(|at| mark(at, '+'));
+    front(dots, Good::Right).into_iter().for_each(|at| mark(at, '+'));
     mark(cheapest, '*');
     let labels = [short(top), short(0.0)];
     let width = labels[0].chars().count();
@@ -64,9 +55,7 @@ fn drawn(dots: &[Dot<'_>], cheapest: (f64, f64), legend: &str) -> String {
     lines.push(format!("{:>width$} +{}", "", "-".repeat(COLUMNS)));
     let room = COLUMNS - 1;
     lines.push(format!("{:>width$}  0{end:>room$}", ""));
-    lines.push(format!(
-        "{legend}   + no run is better in both   o meets the bounds   · other run"
-    ));
+    lines.push(format!("{legend}   + no run is better in both   o meets the bounds   · other run"));
     lines.join("\n")
 }
 
@@ -76,25 +65,14 @@ mod tests {
 
     #[test]
     fn each_run_has_a_mark_and_the_axes_have_their_ends() {
-        let dot = |x, y, label| Dot {
-            x,
-            y,
-            what: String::new(),
-            label,
-        };
-        let dots = [
-            dot(10.0, 400.0, Some("a")),
-            dot(20.0, 100.0, Some("b")),
-            dot(40.0, 200.0, None),
-        ];
+        let dot = |x, y, label| Dot { x, y, what: String::new(), label };
+        let dots =
+            [dot(10.0, 400.0, Some("a")), dot(20.0, 100.0, Some("b")), dot(40.0, 200.0, None)];
         let text = drawn(&dots, (10.0, 400.0), "* a");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), ROWS + 4);
         assert_eq!(lines[1], format!("400 |{}*", " ".repeat(15)));
         assert!(lines[ROWS - 3].ends_with('o'), "{text}");
-        assert!(
-            text.contains('+') && lines[ROWS + 2].ends_with("40.0"),
-            "{text}"
-        );
+        assert!(text.contains('+') && lines[ROWS + 2].ends_with("40.0"), "{text}");
     }
 }

@@ -4,10 +4,12 @@ use serde_json::{Map, Value, json};
 use super::answer::Cost;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
-use super::search::{self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial, WorkerCount};
+use super::search::{
+    self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial, WorkerCount,
+};
 use crate::grid::combination_label;
 use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
-use vllm_sim_replay_cli::{WorkerPools, Provenance};
+use vllm_sim_replay_cli::{Provenance, WorkerPools};
 
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
@@ -15,8 +17,7 @@ const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 pub(super) struct PlanReport {
     names: Vec<String>,
     question: PlanRequirements,
-    pub(super)
-    prices: Option<GpuPrices>,
+    pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<CandidateRow>,
     /// Indices of the rows with a successful deployment, by cost per traffic.
     pub(super) order: Vec<usize>,
@@ -34,8 +35,7 @@ pub(super) struct CandidateRow {
     /// Whether the search chose workers of their own for prefill and decode.
     pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
-    pub(super)
-    pools: Option<WorkerPools>,
+    pub(super) pools: Option<WorkerPools>,
     pub(super) answer: SearchResult,
 }
 
@@ -94,11 +94,10 @@ impl PlanReport {
         question: PlanRequirements,
         prices: Option<GpuPrices>,
         answers: impl Iterator<Item = (&'c DeploymentCandidate, SearchResult)>,
-        left_out: Vec< String>,
+        left_out: Vec<String>,
     ) -> Result<Self> {
-        let ( candidates, rows):(Vec<&Candidate>, Vec<Row>) =answers.map(|(candidate, answer)| (candidate, row(&names,candidate,
-            answer)))
-            .unzip();
+        let (candidates, rows): (Vec<&Candidate>, Vec<Row>) =
+            answers.map(|(candidate, answer)| (candidate, row(&names, candidate, answer))).unzip();
         let origin =
             Provenance::joined(candidates.iter().map(|candidate| match &candidate.pools {
                 Ok(pools) => &pools.provenance,
@@ -132,9 +131,17 @@ impl PlanReport {
             }
             _ => None,
         };
-        Ok(Self { names, question, prices, rows, order, outlook,
+        Ok(Self {
+            names,
+            question,
+            prices,
+            rows,
+            order,
+            outlook,
             left_out,
-            origin, command: String::new(), })
+            origin,
+            command: String::new(),
+        })
     }
 
     /// Sets the command line that the reports show.
@@ -160,9 +167,7 @@ impl PlanReport {
         })
     }
 
-    pub(super)
-
-    fn best_trial(&self) -> Option<(&CandidateRow, &SimulatedTrial)> {
+    pub(super) fn best_trial(&self) -> Option<(&CandidateRow, &SimulatedTrial)> {
         let row = &self.rows[*self.order.first()?];
         Some((row, row.answer.found.as_ref()?))
     }
@@ -223,7 +228,7 @@ impl PlanReport {
     pub(super) fn table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));
-        if let Some(prices) = & self.prices {
+        if let Some(prices) = &self.prices {
             let currency = &prices.currency;
             head.push(self.cost_unit());
             head.extend([format!("{currency}/month"), format!("{currency}/1M out")]);
@@ -381,9 +386,7 @@ impl PlanReport {
     }
 
     /// Returns the servers of the cheapest deployment.
-    pub(super)
-
-    fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
+    pub(super) fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best_trial()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)
     }
@@ -421,7 +424,7 @@ impl PlanReport {
             format!("{}{mark}", cells.join("  "))
         };
         let mut lines: Vec<String> = self.answer().into_iter().collect();
-        if!lines.is_empty() {
+        if !lines.is_empty() {
             lines.push(String::new());
         }
         lines.push(line(&head, ""));

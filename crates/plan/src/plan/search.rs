@@ -1,11 +1,12 @@
-mod split;use std::ops::ControlFlow;
+mod split;
+use std::ops::ControlFlow;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use vllm_sim_replay::outcome::RequestOutcome;
-use vllm_sim_replay::report::{Report,LatencySlo};
+use vllm_sim_replay::report::{LatencySlo, Report};
 
 use super::bound::LatencyPercentileBound;
 use super::idle_worker;
@@ -14,9 +15,8 @@ use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{
-    DoesNotFit, WorkerPools,
-    ReportArgs, WorkerPools, WorkloadArgs, open_workload, parse_workload_text, replay_with_watcher,
-    simulated_time_limit,
+    DoesNotFit, ReportArgs, WorkerPools, WorkloadArgs, open_workload, parse_workload_text,
+    replay_with_watcher, simulated_time_limit,
 };
 
 #[derive(Debug, Clone)]
@@ -231,11 +231,11 @@ fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 {
     let (prefill, serving) = pools.gpus;
     let (prefills, servings) = workers.repeats();
     let of = |engines: usize, gpus: u32, times: u32| {
-        ( engines as u32).saturating_mul( gpus).saturating_mul(times)
+        (engines as u32).saturating_mul(gpus).saturating_mul(times)
     };
     let engines = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
-    let prefill =of(engines, prefill, prefills);
-    prefill.saturating_add( of(pools.serving.engines.len(), serving, servings))
+    let prefill = of(engines, prefill, prefills);
+    prefill.saturating_add(of(pools.serving.engines.len(), serving, servings))
 }
 
 /// Describes the latency bounds that the largest deployment within the budget misses.
@@ -280,12 +280,13 @@ impl<'c> TrialRunner<'c> {
         question: &'c PlanRequirements,
     ) -> Result<Self, &'c DoesNotFit> {
         let pools = candidate.pools.as_ref()?;
-        let by_cost = question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, candidate.price));
+        let by_cost =
+            question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, candidate.price));
         Ok(Self {
             candidate,
             pools,
             question,
-            most_gpus:question.max_gpus.min(by_cost),
+            most_gpus: question.max_gpus.min(by_cost),
             trials: Vec::new(),
         })
     }
@@ -310,7 +311,7 @@ impl<'c> TrialRunner<'c> {
 
     /// Searches the fewest workers for `traffic`.
     fn fewest(&mut self, traffic: f64) -> Result<Option<Trial>> {
-        if self.candidate.layout.is_some_and (|layout| layout.split) {
+        if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.fewest_split(traffic);
         }
         let bounds = (0, self.most_groups());
@@ -326,7 +327,7 @@ impl<'c> TrialRunner<'c> {
         traffic: f64,
         count: impl Fn(u32) -> WorkerCount,
     ) -> Result<Option<(u32, SimulatedTrial)>> {
-        let mut workers = too_few.saturating_add( 1);
+        let mut workers = too_few.saturating_add(1);
         let (mut enough, mut found) = loop {
             // The largest deployment runs to its end, so that the report can name what it misses.
             let extent = match workers >= most {
@@ -341,19 +342,18 @@ impl<'c> TrialRunner<'c> {
                 return Ok(None);
             }
             too_few = workers;
-            workers = workers.saturating_mul (2).min(most);
+            workers = workers.saturating_mul(2).min(most);
         };
         while enough - too_few > 1 {
             let middle = too_few + (enough - too_few) / 2;
             let trial = self.simulate_trial(count(middle), traffic, RunExtent::UntilMissed)?;
             if self.meets_requirements(&trial) {
-                (enough,
-                found) = (middle, trial);
+                (enough, found) = (middle, trial);
             } else {
                 too_few = middle;
             }
         }
-        Ok(Some((enough,found)))
+        Ok(Some((enough, found)))
     }
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
@@ -414,7 +414,7 @@ impl<'c> TrialRunner<'c> {
         traffic: f64,
         extent: RunExtent,
     ) -> Result<SimulatedTrial> {
-        let is_same = |trial: && SimulatedTrial| {
+        let is_same = |trial: &&SimulatedTrial| {
             let is_whole = !trial.stopped || extent == RunExtent::UntilMissed;
             trial.workers == workers && trial.traffic == traffic && is_whole
         };
@@ -441,8 +441,7 @@ impl<'c> TrialRunner<'c> {
         let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
         let stopped = tracker.is_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
-        let mut missed: Vec<String> =
-            bounds.filter_map(|bound| bound.missed(&report)).collect();
+        let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
@@ -485,10 +484,7 @@ impl<'c> TrialRunner<'c> {
 fn repeated(group: &Pools, workers: WorkerCount) -> Pools {
     let mut pools = group.clone();
     let (prefill, serving) = workers.repeats();
-    let all = [
-        (Some(&mut pools.serving), serving),
-        (pools.prefill.as_mut(), prefill),
-    ];
+    let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
     for (pool, times) in all {
         if let Some(pool) = pool {
             let engines = std::mem::take(&mut pool.engines);
@@ -509,8 +505,8 @@ fn token_rates(workload: &WorkloadArgs, report: &Report) -> (f64, f64) {
         None => report.number("duration_ms") / 1e3,
     };
     let per_second = |tokens: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
-    let output = report. summary_number("total_output_tokens");
-    let input = report. summary_number("total_input_tokens");
+    let output = report.summary_number("total_output_tokens");
+    let input = report.summary_number("total_input_tokens");
     (per_second(output), per_second(output + input))
 }
 

@@ -1,12 +1,16 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{escape_html, render_command_section, render_document, run, render_table};
+use vllm_sim_replay::html::{
+    escape_html, render_command_section, render_document, render_table, run,
+};
 
 use vllm_sim_replay_cli::Provenance;
 
 use super::{PlayedSummary, PointResult, best_point_index, table_cells, table_notes};
 
-pub(super) fn html_page(names: &[&str], played: &[PointResult],
+pub(super) fn html_page(
+    names: &[&str],
+    played: &[PointResult],
     (origin, typed): (&Provenance, &str),
 ) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");

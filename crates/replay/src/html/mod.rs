@@ -33,7 +33,7 @@ pub fn render_report_page(
     heatmap::draw_heat_maps(&mut body, &report.timeline.tracks);
     requests::draw_request_timeline(&mut body, &report.spans);
     push_metrics_table(&mut body, report);
-        body.push_str(&run ( about));
+    body.push_str(&run(about));
     body.push_str(&render_command_section(typed));
     render_document(title, &body)
 }

@@ -3,7 +3,7 @@
 use super::script::{EndReason, OutputChannel, TokenSource};
 use super::{ReplyGenerator, ScriptBuilder, push_marker_tokens};
 use crate::generate::request::GeneratorInput;
-use crate::scripted::{ScriptedFinish,ScriptedReply};
+use crate::scripted::{ScriptedFinish, ScriptedReply};
 
 impl ReplyGenerator {
     pub(super) fn add_scripted_reply(
@@ -36,7 +36,9 @@ impl ReplyGenerator {
         whole = whole.saturating_add(lacking);
         let reason = match reply.finish {
             Some(ScriptedFinish::Length) => Reason::Length,
-            Some(ScriptedFinish::Stop) | None => self.end_reply(whole, request.limit, request, draft),
+            Some(ScriptedFinish::Stop) | None => {
+                self.end_reply(whole, request.limit, request, draft)
+            }
         };
         if draft.len == 0 {
             draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);

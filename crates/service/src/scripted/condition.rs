@@ -10,14 +10,7 @@ use vllm_sim_wire::openai::message::Message;
 
 const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, tool, header";
 /// Roles of messages that a rule can match.
-const ROLES: [&str; 6] = [
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "tool",
-    "function",
-];
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Conditions of a rule, all of which a request must meet.
 #[derive(Debug, Default)]
@@ -106,9 +99,7 @@ impl RuleCondition {
             ("tool_result", self.tool_result.is_some()),
             ("tool", !self.tools.is_empty()),
         ];
-        keys.into_iter()
-            .find(|(_, given)| *given)
-            .map(|(key, _)| key)
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
     /// Returns whether a request meets the condition; `text` is the last message of its prompt
@@ -122,10 +113,7 @@ impl RuleCondition {
             && self.model.as_ref().is_none_or(|name| name == request.model)
             && headers.all(|(name, value)| request.has_header(name, value))
             && (self.of_conversation().is_none()
-                || request
-                    .conversations
-                    .get(prompt)
-                    .is_some_and(|facts| self.holds_for(facts)))
+                || request.conversations.get(prompt).is_some_and(|facts| self.holds_for(facts)))
     }
 
     fn holds_for(&self, facts: &ConversationFacts) -> bool {
@@ -150,10 +138,7 @@ impl MatchedRequest<'_> {
 impl ConversationFacts {
     /// Reads the facts of a conversation; `tools` has the names of the offered tools.
     pub fn new(messages: &[Message], tools: Vec<String>) -> Self {
-        Self {
-            tools,
-            ..Self::of_messages(messages)
-        }
+        Self { tools, ..Self::of_messages(messages) }
     }
 
     fn of_messages(messages: &[Message]) -> Self {

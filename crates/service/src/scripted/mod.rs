@@ -8,7 +8,7 @@ mod condition;
 mod read;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool,AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -25,14 +25,14 @@ pub use read::ScriptedReplyError;
 /// The rules of scripted replies in use, shared by all front ends.
 #[derive(Debug, Default)]
 pub struct ScriptedReplies {
-    rules:ArcSwapOption<ReplyRules>,
+    rules: ArcSwapOption<ReplyRules>,
     strict: AtomicBool,
 }
 
 /// Rules of scripted replies, in order of priority.
 #[derive(Debug)]
 pub struct ReplyRules {
-    rules:Vec<ReplyRule>,
+    rules: Vec<ReplyRule>,
     /// Names of the request headers that rules match, in lower case.
     headers: Vec<Box<str>>,
 }
@@ -128,8 +128,7 @@ impl ScriptedReplies {
 
     /// Sets the response to requests that no rule matches.
     pub fn set_unmatched(&self, unmatched: Unmatched) {
-        self.strict
-            .store(unmatched == Unmatched::Refused, Ordering::Relaxed);
+        self.strict.store(unmatched == Unmatched::Refused, Ordering::Relaxed);
     }
 
     /// Returns the rules in use; `None` if there are none.
@@ -155,9 +154,7 @@ impl ScriptedReplies {
     /// [`MatchedRequest::conversations`] is needed.
     pub fn reads_conversations(&self) -> bool {
         let rules = self.rules.load();
-        rules
-            .as_ref()
-            .is_some_and(|rules| rules.first_of_conversations().is_some())
+        rules.as_ref().is_some_and(|rules| rules.first_of_conversations().is_some())
     }
 
     /// Reserves the scripted reply of the matching rule for each of the last message texts; empty
@@ -172,14 +169,14 @@ impl ScriptedReplies {
         request: &MatchedRequest<'_>,
     ) -> Result<Vec<Option<ReservedReply>>, ScriptedRefusal> {
         // Costs two atomic loads without rules.
-        let rules =self.rules.load();
+        let rules = self.rules.load();
         let strict = self.strict.load(Ordering::Relaxed);
         if rules.is_none() && !strict {
             return Ok(Vec::new());
         }
         let choose = |(prompt, text): (usize, &str)| {
             let chosen = match &*rules {
-            Some(rules) => rules.choose(text, prompt, request)?,
+                Some(rules) => rules.choose(text, prompt, request)?,
                 None => None,
             };
             match chosen {
@@ -188,8 +185,8 @@ impl ScriptedReplies {
             }
         };
         texts.enumerate().map(choose).collect()
-        }
     }
+}
 
 /// Returns the error for a request that no rule matches; it names what rules could match.
 fn unmatched(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> ScriptedRefusal {
@@ -203,10 +200,7 @@ fn unmatched(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> Scripte
          {shown:?}, model {:?}{facts}",
         request.model
     );
-    ScriptedRefusal {
-        fault: Fault::bad_request(words),
-        injected: None,
-    }
+    ScriptedRefusal { fault: Fault::bad_request(words), injected: None }
 }
 
 /// A scripted reply reserved for one prompt.
@@ -255,10 +249,7 @@ impl ReplyRules {
                 && below(&rule.failed, Some(failure.times))
             {
                 let (fault, name) = failure.fault(request.model);
-                return Err(ScriptedRefusal {
-                    fault,
-                    injected: Some(name),
-                });
+                return Err(ScriptedRefusal { fault, injected: Some(name) });
             }
             if let Some(reply) = &rule.reply
                 && below(&rule.answered, rule.times)
@@ -285,10 +276,7 @@ impl ReplyRules {
     }
 
     /// Returns the number of rules.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "nothing asks whether it is empty"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "nothing asks whether it is empty")]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
@@ -297,9 +285,7 @@ impl ReplyRules {
     pub fn used(&self) -> Vec<bool> {
         let is_used = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         let rules = self.rules.iter();
-        rules
-            .map(|rule| is_used(&rule.answered) || is_used(&rule.failed))
-            .collect()
+        rules.map(|rule| is_used(&rule.answered) || is_used(&rule.failed)).collect()
     }
 
     /// Returns a rule as configured, in one line.
@@ -391,15 +377,12 @@ mod tests {
     }
 
     fn demo() -> MatchedRequest<'static> {
-        MatchedRequest {
-            model: "demo",
-            ..MatchedRequest::default()
-        }
+        MatchedRequest { model: "demo", ..MatchedRequest::default() }
     }
 
     fn said(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
         let chosen = rules.reserve_reply(text, 0, &demo());
-        let chosen = chosen.map_err(|refusal| refusal. fault.status)?;
+        let chosen = chosen.map_err(|refusal| refusal.fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
             chosen.mark_given();
@@ -428,7 +411,7 @@ mod tests {
         let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
         let refusal = rules.reserve_reply("x", 0, &demo()).unwrap_err();
         let fault = refusal.fault;
-        assert_eq!((fault.status, refusal.injected), (429, Some( "rate_limit")));
+        assert_eq!((fault.status, refusal.injected), (429, Some("rate_limit")));
         assert_eq!(fault.retry_after_seconds, Some(3));
         assert_eq!(said(&rules, "x"), Err(429));
         assert_eq!(said(&rules, "x"), Ok(Some("fine".to_owned())));
@@ -458,30 +441,15 @@ mod tests {
             ("- {fail: {error: oops}}", "replies[0]: 'error' must be rate_limit"),
             ("- {fail: {error: 200}}", "or a status from 400 to 599, not 200"),
             ("- {say: a, when: {role: robot}}", "'role' must be system, "),
-            (
-                "- {say: a, when: {turn: 0}}",
-                "'turn' must be a whole number of at least 1",
-            ),
+            ("- {say: a, when: {turn: 0}}", "'turn' must be a whole number of at least 1"),
             (
                 "- {say: a, when: {tool: [1]}}",
                 "'tool' must be the name of a tool or a list of names",
             ),
-            (
-                "- {say: a, when: {header: x}}",
-                "'header' must be a mapping of names to values",
-            ),
-            (
-                "- {say: a, finish: never}",
-                "'finish' must be stop or length, not \"never\"",
-            ),
-            (
-                "- {say: a, usage: {tokens: 1}}",
-                "'usage': unknown key \"tokens\"",
-            ),
-            (
-                "- {fail: {error: 500}, usage: {}}",
-                "'usage' needs say or call",
-            ),
+            ("- {say: a, when: {header: x}}", "'header' must be a mapping of names to values"),
+            ("- {say: a, finish: never}", "'finish' must be stop or length, not \"never\""),
+            ("- {say: a, usage: {tokens: 1}}", "'usage': unknown key \"tokens\""),
+            ("- {fail: {error: 500}, usage: {}}", "'usage' needs say or call"),
             ("- {fail: {error: 500}, pace: {}}", "replies[0]: 'pace' needs say or call"),
         ] {
             let error = ReplyRules::from_yaml(text).unwrap_err().to_string();

@@ -21,7 +21,7 @@ const RULE_KEYS: &str = "when, say, call, reasoning, pace, times, usage, finish,
 /// Error in a rule of scripted replies, with the rule's index and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ScriptedReplyError(pub(super)String);
+pub struct ScriptedReplyError(pub(super) String);
 
 impl ReplyRules {
     /// Parses rules of scripted replies in YAML (JSON is YAML): a list of rules, or a mapping with
@@ -46,12 +46,9 @@ impl ReplyRules {
         let rules = rules.iter().enumerate().map(|(index, value)| {
             read_rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
         });
-        let rules: Vec<Rule> =
-        rules.collect::<Result<_, _>>()?;
-        let mut headers: Vec<Box<str>> = rules
-            .iter()
-            .flat_map(|rule| rule.condition.headers()).map(Into::into)
-            .collect();
+        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        let mut headers: Vec<Box<str>> =
+            rules.iter().flat_map(|rule| rule.condition.headers()).map(Into::into).collect();
         headers.sort();
         headers.dedup();
         Ok(Self { rules, headers })
@@ -62,7 +59,9 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let fields = expect_mapping(value, RULE_KEYS)?;
     let condition = match non_null_field(fields, "when") {
         None => RuleCondition::default(),
-        Some(when) => RuleCondition:: parse_duration(when).map_err(|why| format!("'when': {why}"))?,
+        Some(when) => {
+            RuleCondition::parse_duration(when).map_err(|why| format!("'when': {why}"))?
+        }
     };
     let text = text_field(fields, "say")?;
     let calls = match non_null_field(fields, "call") {
@@ -102,10 +101,15 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
         }
     }
     let reply = speaks.then(|| {
-        Arc::new(ScriptedReply { reasoning, text: text.unwrap_or_default(), calls, pace,
+        Arc::new(ScriptedReply {
+            reasoning,
+            text: text.unwrap_or_default(),
+            calls,
+            pace,
             finish,
             prompt_tokens,
-            completion_tokens, })
+            completion_tokens,
+        })
     });
     Ok(ReplyRule {
         condition,
@@ -123,8 +127,9 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
 fn usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
     let fields = expect_mapping(value, "prompt_tokens, completion_tokens")?;
     let number = |key: &str, least: u64| match whole_number_field(fields, key, least)? {
-        Some(tokens) if tokens > MAX_TOKENS => Err( format!(
-            "'{key}' must be at most {MAX_TOKENS}, not {tokens}")),
+        Some(tokens) if tokens > MAX_TOKENS => {
+            Err(format!("'{key}' must be at most {MAX_TOKENS}, not {tokens}"))
+        }
         tokens => Ok(tokens.map(|tokens| tokens as u32)),
     };
     Ok((number("prompt_tokens", 0)?, number("completion_tokens", 1)?))
@@ -187,9 +192,10 @@ fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
     })
 }
 
-pub(super)
-
-fn expect_mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
+pub(super) fn expect_mapping<'v>(
+    value: &'v Value,
+    keys: &str,
+) -> Result<&'v Map<String, Value>, String> {
     let Value::Object(fields) = value else {
         return Err(format!("a mapping with the keys {keys} was expected, not {value}"));
     };
@@ -199,15 +205,11 @@ fn expect_mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Va
     }
 }
 
-pub(super)
-
-fn non_null_field<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+pub(super) fn non_null_field<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
     fields.get(key).filter(|value| !value.is_null())
 }
 
-pub(super)
-
-fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+pub(super) fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
     match non_null_field(fields, key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -215,9 +217,7 @@ fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, 
     }
 }
 
-pub(super)
-
-fn whole_number_field(
+pub(super) fn whole_number_field(
     fields: &Map<String, Value>,
     key: &str,
     least: u64,

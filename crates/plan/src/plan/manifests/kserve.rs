@@ -27,10 +27,8 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
         "The plan was made with --router={} for vLLM {}; KServe chooses the image.",
         servers.policy, servers.version
     );
-    let comments = [
-        "LLMInferenceService serving.kserve.io/v1alpha2 of KServe 0.20.",
-        made_with.as_str(),
-    ];
+    let comments =
+        ["LLMInferenceService serving.kserve.io/v1alpha2 of KServe 0.20.", made_with.as_str()];
     Ok(yaml(&comments, &[service]))
 }
 

@@ -24,11 +24,7 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
              vLLM's examples for disaggregated prefill. llm-d and KServe bring one."
         }
     };
-    let comments = [
-        "Kubernetes apps/v1 and v1 (1.28 and newer).",
-        policy.as_str(),
-        proxy,
-    ];
+    let comments = ["Kubernetes apps/v1 and v1 (1.28 and newer).", policy.as_str(), proxy];
     Ok(yaml(&comments, &documents))
 }
 

@@ -64,9 +64,6 @@ fn policy(name: &str) -> (&'static str, &'static str) {
         "round_robin" => ("roundrobin", ""),
         "session_hash" => ("session", "Clients send the header x-session-id."),
         "kv_router" | "llm-d" => ("prefixaware", "The chart's nearest policy is prefixaware."),
-        _ => (
-            "roundrobin",
-            "The chart has no such policy, so it takes turns.",
-        ),
+        _ => ("roundrobin", "The chart has no such policy, so it takes turns."),
     }
 }

@@ -99,11 +99,7 @@ impl<'a> Servers<'a> {
 
 /// Returns a name for Kubernetes from the last part of a model's name.
 fn dns_label(model: &str) -> String {
-    let last = model
-        .trim_end_matches('/')
-        .rsplit('/')
-        .next()
-        .unwrap_or(model);
+    let last = model.trim_end_matches('/').rsplit('/').next().unwrap_or(model);
     let plain = |c: char| match c.is_ascii_alphanumeric() {
         true => c.to_ascii_lowercase(),
         false => '-',
@@ -135,9 +131,6 @@ mod tests {
     #[test]
     fn names_are_dns_labels() {
         let names = ["meta-llama/Llama-3.1-8B-Instruct", "demo", "./models/x_y/"].map(dns_label);
-        assert_eq!(
-            names,
-            ["vllm-llama-3-1-8b-instruct", "vllm-demo", "vllm-x-y"]
-        );
+        assert_eq!(names, ["vllm-llama-3-1-8b-instruct", "vllm-demo", "vllm-x-y"]);
     }
 }

@@ -12,14 +12,8 @@ impl TrialRunner<'_> {
     /// workers, as long as that can be fewer GPUs than the best split so far.
     pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
         let most = self.most_workers();
-        let beside_all_decode = |prefill| WorkerCount::Split {
-            prefill,
-            decode: most.1,
-        };
-        let beside_all_prefill = |decode| WorkerCount::Split {
-            prefill: most.0,
-            decode,
-        };
+        let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
+        let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
         let fewest = match self.fewest_between((0, most.0), traffic, beside_all_decode)? {
             None => None,
             Some((prefill, _)) => {
@@ -59,24 +53,15 @@ impl TrialRunner<'_> {
             1 + self.most_gpus.saturating_sub(one) / each.max(1)
         };
         (
-            of(WorkerCount::Split {
-                prefill: 2,
-                decode: 1,
-            }),
-            of(WorkerCount::Split {
-                prefill: 1,
-                decode: 2,
-            }),
+            of(WorkerCount::Split { prefill: 2, decode: 1 }),
+            of(WorkerCount::Split { prefill: 1, decode: 2 }),
         )
     }
 
     /// Runs the largest even split to its end, so that the report can name what it misses.
     fn largest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
         let groups = self.most_groups();
-        let count = WorkerCount::Split {
-            prefill: groups,
-            decode: groups,
-        };
+        let count = WorkerCount::Split { prefill: groups, decode: groups };
         let trial = self.play(count, traffic, RunExtent::Whole)?;
         // The report names what the last trial misses, so a known run moves to the end.
         let is_same = |other: &Trial| other.workers == count && other.traffic == traffic;
