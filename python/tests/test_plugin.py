@@ -49,3 +49,24 @@ def test_options_of_a_project_and_the_log_of_a_failure(pytester: pytest.Pytester
     result = pytester.runpytest("--strict-markers")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*vllm-sim log*", "*imitates vLLM*", "*listening on*"])
+
+
+def test_unused_replies_are_listed_below_the_results(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.vllm_sim(replies=[
+            {"when": {"contains": "Hello"}, "say": "Hi."},
+            {"when": {"contains": "Goodbye"}, "say": "Bye."},
+        ])
+        def test_greets(vllm_server):
+            body = {"messages": [{"role": "user", "content": "Hello"}]}
+            vllm_server.request("POST", "/v1/chat/completions", body)
+            assert [rule["say"] for rule in vllm_server.unused_replies()] == ["Bye."]
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*scripted replies that no request used*", "*test_greets: *Goodbye*"])
+    assert "Hello" not in result.stdout.str()

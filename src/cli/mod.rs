@@ -1,6 +1,7 @@
 //! Runs the command line of vllm-sim and returns an exit code. Only this module prints.
 
 mod calibrate;
+mod check;
 mod healthcheck;
 mod log;
 mod shell;

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
 use super::tool::ValidateArgs;
-use super::{calibrate, healthcheck};
+use super::{calibrate, check, healthcheck};
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_config::{CliMode, TOOL_COMMANDS, clap_command, closest_name};
 use vllm_sim_engine::latency;
@@ -198,6 +198,8 @@ fn tool_clap_command(name: &'static str) -> Command {
             ),
         "validate" => ValidateArgs::command(),
         "healthcheck" => healthcheck::HealthcheckArgs::command(),
+        "replies" => check::RepliesArgs::command(),
+        "scenario" => check::ScenarioArgs::command(),
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::dataset_clap_command(),
         #[cfg(feature = "sqlite")]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parking_lot::Mutex;
 
-use super::{healthcheck, shell};
+use super::{check, healthcheck, shell};
 use crate::server::{self, ServerFleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
@@ -19,7 +19,9 @@ use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_explain as explain;
 use vllm_sim_gateway_score::{StartPodsFuture, StopPodsFuture};
 use vllm_sim_plan::{plan, sweep};
-use vllm_sim_replay_cli::{self as replay, Deployment, StepTimeOrigin, WeightsDoNotFit};
+use vllm_sim_replay_cli::{
+    self as replay, Deployment, Provenance, StepTimeOrigin, WeightsDoNotFit,
+};
 
 /// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
 ///
@@ -98,6 +100,8 @@ pub(super) fn run_tool(
             )
         }
         "completions" => shell::completion_script(words),
+        "replies" => check::replies(words),
+        "scenario" => check::scenario(words),
         "healthcheck" => healthcheck::run_healthcheck(words, env),
         "man" => shell::manual_page(words),
         _ => bail!("there is no tool `{name}`; known are {}", TOOL_COMMANDS.join(", ")),
@@ -231,22 +235,69 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
         let values = mask_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
+    let about: Vec<(String, String)> = typed.collect();
+    let step_times = match timeless {
+        true => StepTimes::Default,
+        false => StepTimes::Configured,
+    };
+    let provenance = provenance(config, step_times);
+    let engine = server::engine_spec(config).map_err(|error| match error {
+        StartError::DoesNotFit(why) => {
+            WeightsDoNotFit { why, about: about.clone(), provenance: provenance.clone() }.into()
+        }
+        other => anyhow::Error::from(other),
+    })?;
     Ok(Deployment {
-        engine: server::engine_spec(config).map_err(convert_does_not_fit_error)?,
+        engine,
         gpus: parallel.world_size(),
         ranks: match config.engine.lock_step || parallel.expert {
             true => parallel.data.max(1),
             false => 1,
         },
         evidence: deployment_evidence(config),
-        step_times: match timeless {
-            true => StepTimeOrigin::Default,
-            false => StepTimeOrigin::Configured,
-        },
+        step_times,
         seed: config.content.seed.unwrap_or(0),
-        about: typed.collect(),
+        about,
+        provenance,
         flags,
     })
+}
+
+/// Returns model, GPU and source of the step times of a configuration.
+fn provenance(config: &vllm_sim_config::Config, origin: StepTimes) -> Provenance {
+    let engine = &config.engine;
+    let gpu = engine.gpu.clone();
+    let shown = gpu.as_deref().unwrap_or("the default GPU");
+    let fitted = |file: &Option<PathBuf>| match file {
+        Some(file) => format!("coefficients of {}", file.display()),
+        None => "built-in coefficients".to_owned(),
+    };
+    let polynomial = "the polynomial of Dynamo's mocker";
+    let step_times = match &engine.timing.latency_source {
+        LatencySource::Delays => "delays of the flags".to_owned(),
+        LatencySource::Polynomial if origin == StepTimes::Default => {
+            format!("{polynomial}, because no flag sets step times")
+        }
+        LatencySource::Polynomial => polynomial.to_owned(),
+        LatencySource::Profile(file) => format!("measured times in {}", file.display()),
+        LatencySource::Roofline { coefficients } => {
+            format!("roofline of {shown}, {}", fitted(coefficients))
+        }
+        LatencySource::Aic(tables) => {
+            let folder = tables.folder.as_ref();
+            let folder = folder.map_or_else(
+                || "the Python environment".to_owned(),
+                |folder| folder.display().to_string(),
+            );
+            format!("NVIDIA's kernel tables for {shown} in {folder}")
+        }
+    };
+    Provenance {
+        model: Some(config.model.name.clone()),
+        gpu,
+        step_times,
+        vllm_version: Some(config.model.vllm_version.clone()),
+    }
 }
 
 /// Logs each warning about a setting without effect, unless it was logged before.
@@ -258,14 +309,6 @@ fn tell_once(without_effect: &[String]) {
         if TOLD.lock().insert(text.clone()) {
             tracing::warn!("{text}");
         }
-    }
-}
-
-/// Converts an error that the model does not fit on its GPUs to [`DoesNotFit`].
-fn convert_does_not_fit_error(error: StartError) -> anyhow::Error {
-    match error {
-        StartError::DoesNotFit(why) => WeightsDoNotFit(why).into(),
-        other => other.into(),
     }
 }
 
@@ -302,6 +345,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if words.iter().any(|word| word == "--list") {
         return Ok(shell::list_builtin_models_and_gpus());
     }
+    let typed = command_line::command_line("explain", words);
     // The first positional argument is the model, as in `serve`.
     let mut words = words.to_vec();
     if words.first().is_some_and(|word| !word.starts_with('-')) {
@@ -338,7 +382,18 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    Ok(explain::explain_engine(name, &engine, setup, &sampling, &derived, caches))
+    let text = explain::explain_engine(name, &engine, setup, &sampling, &derived, caches);
+    Ok(text + &explained_run(&loaded.config, &typed))
+}
+
+/// Returns the lines of `explain` that say how its text was made.
+fn explained_run(config: &vllm_sim_config::Config, typed: &str) -> String {
+    let mut rows = provenance(config, WeightsDoNotFit::Configured).rows();
+    rows.push(("Command".to_owned(), typed.to_owned()));
+    let shown = |(name, _): &(String, String)| name != "Model";
+    let lines = rows.iter().filter(|row| shown(row));
+    let lines = lines.map(|(name, value)| format!("{name:<14}  {value}\n"));
+    format!("\nRun\n\n{}", lines.collect::<String>())
 }
 
 /// Example commands below the help text of a tool.

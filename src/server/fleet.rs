@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::error::StartError;
 use super::shared_assets::SharedAssets;
 use super::supervisor::HealthSupervisor;
-use super::{SimulatorServer, engines, features, scenario};
+use super::{SimulatorServer, engines, features, replies, scenario};
 use vllm_sim_config::{Config, EngineConfig, LoadBalancing, LoadedConfig};
 use vllm_sim_observe::kv_events;
 
@@ -111,6 +111,8 @@ impl ServerFleet {
 
     /// Shuts down all servers at the same time, as [`SimulatorServer::shutdown`] does for each.
     pub async fn shutdown(self) {
+        let services = self.servers.iter().map(|server| server.service());
+        replies::log_unused(services);
         let mut ending = JoinSet::new();
         for server in self.servers {
             ending.spawn(server.shutdown());

@@ -72,6 +72,7 @@ impl HeadlessEngines {
             tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
         let replies = replies::read_scripted_replies(&config)?;
+        replies::check_token_prompts(&config, replies.as_deref())?;
         let thoughts = reasoning_markers(&config, &texts);
         if texts.looks_up_replies_by_text() {
             tracing::warn!(
@@ -150,7 +151,7 @@ impl HeadlessEngines {
             reasoning_end: shared.thoughts.as_ref().map(|thoughts| thoughts.end_ids().to_vec()),
         };
         let backend = EngineBackend::start(&config, parts)?;
-        backend.service.replies.replace_rules(shared.replies.clone());
+        replies::install(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::initial_control_settings(&config),
@@ -281,6 +282,8 @@ impl HeadlessEngines {
     /// are then aborted. The API servers are notified of every end.
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
+        let services = self.ranks.iter().map(|rank| &*rank.backend.service);
+        replies::log_unused(services);
         let mut ending = JoinSet::new();
         for rank in self.ranks {
             let patience = self.shutdown_timeout;

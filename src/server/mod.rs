@@ -40,6 +40,8 @@ use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 
+use vllm_sim_service::Service;
+
 use backend::{BackendInputs, EngineBackend};
 use shared_assets::SharedAssets;
 use socket::{ServerSocket, ServerSockets};
@@ -90,6 +92,9 @@ pub struct SimulatorServer {
 }
 
 impl SimulatorServer {
+    pub(super) fn service(&self) -> &Service {
+        &self.backend.service
+    }
     /// Starts a server that accepts requests when this function returns.
     ///
     /// # Errors
@@ -152,7 +157,7 @@ impl SimulatorServer {
         };
         let backend = EngineBackend::start(&config, inputs)?;
         let service = backend.service.clone();
-        service.replies.replace_rules(replies);
+        replies::install(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
         let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {

@@ -1,10 +1,11 @@
-//! Reads the scripted replies of `--replies`.
+//! Reads the scripted replies of `--replies`, and reports those that no request used.
 
 use std::sync::Arc;
 
 use super::error::StartError;
 use vllm_sim_config::Config;
-use vllm_sim_service::scripted::ReplyRules;
+use vllm_sim_service::Service;
+use vllm_sim_service::scripted::{ReplyRules, Unmatched};
 
 pub(super) fn read_scripted_replies(
     config: &Config,
@@ -12,8 +13,65 @@ pub(super) fn read_scripted_replies(
     let Some(path) = &config.faults.replies else {
         return Ok(None);
     };
-    let failed = |why: String| StartError::Replies { path: path.display().to_string(), why };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    let rules = ReplyRules::from_yaml(&text).map_err(|error| failed(error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| failed(config, error))?;
+    let rules = ReplyRules::from_yaml(&text).map_err(|error| failed(config, error))?;
     Ok(Some(Arc::new(rules)))
+}
+
+/// Sets the scripted replies of a server, after a check against its tokenizer.
+pub(super) fn install(
+    config: &Config,
+    service: &Service,
+    rules: Option<Arc<ReplyRules>>,
+) -> Result<(), StartError> {
+    if let Some(rules) = &rules {
+        rules
+            .check_usage(&|reply| service.generator.scripted_tokens(reply))
+            .map_err(|error| failed(config, error))?;
+    }
+    service.replies.set(rules);
+    service.replies.set_unmatched(match config.faults.strict_replies {
+        true => Unmatched::Refused,
+        false => Unmatched::Generated,
+    });
+    Ok(())
+}
+
+/// Refuses rules that no request of token ids can meet, as those of vLLM's own API server.
+pub(super) fn check_token_prompts(
+    config: &Config,
+    rules: Option<&ReplyRules>,
+) -> Result<(), StartError> {
+    match rules.and_then(ReplyRules::first_of_conversations) {
+        None => Ok(()),
+        Some((index, key)) => Err(failed(
+            config,
+            format!(
+                "replies[{index}]: 'when': {key:?} cannot be matched behind vLLM's API server, \
+                 which sends token ids without messages"
+            ),
+        )),
+    }
+}
+
+/// Logs the scripted replies that no request used on any of the servers; each server has rules of
+/// its own.
+pub(super) fn log_unused<'s>(services: impl Iterator<Item = &'s Service>) {
+    let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.rules()).collect();
+    let Some(rules) = all.first() else { return };
+    for index in 0..rules.len() {
+        let is_used = |rules: &Arc<ReplyRules>| rules.used().get(index) == Some(&true);
+        if !all.iter().any(is_used) {
+            let rule = rules.shown(index);
+            tracing::warn!(rule, "replies[{index}] was not used");
+        }
+    }
+}
+
+fn failed(config: &Config, why: impl ToString) -> StartError {
+    let path = config.faults.replies.as_ref();
+    StartError::Replies {
+        path: path.map_or_else(String::new, |path| path.display().to_string()),
+        why: why.to_string(),
+    }
 }

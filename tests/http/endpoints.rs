@@ -42,6 +42,45 @@ async fn endpoints_page_lists_all_routes() {
     );
 }
 
+#[tokio::test]
+async fn the_openapi_document_has_every_route_and_its_page_needs_no_other_host() {
+    let sim = Sim::llmd(EVERYTHING).await;
+    let config = sim.server.config().clone();
+    let document = sim.get("/openapi.json").await.json();
+    let paths = document["paths"].as_object().unwrap();
+    let mut listed = BTreeSet::new();
+    for (path, operations) in paths {
+        for method in operations.as_object().unwrap().keys() {
+            listed.insert(format!("{} {}", method.to_uppercase(), plain(path)));
+        }
+    }
+    for path in vllm_sim_http::routes(&config).0.paths() {
+        // FastAPI leaves its own pages out.
+        let is_page = ["/docs", "/redoc", "/openapi"].iter().any(|page| path.starts_with(page));
+        if path.ends_with('/') || is_page {
+            continue;
+        }
+        for method in methods(&sim, &path).await {
+            let route = format!("{method} {}", plain(&path));
+            assert!(listed.contains(&route), "{route} is not in the document");
+        }
+    }
+    let change = &document["paths"]["/admin/config"]["post"];
+    assert_eq!(change["tags"][0], "vllm-sim");
+    assert!(change["requestBody"]["content"]["application/json"]["example"].is_object());
+    for page in ["/docs", "/redoc"] {
+        let page = sim.get(page).await.text();
+        assert!(page.contains("\"/openapi.json\"") && !page.contains("//cdn."), "{page}");
+        assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "{page}");
+        assert!(!page.contains("{root}"), "{page}");
+    }
+    // A server that has no operator routes has none in the document.
+    let plain = Sim::serve(&[]).await;
+    let document = plain.get("/openapi.json").await.json();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.contains_key("/dashboard") && !paths.contains_key("/admin/config"));
+}
+
 /// The methods of a route, HEAD left out, as it names them to a method that it does not have.
 async fn methods(sim: &Sim, path: &str) -> Vec<String> {
     let request = format!("PATCH {} HTTP/1.1\r\nhost: sim\r\n\r\n", plain(path));

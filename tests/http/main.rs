@@ -81,6 +81,7 @@ mod protocols;
 mod realtime;
 mod refusals;
 mod replies;
+mod reply_rules;
 mod restarts;
 mod rules;
 mod scenarios;

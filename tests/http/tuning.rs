@@ -182,3 +182,23 @@ async fn delay_without_effect_is_warned_about() {
     let answer = sim.post("/admin/config", &change).await;
     assert_eq!(answer.header("warning"), None);
 }
+
+#[tokio::test]
+async fn a_change_is_answered_with_what_changed() {
+    let sim = Sim::llmd(&["--time-to-first-token", "10ms"]).await;
+    let update = json!({"time-to-first-token": "2s", "failure-injection-rate": 0});
+    let answer = sim.post("/admin/config", &update).await;
+    assert!(answer.text().starts_with("{\"changed\":"), "{}", answer.text());
+    let changed = json!({"time-to-first-token": {"from": "10ms", "to": "2s"}});
+    let answer = answer.json();
+    assert_eq!(answer["changed"], changed);
+    // The whole configuration follows, as llm-d answers.
+    assert_eq!(answer["time-to-first-token"], "2s");
+    let answer = sim.post("/admin/config", &json!({"reset": ["time-to-first-token"]})).await;
+    let changed = json!({"time-to-first-token": {"from": "2s", "to": "10ms"}});
+    assert_eq!(answer.json()["changed"], changed);
+    // llm-d's clients get its form.
+    let sim = Sim::llmd(&["--compat", "llm-d"]).await;
+    let answer = sim.post("/admin/config", &json!({"failure-injection-rate": 1})).await.json();
+    assert!(answer.get("changed").is_none() && answer["failure-injection-rate"] == 1, "{answer}");
+}

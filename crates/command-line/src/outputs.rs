@@ -12,7 +12,8 @@ use crate::refuse;
 use vllm_sim_config::all_effective_flags;
 
 const OUTPUT_FLAGS: [&str; 7] =
-    ["--report-json", "--json", "--per-request", "--step-log", "--html", "--helm-values", "--out"];
+    ["--report-json", "--json", "--per-request", "--step-log", "--html", "--helm-values",
+    "--deploy-dir", "--out",];
 
 /// Names of the files in a folder that tools read.
 const INPUT_FILE_NAMES: [&str; 7] = [

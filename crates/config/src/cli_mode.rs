@@ -17,7 +17,7 @@ pub enum CliMode {
 }
 
 /// Names of the commands that parse their own arguments.
-pub const TOOL_COMMANDS: [&str; 13] = [
+pub const TOOL_COMMANDS: [&str; 15] = [
     "replay",
     "bench",
     "calibrate",
@@ -28,6 +28,8 @@ pub const TOOL_COMMANDS: [&str; 13] = [
     "sweep",
     "plan",
     "gateway",
+    "replies",
+    "scenario",
     "completions",
     "healthcheck",
     "man",

@@ -21,6 +21,8 @@ pub struct FaultInjectionConfig {
     pub retry_after_seconds: Option<u32>,
     /// YAML file with scripted replies to requests.
     pub replies: Option<PathBuf>,
+    /// Whether a request that no scripted reply matches is refused (default no).
+    pub strict_replies: bool,
     /// YAML file with a scenario, a timeline of injected faults.
     pub scenario: Option<PathBuf>,
 }
@@ -59,6 +61,7 @@ impl FaultInjectionConfig {
             stale_metrics: v.get(&faults::STALE_METRICS)?,
             retry_after_seconds: v.get(&faults::RETRY_AFTER)?,
             replies: v.get(&faults::REPLIES)?,
+            strict_replies: v.get(&faults::STRICT_REPLIES)?,
             scenario: v.get(&faults::SCENARIO)?,
         })
     }

@@ -44,6 +44,8 @@ Test clients and gateways:
   gateway        Score the routing of a gateway in front of simulated pods
   record         Record the responses of a server, to replay them
   dataset        Build or inspect a dataset of replies
+  replies        Check files of scripted replies: `replies check FILE`
+  scenario       Check files of scenarios: `scenario check FILE`
 
 Shell: completions, man, version
 

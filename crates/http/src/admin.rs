@@ -18,6 +18,7 @@ use super::dialect::OperatorRouteStyle;
 use super::vllm::ok_json;
 use super::{body, error, query};
 use crate::error::HandlerResult;
+use vllm_sim_config::Loaded;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -47,6 +48,8 @@ pub(super) async fn get_config(
 
 /// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
 /// nothing on an error.
+///
+/// The response has all flags, as llm-d's, and before them the changed ones with both values.
 pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     check_admin_key(&app, request.headers())?;
     let rank = parse_rank_query(request.uri())?;
@@ -54,9 +57,16 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
         Fault::bad_request(format!("failed to read and parse the configuration, {error}"))
     })?;
+    let settings = || app.admin_state.settings(&app.controls, rank);
+    let before = settings().unwrap_or_default();
     let shown =
         app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
-    let mut answer = ok_json(&Value::Object(add_pod_names(&app, shown)));
+    let after = settings().unwrap_or_default();
+    let mut shown = with_pod(&app, shown);
+    if app.dialect.operations() != OperatorRouteStyle::Lenient {
+        shown.shift_insert(0, "changed".to_owned(), differences(&update, &before, &after));
+    }
+    let mut answer = ok_json(&Value::Object( shown));
     for text in app.admin_state.ineffective_field_warnings(&update) {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
@@ -183,6 +193,20 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
         flags.insert("VllmDevMode".to_owned(), json!(app.settings.server.dev_mode));
     }
     flags
+}
+
+/// Returns the fields of an update whose values differ, with both values.
+fn differences(
+    update: &Map<String, Value>,
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+) -> Value {
+    let fields = Loaded::fields(update).filter(|field| before.get(*field) != after.get(*field));
+    let pairs = fields.map(|field| {
+        let values = json!({"from": before.get(field), "to": after.get(field)});
+        (field.to_owned(), values)
+    });
+    Value::Object(pairs.collect())
 }
 
 fn mask_secret_flags(mut flags: Map<String, Value>) -> Map<String, Value> {

@@ -79,6 +79,10 @@ pub(super) async fn set_scripted_replies(
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
     let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
+    let generator = &app.service.generator;
+    rules
+        .check_usage(&|reply| generator.scripted_tokens(reply))
+        .map_err(|error| Fault::bad_request(error.to_string()))?;
     app.service.replies.replace_rules(Some(Arc::new(rules)));
     Ok(ok_json(&scripted_replies_json(&app)))
 }

@@ -128,6 +128,15 @@ impl AdminState {
         })
     }
 
+    /// Returns the settings of a data-parallel rank without those of the scenario's phase.
+    pub(super) fn settings(
+        &self,
+        controls: &Arc<ServerControls>,
+        rank: RankSelector,
+    ) -> Result<Map<String, Value>, AdminError> {
+        self.shown(controls, rank, |loaded| Ok(loaded.to_json()))
+    }
+
     /// Returns the settings of a data-parallel rank that were changed since the start, without
     /// those of the scenario's phase.
     pub(super) fn changed_settings(

@@ -174,6 +174,10 @@ pub(crate) fn new_generation_request(
     GenerationRequest {
         rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
         trace: trace_context(head.special_headers()),
+        headers: app.service.replies.headers(|name| {
+            let value = head.headers.get(name);
+            value.and_then(|value| value.to_str().ok())
+        }),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
         ..generation_request_without_head(app, id)

@@ -89,35 +89,36 @@ pub(super) fn parse_base_args<T: Parser>(
     parsed.parse_with_loose_words(&loose)
 }
 
-/// Parses the command line with one combination of flag values, and returns its pools or the reason
-/// why the model does not fit.
+/// Returns the flags of one combination of values, as a command line has them.
+pub(super) fn flags(axes: &[GridAxis], values: &[String]) -> Vec<String> {
+    let set = axes.iter().zip(values);
+    set.map(|(axis, value)| format!("--{}={value}", axis.name)).collect()
+}
+
+/// Parses the command line with one combination of flags, and returns its pools or the reason why
+/// the model does not fit.
 ///
 /// # Errors
-/// Returns a usage error for invalid arguments, with the combination as context.
+/// Returns a usage error for invalid arguments, with the label of the combination as context.
 pub(super) fn parse_grid_point<T: Parser>(
     args: &[String],
-    axes: &[GridAxis],
-    values: &[String],
+    flags: &[String],
+    label: &str,
     sort: FlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
-) -> Result<(T, Result<WorkerPools, String>)> {
-    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    let place = || combination_label(&names, values);
-    let set = axes.iter().zip(values);
-    let set = set.map(|(axis, value)| format!("--{}={value}", axis.name));
-    let all: Vec<String> = args.iter().cloned().chain(set).collect();
-    let parsed = split_known_args::<T>(&all)?;
-    let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(&place(), error))?;
+) -> Result<(T, Result<WorkerPools, DoesNotFit>)> {
+    let parsed = split_known_args::<T>(&[args, flags].concat())?;
+    let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(label, error))?;
     let args =
-        parsed.parse_with_loose_words(&loose).map_err(|error| with_point_label(&place(), error))?;
+        parsed.parse_with_loose_words(&loose).map_err(|error| with_point_label(label, error))?;
     let Ok(args) = args else {
         refuse!("--help cannot be a flag of a grid");
     };
     let pools = match pools(&args, &flags) {
         Ok(pools) => Ok(pools),
-        Err(error) => match error.downcast_ref::<WeightsDoNotFit>() {
-            Some(WeightsDoNotFit(why)) => Err(why.clone()),
-            None => return Err(with_point_label(&place(), error)),
+        Err(error) => match error.downcast::<WeightsDoNotFit>() {
+            Ok(misfit) => Err(misfit),
+            Err(error) => return Err(with_point_label(label, error)),
         },
     };
     Ok((args, pools))

@@ -1,10 +1,15 @@
 //! Implements `vllm-sim plan`: finds the cheapest deployment that serves a workload within its
 //! bounds.
 
+mod answer;
 mod bound;
 mod deploy;
 mod idle_worker;
+mod layout;
+mod manifests;
 mod page;
+mod pareto;
+mod picture;
 mod prices;
 mod report;
 mod search;
@@ -18,22 +23,24 @@ use clap::{CommandFactory, Parser};
 use crate::grid::{self, GridAxis, combination_label};
 use crate::shard::{self, GridTask, ShardArgs};
 use bound::LatencyPercentileBound;
+use layout::{Layout, LayoutSearch};
+use manifests::Manifests;
 use prices::GpuPrices;
 use report::PlanReport;
 use search::{DeploymentCandidate, PlanRequirements, SearchResult};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{RequirementFailed, format_command_line, outputs, refuse};
-use vllm_sim_config::ConfigError;
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, WorkerPools, WorkloadArgs,
-    build_worker_pools, open_workload,
+    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, ReportArgs, WorkerPools, WorkloadArgs,
+    build_worker_pools, open_workload, split,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
-/// For every combination of --vary it searches the fewest workers with which enough requests are
-/// good. It assumes that more workers are no worse.
+/// With --gpu and no flag of parallelism it tries tensor-parallel sizes, data and expert parallelism
+/// of models with experts, and workers of their own for prefill and decode. For each it searches the
+/// fewest workers with which enough requests are good. It assumes that more workers are no worse.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",
@@ -43,8 +50,8 @@ use vllm_sim_replay_cli::{
 )]
 struct Args {
     /// Flag of the deployment with the values to try: NAME=VALUE,VALUE,… (repeat it for all
-    /// combinations of several flags). With --gpu the tensor-parallel sizes 1, 2, 4 and 8 are tried
-    /// where none is named.
+    /// combinations of several flags). A flag of parallelism here or elsewhere replaces the search
+    /// for the best one.
     #[arg(long, value_name = "NAME=VALUES", help_heading = "Plan")]
     vary: Vec<String>,
     /// Fraction of all requests that must be good, above 0 up to 1.
@@ -53,8 +60,8 @@ struct Args {
     /// Maximum number of GPUs of a deployment.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     max_gpus: u32,
-    /// YAML file of GPU prices: `date`, `currency` and `gpu_hour: {H100: 2.5}`. Without it every
-    /// GPU costs 1.
+    /// YAML file of GPU prices: `date`, `currency` and `gpu_hour: {H100: 2.5}`. With it the answer
+    /// has costs per hour, month and million tokens; without it GPUs are counted.
     #[arg(long, value_name = "FILE", help_heading = "Plan")]
     prices: Option<PathBuf>,
     /// Maximum cost of a deployment per hour, in the currency of --prices.
@@ -71,6 +78,15 @@ struct Args {
     /// Write Helm values for this program's chart that simulate the cheapest deployment.
     #[arg(long, value_name = "FILE", conflicts_with = "fixed_workers", help_heading = "Plan")]
     helm_values: Option<PathBuf>,
+    /// Write files into this folder with which Kubernetes, the vLLM production stack, llm-d and
+    /// KServe run the cheapest deployment. The folder is made if it does not exist.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["fixed_workers", "shard"],
+        help_heading = "Plan"
+    )]
+    deploy_dir: Option<PathBuf>,
     /// Number of combinations to simulate in parallel; the results do not depend on it.
     #[arg(long, default_value_t = 1, help_heading = "Plan")]
     threads: usize,
@@ -103,7 +119,7 @@ pub fn run_plan(
         Err(help) => return Ok(help),
     };
     check_args(&base)?;
-    let mut axes = grid::parse_grid_axes("--vary", &base.vary)?;
+    let axes = grid::parse_grid_axes("--vary", &base.vary)?;
     if let Some(axis) = axes.iter().find(|axis| axis.name == "num-workers") {
         let name = &axis.name;
         refuse!(
@@ -111,22 +127,9 @@ pub fn run_plan(
              --fixed-workers"
         );
     }
-    let searched = tensor_parallel_axis(args, &base, &axes);
-    let searches_tensor = searched.is_some();
-    if searches_tensor && axes.is_empty() {
-        // An error of the workload has nothing to do with the searched size.
-        open_workload(&base.workload, 16)?;
-    }
-    axes.extend(searched);
     let prices = base.prices.as_deref().map(GpuPrices::read_file).transpose()?;
-    let candidates = grid::axis_value_combinations(&axes)
-        .into_iter()
-        .map(|values| build_candidate(args, &axes, values, prices.as_ref(), sort, deploy))
-        // vLLM refuses a searched size that does not divide the attention heads.
-        .filter(|candidate| {
-            !(searches_tensor && candidate.as_ref().is_err_and(is_head_divisibility_error))
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let (names, candidates, notes) =
+        Search { args, axes: &axes, prices: prices.as_ref(), sort, deploy }.candidates(&base)?;
     let question = PlanRequirements {
         attainment: base.attainment,
         max_gpus: base.max_gpus,
@@ -144,9 +147,10 @@ pub fn run_plan(
             return shard.write_results(&common, &answers, base.report.report_json.as_deref());
         }
     };
-    let names = axes.into_iter().map(|axis| axis.name).collect();
     let typed = format_command_line("plan", &shard::command_without_shards(args));
-    let plan = PlanReport::new(names, question, prices, &candidates, answers, typed)?;
+    let answers = candidates.iter().zip(answers);
+    let plan = PlanReport::new(names, question, prices, answers, notes)?;
+    let plan = plan.with_command(typed);
     let printed = write_plan(&plan, &base)?;
     match plan.has_answer() {
         true => Ok(printed),
@@ -220,74 +224,126 @@ fn check_args(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tensor-parallel sizes to search, if a GPU is given and the command line sets no
-/// size.
-fn tensor_parallel_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Option<GridAxis> {
-    const FLAG: &str = "tensor-parallel-size";
-    let is_typed = |name: &str, short: &str| {
-        let long = format!("--{name}");
-        let typed = words.iter().any(|word| {
-            let flag = word.split('=').next().unwrap_or(word);
-            flag.replace('_', "-") == long || (!short.is_empty() && flag == short)
-        });
-        typed || axes.iter().any(|axis| axis.name == name)
-    };
-    let is_searched = is_typed("gpu", "")
-        && !is_typed(FLAG, "-tp")
-        && args.fixed_workers.is_none()
-        && args.pools.pool_flags.is_none();
-    let sizes = [1, 2, 4, 8].into_iter().filter(|size| *size <= args.max_gpus);
-    is_searched.then(|| GridAxis {
-        name: FLAG.to_owned(),
-        values: sizes.map(|size| size.to_string()).collect(),
-    })
+/// Builder of the candidates of a plan from its command line.
+struct Search<'a> {
+    args: &'a [String],
+    axes: &'a [GridAxis],
+    prices: Option<&'a Prices>,
+    sort: FlagSplitter<'a>,
+    deploy: DeploymentFactory<'a>,
 }
 
-/// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
-fn is_head_divisibility_error(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<ConfigError>();
-    error
-        .is_some_and(|error| matches!(error.without_warnings(), ConfigError::UndividedHeads { .. }))
-}
-
-fn build_candidate(
-    args: &[String],
-    axes: &[GridAxis],
-    values: Vec<String>,
-    prices: Option<&GpuPrices>,
-    sort: FlagSplitter<'_>,
-    deploy: DeploymentFactory<'_>,
-) -> Result<DeploymentCandidate> {
-    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    let place = || combination_label(&names, &values);
-    let build = |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
-    let (args, pools) = grid::parse_grid_point(args, axes, &values, sort, build)?;
-    // Report errors of the workload before any run, also if the model does not fit.
-    let block_size = match &pools {
-        Ok(pools) => pools.serving.engines[0].block_size(),
-        Err(_) => 16,
-    };
-    open_workload(&args.workload, block_size)
-        .map_err(|error| grid::with_point_label(&place(), error))?;
-    let price = match (&pools, prices) {
-        (Ok(pools), Some(prices)) => {
-            let price = prices.hourly_price_of(gpu_name(pools));
-            price.map_err(|error| grid::with_point_label(&place(), error))?
+impl Search<'_> {
+    /// Returns the names of the flags that differ between candidates, all candidates, and notes
+    /// about layouts that were not tried.
+    fn candidates(&self, base: &Args) -> Result<(Vec<String>, Vec<Candidate>, Vec<String>)> {
+        let mut names: Vec<String> = self.axes.iter().map(|axis| axis.name.clone()).collect();
+        let combinations = grid::combinations(self.axes).into_iter();
+        let search = LayoutSearch::of(&base.pools, base.max_gpus, self.axes, &self.typed()?);
+        let Some(search) = search.filter(|_| base.fixed_workers.is_none()) else {
+            let all = combinations.map(|values| self.candidate(values, None, &[]));
+            return Ok((names, all.collect::<Result<_>>()?, Vec::new()));
+        };
+        if self.axes.is_empty() {
+            // An error of the workload has nothing to do with one of the layouts.
+            open(&base.workload, 16)?;
         }
-        _ => 1.0,
-    };
-    Ok(DeploymentCandidate {
-        workload: args.workload,
-        report: ReportArgs {
-            report_json: None,
-            html: None,
-            no_per_request: Some(true),
-            ..args.report
-        },
-        pools,
-        price,
-        values,
-    })
+        let (mut candidates, mut notes) = (Vec::new(), Vec::new());
+        for values in combinations {
+            let has_experts = || self.has_experts(&values);
+            let build =
+                |layout, flags: &[String]| self.candidate(values.clone(), Some(layout), flags);
+            let searched = search.candidates(&has_experts, &build)?;
+            candidates.extend(searched.candidates);
+            notes.extend(searched.notes);
+        }
+        let layouts = candidates.iter().filter_map(|candidate| candidate.layout);
+        // Only models with experts have columns for data and expert parallelism.
+        let columns = match layouts.clone().any(|layout| layout.data > 1) {
+            true => layout::NAMES.len(),
+            false => 1,
+        };
+        names.extend(layout::NAMES[..columns].iter().map(|name| (*name).to_owned()));
+        for candidate in &mut candidates {
+            if let Some(layout) = candidate.layout {
+                candidate.values.extend(layout.values().into_iter().take(columns));
+            }
+        }
+        Ok((names, candidates, notes))
+    }
+
+    /// Returns the flags of `serve` that the command line, files and variables set.
+    fn typed(&self) -> Result<Vec<(String, String)>> {
+        let (flags, _) = (self.sort)(&split::<Args>(self.args)?.others)?;
+        Ok(match (self.deploy)(&flags) {
+            Ok(deployment) => deployment.about,
+            // Flags that only a combination completes are reported with that combination.
+            Err(error) => {
+                error.downcast::<DoesNotFit>().map_or_else(|_| Vec::new(), |misfit| misfit.about)
+            }
+        })
+    }
+
+    /// Returns whether the model of a combination has experts, which data-parallel ranks share.
+    fn has_experts(&self, values: &[String]) -> bool {
+        let ranks = format!("--{}=2", layout::NAMES[1]);
+        let all = [self.args, &grid::flags(self.axes, values), &[ranks]].concat();
+        let sorted = split::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
+        let Ok((flags, _)) = sorted else {
+            return false;
+        };
+        match (self.deploy)(&flags) {
+            Ok(_) => true,
+            Err(error) => error.is::<DoesNotFit>(),
+        }
+    }
+
+    fn build_candidate(
+        &self,
+        values: Vec<String>,
+        layout: Option<Layout>,
+        searched: &[String],
+    ) -> Result<DeploymentCandidate> {
+        let names: Vec<&str> = self.axes.iter().map(|axis| axis.name.as_str()).collect();
+        let varied = grid::flags(self.axes, &values);
+        let chosen = searched.iter().map(|flag| flag.trim_start_matches("--"));
+        let place: Vec<String> = std::iter::once(combination_label(&names, &values))
+            .chain(chosen.map(str::to_owned))
+            .filter(|part| !part.is_empty())
+            .collect();
+        let place = &place.join(" ");
+        let flags = [&varied[..], searched].concat();
+        let build =
+            |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, self.deploy);
+        let (args, pools) = grid::parse_grid_point(self.args, &flags, place, self.sort, build)?;
+        // Report errors of the workload before any run, also if the model does not fit.
+        let block_size = match &pools {
+            Ok(pools) => pools.serving.engines[0].block_size(),
+            Err(_) => 16,
+        };
+        open_workload(&args.workload, block_size)
+            .map_err(|error| grid::with_point_label(place, error))?;
+        let price = match (&pools, self.prices) {
+            (Ok(pools), Some(prices)) => {
+                let price = prices.hourly_price_of(gpu_name(pools));
+                price.map_err(|error| grid::with_point_label(place, error))?
+            }
+            _ => 1.0,
+        };
+        Ok(DeploymentCandidate {
+            workload: args.workload,
+            report: ReportArgs {
+                report_json: None,
+                html: None,
+                no_per_request: Some(true),
+                ..args.report
+            },
+            pools,
+            price,
+            values,
+            layout,
+        })
+    }
 }
 
 fn gpu_name(pools: &WorkerPools) -> Option<&str> {
@@ -296,6 +352,15 @@ fn gpu_name(pools: &WorkerPools) -> Option<&str> {
 }
 
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
+    if let Some(folder) = &args.deploy_dir {
+        match Manifests::of(plan) {
+            Some(manifests) => manifests.write(folder)?,
+            None => bail!(
+                "--deploy-dir: no deployment with a --model meets the bounds, so there is nothing \
+                 to write"
+            ),
+        }
+    }
     if let Some(file) = &args.helm_values {
         match plan.helm_values() {
             Some(values) => outputs::write_atomically(file, values)?,
@@ -314,7 +379,14 @@ fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
         }
         outputs::write_atomically(file.as_ref(), text)?;
     }
-    Ok(plan.text_table())
+    let mut text = plan.text_table();
+    if let Some(picture) = picture::picture(plan) {
+        text.push_str(&format!("\n\n{picture}"));
+    }
+    if let Some(folder) = &args.deploy_dir {
+        text.push_str(&format!("\n\nfiles to deploy: {}", folder.display()));
+    }
+    Ok(text)
 }
 
 /// Commands to begin with, below the help text.
@@ -323,4 +395,6 @@ Examples:\n\
 \x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\
 \x20     --workload \"20 req/s of 2k/300\" --slo-ttft-ms 500\n\
 \x20 vllm-sim plan --model meta-llama/Llama-3.1-70B-Instruct --vary gpu=H100,H200 \\\n\
-\x20     --prices prices.yaml --workload \"20 req/s of 2k/300\" --bound ttft-p95=500";
+\x20     --prices prices.yaml --workload \"20 req/s of 2k/300\" --bound ttft-p95=500\n\
+\x20 vllm-sim plan --model Qwen/Qwen3-30B-A3B --gpu H100 --slo-ttft-ms 300 \\\n\
+\x20     --workload \"20 req/s of 2k/300\" --deploy-dir deploy";

@@ -14,8 +14,8 @@ use crate::shard::{self, GridTask, ShardArgs, deserialize_exact_f64, deserialize
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, WorkerPools, WorkloadArgs,
-    build_worker_pools, open_workload, replay_single_threaded, simulated_time_limit,
+    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, Provenance, ReportArgs, WorkerPools,
+    WorkloadArgs, build_worker_pools, open_workload, replay_single_threaded, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -53,8 +53,8 @@ struct Args {
 struct GridPoint {
     values: Vec<String>,
     args: Args,
-    /// Engines of the deployment; `Err` with the reason if the model does not fit on the GPUs.
-    pools: Result<WorkerPools, String>,
+    /// Engines of the deployment; `Err` if the model does not fit on the GPUs.
+    pools: Result<WorkerPools, DoesNotFit>,
 }
 
 struct PointResult {
@@ -140,19 +140,22 @@ pub fn run_sweep(
         refuse!("--attainment is {needed}, must be above 0 and at most 1");
     }
     let axes = grid::parse_grid_axes("--grid", &base.grid)?;
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     let points = grid::axis_value_combinations(&axes)
         .into_iter()
         .map(|values| {
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
-            let (args, pools) = grid::parse_grid_point(args, &axes, &values, sort, build)?;
+            let flags = grid::flags(&axes, &values);
+            let (args, pools) =
+                grid::parse_grid_point(args, &flags, &label(&names, &values), sort, build)?;
             Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;
     if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
         && points.iter().all(|point| point.pools.is_err())
     {
-        bail!("no point of the grid fits: {why}");
+        bail!("no point of the grid fits: {}", why.why);
     }
     let common = format_command_line("sweep", &shard::command_common_to_shards(args));
     let played = match base.shard.grid_task()? {
@@ -168,17 +171,20 @@ pub fn run_sweep(
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let origin = Provenance::joined(points.iter().map(|point| match &point.pools {
+        Ok(pools) => &pools.provenance,
+        Err(misfit) => &misfit.provenance,
+    }));
+    let typed = command_line("sweep", &shard::whole(args));
     if let Some(file) = &base.report.report_json {
-        let text = serde_json::to_string_pretty(&to_json(&names, &played))?;
+        let text = serde_json::to_string_pretty(&to_json(&names, &played, origin.to_json(&typed)))?;
         if file == "-" {
             return Ok(text);
         }
         outputs::write_atomically(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        let typed = format_command_line("sweep", &shard::command_without_shards(args));
-        outputs::write_atomically(file, page::html_page(&names, &played, &typed))?;
+        outputs::write_atomically(file, page::html_page(&names, &played, (&origin, &typed)))?;
     }
     Ok(text_table(&names, &played))
 }
@@ -208,7 +214,7 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     let args = &point.args;
     let pools = match &point.pools {
         Ok(pools) => pools,
-        Err(why) => return Ok(Err(why.clone())),
+        Err(misfit) => return Ok(Err(misfit.why.clone())),
     };
     let block = pools.serving.engines[0].block_size();
     let (mut source, pace) = open_workload(&args.workload, block)?;
@@ -328,7 +334,7 @@ fn text_table(names: &[&str], played: &[PointResult]) -> String {
     lines.join("\n")
 }
 
-fn to_json(names: &[&str], played: &[PointResult]) -> Value {
+fn to_json(names: &[&str], played: &[PointResult], run: Value) -> Value {
     let points = played.iter().map(|point| {
         let flags = names.iter().zip(&point.values);
         let flags: Map<String, Value> =
@@ -345,6 +351,7 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
         }
     });
     json!({
+        "run": run,
         "grid": names,
         "best": best_point_index(played),
         "points": points.collect::<Vec<_>>(),

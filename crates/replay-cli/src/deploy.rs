@@ -2,6 +2,8 @@ use std::sync::Once;
 
 use anyhow::Result;
 
+use serde_json::{Value, json};
+
 use vllm_sim_explain::DeploymentEvidence;
 
 use vllm_sim_engine::sched::SchedulerSpec;
@@ -25,20 +27,90 @@ pub struct Deployment {
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
+    /// Model, GPU and source of the step times.
+    pub provenance: Provenance,
+}
+
+/// Model, GPU and source of the step times of a result.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Provenance {
+    /// Name of the model; `None` if it is unknown, as on real servers.
+    pub model: Option<String>,
+    /// Name of the GPU; `None` if no flag names one.
+    pub gpu: Option<String>,
+    /// Source of the step times, as a text for the user.
+    pub step_times: String,
+    /// Version of vLLM whose engine is simulated; `None` if it is unknown.
+    pub vllm_version: Option<String>,
+}
+
+impl Provenance {
+    /// Creates the provenance of a result whose step times come from `step_times` alone.
+    pub fn of_step_times(step_times: &str) -> Self {
+        Self { step_times: step_times.to_owned(), ..Self::default() }
+    }
+
+    /// Returns the provenance of a deployment whose workers differ.
+    pub fn of_several_workers(self) -> Self {
+        Self { step_times: format!("several, by worker; {}", self.step_times), ..self }
+    }
+
+    /// Combines the provenance of several deployments; different values are joined by commas.
+    pub fn joined<'p>(all: impl Iterator<Item = &'p Self> + Clone) -> Self {
+        let join = |of: fn(&Self) -> Option<&str>| {
+            let mut values: Vec<&str> = all.clone().filter_map(of).collect();
+            let mut seen = std::collections::BTreeSet::new();
+            values.retain(|value| seen.insert(*value));
+            (!values.is_empty()).then(|| values.join(", "))
+        };
+        Self {
+            model: join(|one| one.model.as_deref()),
+            gpu: join(|one| one.gpu.as_deref()),
+            step_times: join(|one| Some(&one.step_times)).unwrap_or_default(),
+            vllm_version: join(|one| one.vllm_version.as_deref()),
+        }
+    }
+
+    /// Returns the JSON object that describes a run in reports; `command` is its command line.
+    pub fn to_json(&self, command: &str) -> Value {
+        json!({
+            "command": command,
+            "version": env!("CARGO_PKG_VERSION"),
+            "vllm_version": self.vllm_version,
+            "model": self.model,
+            "gpu": self.gpu,
+            "step_times": self.step_times,
+        })
+    }
+
+    /// Returns pairs of name and value that describe a run on an HTML page or in a text.
+    pub fn rows(&self) -> Vec<(String, String)> {
+        let none = || Some("none".to_owned());
+        let version = format!("vllm-sim {}", env!("CARGO_PKG_VERSION"));
+        let rows = [
+            ("Version", Some(version)),
+            ("Simulated vLLM", self.vllm_version.clone()),
+            ("Model", self.model.clone()),
+            ("GPU", self.gpu.clone().or_else(none)),
+            ("Step times", Some(self.step_times.clone())),
+        ];
+        let rows = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        rows.collect()
+    }
 }
 
 /// Origin of an engine's step times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepTimeOrigin {
+pub enum StepTimes {
     /// Flags name a GPU, a latency model or delays.
     Configured,
     /// No flag names any, so they are those of Dynamo's mocker.
     Default,
 }
 
-impl StepTimeOrigin {
+impl StepTimes {
     /// Logs once per process that step times belong to no GPU, if they are the default ones.
-    pub(super) fn warn_if_default(self) {
+    pub(super) fn warn_of_default(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
             WARNED.call_once(|| {
@@ -52,9 +124,16 @@ impl StepTimeOrigin {
 }
 
 /// The weights leave no memory for a KV cache.
-#[derive(Debug, thiserror::Error)]
-#[error("engine: {0}")]
-pub struct WeightsDoNotFit(pub String);
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("engine: {why}")]
+pub struct DoesNotFit {
+    /// Reason, as a text for the user.
+    pub why: String,
+    /// Names and values of the flags that describe the engine.
+    pub about: Vec<(String, String)>,
+    /// Model, GPU and source of the step times.
+    pub provenance: Provenance,
+}
 
 /// Builder of an engine from flags of `vllm-sim serve`; rejects unknown flags.
 pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;

@@ -27,7 +27,7 @@ use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
-pub use deploy::{Deployment, DeploymentFactory, FlagSplitter, StepTimeOrigin, WeightsDoNotFit};
+pub use deploy::{Deployment, DeploymentFactory, FlagSplitter, Provenance, StepTimes};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args};
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
@@ -95,13 +95,15 @@ pub fn run_replay_command(
     if served {
         let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        return write_report(&report, &args.report, &[targets], &typed);
+        let origin = Provenance::of_step_times("measured on the servers of --target");
+        return write_report(report, &args.report, ( &[targets], &origin), &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let tables = args.kernel_tables.clone();
         let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
         let report = dynamo_run::replay_dynamo_run(dir, tables.as_deref())?;
-        return write_report(&report, &args.report, &[], &typed);
+        let origin = Provenance::of_step_times("those of the recorded Dynamo run (--dynamo-run)");
+        return write_report(report, &args.report, ( &[], &origin), &typed);
     }
     let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
     if args.step_log.is_some() {
@@ -111,7 +113,6 @@ pub fn run_replay_command(
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
-    let about = pools.about.clone();
     let told = Progress::begin("replay", "requests", source.max_requests());
     let mut tell = |_: &RequestOutcome<'_>| {
         told.add_finished(1);
@@ -121,7 +122,7 @@ pub fn run_replay_command(
     let how = (pace, limit, threads);
     let report = play_into(sink, &pools, source.as_mut(), how, &args.report, &mut tell)?;
     drop(told);
-    write_report(&report, &args.report, &about, &typed)
+    write_report(report, &args.report, ( &pools.about, &pools.provenance), &typed)
 }
 
 fn available_cpu_cores() -> usize {
@@ -213,11 +214,14 @@ fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>
 }
 
 fn write_report(
-    report: &ReplayReport,
+    mut
+    report:ReplayReport,
     args: &ReportArgs,
-    about: &[(String, String)],
+    (
+    about, origin): ( &[(String, String)], &Provenance),
     typed: &str,
 ) -> Result<String> {
+    report.run = Some(origin.to_json(typed));
     let mut json = Vec::new();
     if let Some(file) = &args.report_json {
         if file == "-" {
@@ -233,9 +237,10 @@ fn write_report(
         }
     }
     if let Some(file) = &args.html {
+        let about = [origin.rows(), about.to_vec()].concat();
         outputs::write_atomically(
             file,
-            html::render_report_page(report, "vllm-sim replay", about, typed),
+            html::render_report_page(&report, "vllm-sim replay", & about, typed),
         )?;
     }
     let printed = match args.report_json.as_deref() {

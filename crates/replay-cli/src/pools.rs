@@ -14,7 +14,7 @@ use vllm_sim_replay::{
     TransferTime, WorkerScaling,
 };
 
-use super::deploy::DeploymentFactory;
+use super::deploy::{DeploymentFactory, Provenance};
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 use super::scaling::{build_scaling, parse_seconds};
 
@@ -63,6 +63,8 @@ pub struct WorkerPools {
     pub seed: u64,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
+    /// Model, GPU and source of the step times.
+    pub provenance: Provenance,
 }
 
 fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
@@ -153,21 +155,29 @@ pub fn build_worker_pools(
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
     let is_one_kind = has_one_worker_kind(args);
+    let provenance = match is_one_kind {
+        true => plain.provenance,
+        false => plain.provenance.of_several_workers(),
+    };
     if is_one_kind {
-        plain.step_times.warn_if_default();
+        plain.step_times.warn_of_default();
     }
-    let name = args.router.to_possible_value();
-    let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(WorkerPools {
         prefill,
         serving,
         gpus,
         ranks,
         evidence: plain.evidence.filter(|_| is_one_kind),
-        router: (name, args.router_config.clone()),
+        router: (router_name(args), args.router_config.clone()),
         seed: plain.seed,
         about: plain.about,
+        provenance,
     })
+}
+
+fn router_name(args: &PoolArgs) -> String {
+    let name = args.router.to_possible_value();
+    name.map_or_else(String::new, |name| name.get_name().to_owned())
 }
 
 /// Returns whether the common flags alone describe every worker.

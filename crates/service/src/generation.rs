@@ -11,10 +11,11 @@ use super::job::{GenerationJob, ReplyContent};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
 use crate::generate::request::ModelTarget;
+use crate::prompt::PromptSource;
 use crate::request::{
     GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
 };
-use crate::scripted::ReservedReply;
+use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget_tokens;
 use vllm_sim_wire::{Fault, SamplingParams};
@@ -55,8 +56,12 @@ impl InferenceService {
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
     ) -> Result<GeneratedReply, RejectedRequest> {
+        let conversations = match self.replies.reads_conversations() {
+            true => conversations(&request),
+            false => Vec::new(),
+        };
         let mut facts = self.check_and_tokenize(rules, &resolved, &mut request).await?;
-        let scripted = self.reserve_scripted_replies(&resolved, &request, &facts)?;
+        let scripted = self.reserve_scripted_replies(&resolved, &request, &facts, conversations)?;
         let content = match self.check_engine_limits(rules, &request, &facts) {
             Ok(()) => reply_content(&request, &facts, rules.tool_schemas).await,
             Err(refusal) => Err(refusal),
@@ -79,6 +84,7 @@ impl InferenceService {
         let GenerationJob { mut request, facts, scripted, .. } = job;
         match reply {
             Ok(mut reply) => {
+                show_scripted_usage(&mut reply, &scripted);
                 scripted.into_iter().flatten().for_each(ReservedReply::mark_given);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
@@ -144,20 +150,28 @@ impl InferenceService {
     /// Returns for each prompt the scripted reply of a matching rule, if any.
     ///
     /// # Errors
-    /// The error response that a matching rule injects.
+    /// The error response that a matching rule injects, or that of a request without a matching rule
+    /// under `--strict-replies`.
     fn reserve_scripted_replies(
         &self,
         resolved: &ResolvedModel,
         request: &GenerationRequest,
         facts: &ReplyFacts,
+        conversations: Vec<ConversationFacts>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
-        let model = resolved.asked.as_deref().unwrap_or(self.models.displayed_name());
-        self.replies.reserve_replies(texts, model).map_err(|(fault, name)| {
-            let settings = request.faults.as_ref().map(|faults| &faults.settings);
-            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
-            self.faults.report_fault(name, &origin);
-            RequestError::Invalid(fault)
+        let matched = MatchedRequest {
+            model: resolved.asked.as_deref().unwrap_or(self.models.displayed_name()),
+            headers: &request.headers,
+            conversations,
+        };
+        self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
+            if let Some(name) = refusal.injected {
+                let settings = request.faults.as_ref().map(|faults| &faults.settings);
+                let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+                self.faults.report_fault(name, &origin);
+            }
+            RequestError::Invalid(refusal.fault)
         })
     }
 
@@ -229,6 +243,30 @@ impl InferenceService {
         let answer = Box::pin(written).await;
         drop(caller);
         answer
+    }
+}
+
+/// Returns messages and tools of each conversation of a request, as rules of scripted replies match
+/// them; empty for other prompts.
+fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
+    let PromptSource::Conversations(conversations) = &request.prompts else {
+        return Vec::new();
+    };
+    let offered = request.tools.iter().flat_map(|offered| &offered.tools);
+    let tools: Vec<String> = offered.map(|tool| tool.name.clone()).collect();
+    let facts = conversations.iter();
+    facts
+        .map(|conversation| ConversationFacts::new(&conversation.messages, tools.clone()))
+        .collect()
+}
+
+/// Replaces the numbers of prompt tokens that the response shows by those of scripted replies.
+fn show_scripted_usage(reply: &mut Reply, scripted: &[Option<ReservedReply>]) {
+    for (shown, chosen) in reply.prompts.iter_mut().zip(scripted) {
+        let chosen = chosen.as_ref().map(ReservedReply::reply);
+        if let Some(tokens) = chosen.and_then(|reply| reply.prompt_tokens) {
+            *shown = tokens;
+        }
     }
 }
 

@@ -61,6 +61,8 @@ pub struct GenerationRequest {
     pub tail: DeferredCheck<Duration>,
     /// Trace headers `traceparent` and `tracestate` (W3C trace context).
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
+    /// Headers in the conditions of scripted replies, in lower case, with their values.
+    pub headers: Box<[(Box<str>, Box<str>)]>,
     /// Injected faults of the request; `None` if it cannot get any.
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens, updated when the reply is dropped.

@@ -364,6 +364,11 @@ class Server:
             text = json.dumps(list(replies))
         self._admin("POST", "/admin/replies", text.encode())
 
+    def unused_replies(self) -> list[Any]:
+        """Returns the scripted replies that no request used (``GET /admin/replies``)."""
+        rules = self._admin("GET", "/admin/replies")["replies"]
+        return [rule["rule"] for rule in rules if not rule["answered"] and not rule["failed"]]
+
     def scenario(self) -> dict[str, Any]:
         """Where the scenario is (``GET /admin/scenario``)."""
         found: dict[str, Any] = self._admin("GET", "/admin/scenario")

@@ -4,18 +4,22 @@ A test says what its server is like by ``@pytest.mark.vllm_sim(model="m", args=[
 servers have in common is the fixture ``vllm_sim_options``, to be overridden in conftest.py.
 """
 
+import json
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
+from ._client import AdminError
 from ._server import Server
 
 _SERVER = pytest.StashKey[Server]()
+_UNUSED = pytest.StashKey[list[tuple[str, Any]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the marker known."""
+    config.stash[_UNUSED] = []
     config.addinivalue_line(
         "markers", "vllm_sim(**options): how vllm_server is started (arguments of vllm_sim.Server)"
     )
@@ -41,6 +45,9 @@ def vllm_server(
     with Server(**options) as server:
         request.node.stash[_SERVER] = server
         yield server
+        if "replies" in options:
+            unused = request.config.stash[_UNUSED]
+            unused += [(request.node.nodeid, rule) for rule in _unused_replies(server)]
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +55,23 @@ def vllm_session_server(vllm_sim_options: dict[str, Any]) -> Iterator[Server]:
     """One server for the whole session; what a test changes of it stays changed."""
     with Server(**vllm_sim_options) as server:
         yield server
+
+
+def _unused_replies(server: Server) -> list[Any]:
+    """Returns the scripted replies that no request used; none if the test ended the server."""
+    try:
+        return server.unused_replies()
+    except (AdminError, OSError):
+        return []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Lists the scripted replies that no request used, by test."""
+    unused = config.stash[_UNUSED]
+    if unused:
+        terminalreporter.section("vllm-sim: scripted replies that no request used")
+    for test, rule in unused:
+        terminalreporter.write_line(f"{test}: {json.dumps(rule)}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ use vllm_sim_engine::latency::{
 use vllm_sim_random::{StreamPurpose, request_rng};
 use vllm_sim_replay::load::{self, WorkloadFormat, WorkloadReadOptions};
 use vllm_sim_service::scenario::Scenario;
-use vllm_sim_service::scripted::{ReplyRules, ScriptedReplies};
+use vllm_sim_service::scripted::{MatchedRequest, ReplyRules, ScriptedReplies};
 
 use super::mutate::Corpus;
 use super::run::fuzz;
@@ -229,8 +229,9 @@ fn fuzz_scripted_replies() {
         };
         let replies = ScriptedReplies::default();
         replies.replace_rules(Some(Arc::new(rules)));
+        let request = MatchedRequest { model: "m", ..MatchedRequest::default() };
         for text in ["How is the weather?", "21 degrees", "retry"] {
-            let _ = replies.reserve_replies(std::iter::once(text), "m");
+            let _ = replies.reserve_replies(std::iter::once(text), &request);
         }
         let _ = replies.rules().map(|rules| rules.to_json().to_string());
     });

@@ -1,7 +1,7 @@
 //! FastAPI's documentation routes: the OpenAPI schema and two HTML pages.
 //!
 //! The schema is that of vLLM 0.33 with all features, without the paths that this configuration
-//! lacks, plus error responses that FastAPI does not derive.
+//! lacks, plus the routes that vLLM does not have and error responses that FastAPI does not derive.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::html_response;
+use super::{html_response, own_routes};
 use crate::app::App;
 use crate::error;
 
@@ -36,6 +36,7 @@ fn openapi_json(app: &App) -> String {
     }
     if let Some(paths) = schema.get_mut("paths").and_then(Value::as_object_mut) {
         paths.retain(|path, _| app.routes.serves_path(path));
+        own_routes::add(paths, &app.routes);
         for (path, operations) in paths.iter_mut() {
             let operations = operations.as_object_mut().into_iter().flatten();
             operations.for_each(|(_, operation)| add_error_responses(path, operation));
@@ -132,12 +133,9 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
     }
 }
 
-pub(crate) async fn swagger_page(State(app): State<Arc<App>>) -> Response<Body> {
-    html_response(SWAGGER_HTML.replace("{root}", &app.settings.server.root_path))
-}
-
-pub(crate) async fn redoc_page(State(app): State<Arc<App>>) -> Response<Body> {
-    html_response(REDOC_HTML.replace("{root}", &app.settings.server.root_path))
+/// Handles `GET /docs` and `GET / redoc_page`: returns a page of the routes that needs no other host.
+pub(crate) async fn page(State(app): State<Arc<App>>) -> Response<Body> {
+    html_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }
 
 /// Handles `GET /docs/oauth2-redirect`, the login redirect of the documentation page; FastAPI
@@ -148,67 +146,7 @@ pub(crate) async fn oauth2_redirect_page() -> Response<Body> {
 
 const OAUTH2_HTML: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
 
-/// HTML page of FastAPI's `get_swagger_ui_html`.
-const SWAGGER_HTML: &str = r##"
-    <!DOCTYPE html>
-    <html>
-    <head>
-    <meta name="viewport" content="width=device-width, initial-scale=1.0">
-    <link type="text/css" rel="stylesheet" href="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css">
-    <link rel="shortcut icon" href="https://fastapi.tiangolo.com/img/favicon.png">
-    <title>FastAPI - Swagger UI</title>
-    </head>
-    <body>
-    <div id="swagger-ui">
-    </div>
-    <script src="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
-    <!-- `SwaggerUIBundle` is now available on the page -->
-    <script>
-    const ui = SwaggerUIBundle({
-        url: '{root}/openapi.json',
-    "dom_id": "#swagger-ui",
-"layout": "BaseLayout",
-"deepLinking": true,
-"showExtensions": true,
-"showCommonExtensions": true,
-oauth2RedirectUrl: window.location.origin + '{root}/docs/oauth2-redirect',
-    presets: [
-        SwaggerUIBundle.presets.apis,
-        SwaggerUIBundle.SwaggerUIStandalonePreset
-        ],
-    })
-    </script>
-    </body>
-    </html>
-    "##;
+/// Page of the API's routes. FastAPI's pages load their scripts from other hosts; this one works
 
-/// HTML page of FastAPI's `get_redoc_html`.
-const REDOC_HTML: &str = r##"
-    <!DOCTYPE html>
-    <html>
-    <head>
-    <title>FastAPI - ReDoc</title>
-    <!-- needed for adaptive design -->
-    <meta charset="utf-8"/>
-    <meta name="viewport" content="width=device-width, initial-scale=1">
-    <link href="https://fonts.googleapis.com/css?family=Montserrat:300,400,700|Roboto:300,400,700" rel="stylesheet">
-    <link rel="shortcut icon" href="https://fastapi.tiangolo.com/img/favicon.png">
-    <!--
-    ReDoc doesn't change outer page styles
-    -->
-    <style>
-      body {
-        margin: 0;
-        padding: 0;
-      }
-    </style>
-    </head>
-    <body>
-    <noscript>
-        ReDoc requires Javascript to function. Please enable it to browse the documentation.
-    </noscript>
-    <redoc spec-url="{root}/openapi.json"></redoc>
-    <script src="https://cdn.jsdelivr.net/npm/redoc@2/bundles/redoc.standalone.js"> </script>
-    </body>
-    </html>
-    "##;
+/// offline.
+const PAGE: &str = include_str!("docs.html");

@@ -8,6 +8,7 @@ mod generate_render;
 pub(super) mod info;
 pub(super) mod kv_cache;
 pub(super) mod lora;
+mod own_routes;
 pub(super) mod profile;
 pub(super) mod recovery;
 pub(super) mod render;

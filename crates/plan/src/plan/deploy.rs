@@ -4,7 +4,7 @@ use serde_json::{Map, json};
 
 use super::search::SimulatedTrial;
 use vllm_sim_command_line::shell_quote;
-use vllm_sim_config::is_vllm_serve_flag;
+use vllm_sim_config::{FlagKind, flags, is_vllm_serve_flag};
 use vllm_sim_replay_cli::WorkerPools;
 
 /// Names of flags omitted from the server commands: the content of `--config` is in the flags
@@ -13,6 +13,17 @@ const OMITTED_SERVER_FLAGS: [&str; 3] = ["config", "replicas", "model"];
 
 /// Default `--kv-transfer-config` of disaggregated deployments.
 const NIXL_CONNECTOR_JSON: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
+
+/// Returns a flag as one word; vLLM takes switches without a value.
+fn typed(name: &str, value: &str) -> String {
+    let mut all = flags();
+    let is_switch = all.any(|flag| flag.name == name && flag.kind == FlagKind::Switch);
+    match (is_switch, value) {
+        (true, "true") => format!("--{name}"),
+        (true, "false") => format!("--no-{name}"),
+        _ => format!("--{name}={value}"),
+    }
+}
 
 pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
@@ -30,12 +41,16 @@ impl<'a> DeploymentCommands<'a> {
     pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedTrial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (prefill_ranks, ranks) = pools.ranks;
-        let of = |engines: usize, ranks: u32| engines as u32 / ranks.max(1) * trial.workers;
+        let (prefill_times, times) = trial.workers.repeats();
+        let of = |engines: usize, ranks: u32, times: u32| engines as u32 / ranks.max(1) * times;
         let prefills = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
         Some(Self {
             flags: &pools.about,
             model: &model?.1,
-            servers: (of(prefills, prefill_ranks), of(pools.serving.engines.len(), ranks)),
+            servers: (
+                of(prefills, prefill_ranks, prefill_times),
+                of(pools.serving.engines.len(), ranks, times),
+            ),
             ranks,
             router: &pools.router,
         })
@@ -49,14 +64,44 @@ impl<'a> DeploymentCommands<'a> {
 
     fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
         let flags = self.deployment_flags().filter(|(name, _)| wanted(name));
-        let mut words: String =
-            flags.map(|(name, value)| format!(" --{name}={}", shell_quote(value))).collect();
-        if self.servers.0 > 0
-            && !self.deployment_flags().any(|(name, _)| name == "kv-transfer-config")
-        {
-            words.push_str(&format!(" --kv-transfer-config={}", shell_quote(NIXL_CONNECTOR_JSON)));
-        }
-        words
+        let words = flags.map(|(name, value)| typed(name, value));
+        let words = words.chain(self.connector());
+        words.map(|word| format!(" {}", shell_quote(&word))).collect()
+    }
+
+    /// Returns the flag of the KV connector that split workers need and no flag names.
+    fn connector(&self) -> Option<String> {
+        let is_named = self.flags().any(|(name, _)| name == "kv-transfer-config");
+        (self.servers.0 > 0 && !is_named).then(|| typed("kv-transfer-config", CONNECTOR))
+    }
+
+    /// Returns the arguments of `vllm serve`, without the model and without flags of `without`.
+    pub(super) fn arguments(&self, without: &[&str]) -> Vec<String> {
+        let flags = self
+            .deployment_flags()
+            .filter(|(name, _)| is_vllm_serve_flag(name) && !without.contains(name));
+        let words = flags.map(|(name, value)| typed(name, value));
+        words.chain(self.connector()).collect()
+    }
+
+    /// Returns the value of a flag, if the deployment sets it.
+    pub(super) fn value(&self, wanted: &str) -> Option<&str> {
+        self.flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    }
+
+    /// Returns the name of the model.
+    pub(super) fn model(&self) -> &'a str {
+        self.model
+    }
+
+    /// Returns the numbers of prefill servers and of all other servers.
+    pub(super) fn servers(&self) -> (u32, u32) {
+        self.servers
+    }
+
+    /// Returns the name of the routing policy.
+    pub(super) fn policy(&self) -> &'a str {
+        &self.router.0
     }
 
     /// Returns the `vllm serve` command of the deployment, with the number of servers.

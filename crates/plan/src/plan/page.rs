@@ -1,7 +1,10 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{escape_html, render_command_section, render_document, render_table};
+use vllm_sim_replay::html::{
+    escape_html, render_command_section, render_document, render_table, run,
+};
 
+use super::pareto::{Good, dots, front};
 use super::report::{
     CandidateRow, PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user,
 };
@@ -9,6 +12,9 @@ use super::search::SimulatedTrial;
 
 pub(super) fn html_page(plan: &PlanReport) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
+    if let Some(answer) = plan.answer() {
+        let _ = write!(body, "<section><p><strong>{}</strong></p></section>", escape(&answer));
+    }
     let unit = plan.cost_unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");
     write_scatter_chart(&mut body, plan, (&cost_title, BetterEnd::Left), |row, trial| {
@@ -31,23 +37,9 @@ pub(super) fn html_page(plan: &PlanReport) -> String {
         let _ = write!(body, "<p style=\"overflow-wrap:anywhere\">{note}</p>");
     }
     body.push_str("</section>");
+    body.push_str(&run(&plan.origin.rows()));
     body.push_str(&render_command_section(&plan.command));
     render_document("vllm-sim plan", &body)
-}
-
-/// Better end of a chart's horizontal axis; on the vertical axis the top is better.
-#[derive(Clone, Copy, PartialEq)]
-enum BetterEnd {
-    Left,
-    Right,
-}
-
-struct ChartDot<'a> {
-    x: f64,
-    y: f64,
-    what: String,
-    /// Label of the deployment, if the search selected this run as its result.
-    label: Option<&'a str>,
 }
 
 const CHART_WIDTH: f64 = 420.0;
@@ -64,7 +56,7 @@ fn write_scatter_chart(
     place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
 ) {
     let dots = chart_dots(plan, place);
-    let most = |of: fn(&ChartDot<'_>) -> f64| {
+    let most = |of: fn(&super::pareto::ChartDot<'_>) -> f64| {
         let most = dots.iter().map(of).fold(0.0, f64::max);
         if most > 0.0 { most } else { 1.0 }
     };
@@ -124,53 +116,6 @@ fn write_scatter_chart(
     );
 }
 
-fn chart_dots<'a>(
-    plan: &'a PlanReport,
-    place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
-) -> Vec<ChartDot<'a>> {
-    let mut dots = Vec::new();
-    for row in &plan.rows {
-        let whole = row.answer.trials.iter().filter(|trial| !trial.stopped);
-        for trial in whole {
-            let (x, y) = place(row, trial);
-            let found = row.answer.found.as_ref();
-            let is_answer = found.is_some_and(|found| {
-                found.workers == trial.workers && found.traffic == trial.traffic
-            });
-            dots.push(ChartDot {
-                x,
-                y,
-                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers),
-                label: is_answer.then_some(row.label.as_str()),
-            });
-        }
-    }
-    dots
-}
-
-/// Returns the Pareto front of the simulated runs, from left to right.
-fn pareto_front(dots: &[ChartDot<'_>], good: BetterEnd) -> Vec<(f64, f64)> {
-    let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
-    // The better end first; of equal runs the higher ones.
-    sorted.sort_by(|a, b| {
-        let by_x = match good {
-            BetterEnd::Left => a.0.total_cmp(&b.0),
-            BetterEnd::Right => b.0.total_cmp(&a.0),
-        };
-        by_x.then(b.1.total_cmp(&a.1))
-    });
-    let mut highest = f64::NEG_INFINITY;
-    sorted.retain(|(_, y)| {
-        let is_front = *y > highest;
-        highest = highest.max(*y);
-        is_front
-    });
-    if good == BetterEnd::Right {
-        sorted.reverse();
-    }
-    sorted
-}
-
 fn write_axes(
     body: &mut String,
     (right, top): (f64, f64),
@@ -199,23 +144,11 @@ fn write_axes(
     }
 }
 
-fn short_number(value: f64) -> String {
+/// Formats a number with about three digits.
+pub(super) fn short_number(value: f64) -> String {
     match value {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.2}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chart_front_is_pareto_optimal() {
-        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)]
-            .map(|(x, y)| ChartDot { x, y, what: String::new(), label: None });
-        assert_eq!(pareto_front(&dots, BetterEnd::Left), [(1.0, 5.0), (2.0, 9.0)]);
-        assert_eq!(pareto_front(&dots, BetterEnd::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
     }
 }

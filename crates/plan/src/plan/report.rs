@@ -1,12 +1,15 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
+use super::answer::Cost;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
-use super::search::{self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial};
+use super::search::{
+    self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial, WorkerCount,
+};
 use crate::grid::combination_label;
 use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
-use vllm_sim_replay_cli::WorkerPools;
+use vllm_sim_replay_cli::{Provenance, WorkerPools};
 
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
@@ -14,11 +17,14 @@ const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 pub(super) struct PlanReport {
     names: Vec<String>,
     question: PlanRequirements,
-    prices: Option<GpuPrices>,
+    pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<CandidateRow>,
     /// Indices of the rows with a successful deployment, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
+    /// Notes about deployments that were not tried.
+    left_out: Vec<String>,
+    pub(super) origin: Provenance,
     pub(super) command: String,
 }
 
@@ -26,8 +32,10 @@ pub(super) struct CandidateRow {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
+    /// Whether the search chose workers of their own for prefill and decode.
+    pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
-    pools: Option<WorkerPools>,
+    pub(super) pools: Option<WorkerPools>,
     pub(super) answer: SearchResult,
 }
 
@@ -44,12 +52,32 @@ impl CandidateRow {
     pub(super) fn cost_per_hour(&self, trial: &SimulatedTrial) -> f64 {
         self.price * f64::from(trial.gpus)
     }
+
+    pub(super) fn cost_of(&self, trial: &Trial) -> Cost {
+        Cost::new(self.cost(trial), trial)
+    }
+}
+
+fn row(names: &[String], candidate: &Candidate, answer: SearchResult) -> Row {
+    let split = candidate.layout.is_some_and(|layout| layout.split);
+    let mut label = label(names, &candidate.values);
+    if split {
+        label.push_str(" prefill and decode apart");
+    }
+    Row {
+        label: label.trim_start().to_owned(),
+        values: candidate.values.clone(),
+        price: candidate.price,
+        split,
+        pools: candidate.pools.as_ref().ok().cloned(),
+        answer,
+    }
 }
 
 /// Effect of other traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Number of workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
-    swings: [Option<u32>; 2],
+    /// Workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
+    swings: [Option<WorkerCount>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
     room: Option<f64>,
@@ -61,22 +89,20 @@ impl PlanReport {
     ///
     /// # Errors
     /// Returns the errors of the simulated runs.
-    pub(super) fn new(
+    pub(super) fn new<'c>(
         names: Vec<String>,
         question: PlanRequirements,
         prices: Option<GpuPrices>,
-        candidates: &[DeploymentCandidate],
-        answers: Vec<SearchResult>,
-        command: String,
+        answers: impl Iterator<Item = (&'c DeploymentCandidate, SearchResult)>,
+        left_out: Vec<String>,
     ) -> Result<Self> {
-        let rows = candidates.iter().zip(answers).map(|(candidate, answer)| CandidateRow {
-            label: combination_label(&names, &candidate.values),
-            values: candidate.values.clone(),
-            price: candidate.price,
-            pools: candidate.pools.as_ref().ok().cloned(),
-            answer,
-        });
-        let rows: Vec<CandidateRow> = rows.collect();
+        let (candidates, rows): (Vec<&Candidate>, Vec<Row>) =
+            answers.map(|(candidate, answer)| (candidate, row(&names, candidate, answer))).unzip();
+        let origin =
+            Provenance::joined(candidates.iter().map(|candidate| match &candidate.pools {
+                Ok(pools) => &pools.provenance,
+                Err(misfit) => &misfit.provenance,
+            }));
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
@@ -88,7 +114,7 @@ impl PlanReport {
         order.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
         let cheapest = order.first().and_then(|&at| {
             let found = rows[at].answer.found.as_ref()?;
-            Some((&candidates[at], found.workers))
+            Some((candidates[at], found.workers))
         });
         let outlook = match cheapest {
             Some((candidate, workers))
@@ -105,7 +131,22 @@ impl PlanReport {
             }
             _ => None,
         };
-        Ok(Self { names, question, prices, rows, order, outlook, command })
+        Ok(Self {
+            names,
+            question,
+            prices,
+            rows,
+            order,
+            outlook,
+            left_out,
+            origin,
+            command: String::new(),
+        })
+    }
+
+    /// Sets the command line that the reports show.
+    pub(super) fn with_command(self, command: String) -> Self {
+        Self { command, ..self }
     }
 
     pub(super) fn has_answer(&self) -> bool {
@@ -126,7 +167,7 @@ impl PlanReport {
         })
     }
 
-    fn best_trial(&self) -> Option<(&CandidateRow, &SimulatedTrial)> {
+    pub(super) fn best_trial(&self) -> Option<(&CandidateRow, &SimulatedTrial)> {
         let row = &self.rows[*self.order.first()?];
         Some((row, row.answer.found.as_ref()?))
     }
@@ -156,6 +197,23 @@ impl PlanReport {
         all
     }
 
+    /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
+    /// 99 th of first token and inter-token latency.
+    pub(super) fn bounded_latencies(&self, trial: &Trial) -> Vec<String> {
+        let bounds = self.question.bounds.iter();
+        let mut wanted: Vec<(String, String)> =
+            bounds.map(|bound| (bound.title(), bound.key())).collect();
+        if wanted.is_empty() {
+            wanted = self.latencies();
+            wanted.retain(|(title, _)| title.starts_with("TTFT p99") || title.starts_with("ITL"));
+        }
+        let shown = |(title, key): (String, String)| {
+            let name = title.trim_end_matches(" ms").to_owned();
+            format!("{name} {:.1} ms", trial.number(&key))
+        };
+        wanted.into_iter().map(shown).collect()
+    }
+
     /// Returns a description of the goal that a successful deployment meets.
     fn goal_description(&self) -> String {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
@@ -170,8 +228,10 @@ impl PlanReport {
     pub(super) fn table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));
-        if self.prices.is_some() {
+        if let Some(prices) = &self.prices {
+            let currency = &prices.currency;
             head.push(self.cost_unit());
+            head.extend([format!("{currency}/month"), format!("{currency}/1M out")]);
         }
         if self.question.fixed_workers.is_some() {
             head.push("traffic".to_owned());
@@ -189,10 +249,14 @@ impl PlanReport {
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
-            cells.push(trial.workers.to_string());
+            cells.push(trial.workers.cell());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
-                cells.push(format!("{:.2}", row.cost_per_hour(trial)));
+                let cost = row.cost_of(trial);
+                cells.push(format!("{:.2}", cost.per_hour));
+                cells.push(format!("{:.0}", cost.per_month));
+                let per_million = cost.per_million_output;
+                cells.push(per_million.map_or_else(|| "–".to_owned(), |it| format!("{it:.3}")));
             }
             if self.question.fixed_workers.is_some() {
                 cells.push(format!("{:.3} x", trial.traffic));
@@ -227,6 +291,9 @@ impl PlanReport {
                 notes.push(
                     "no prices were given (--prices): a GPU of any kind counts as one".to_owned(),
                 );
+            }
+            Some(_) if self.prices.is_none() => {
+                notes.push("no prices were given (--prices): GPUs are counted".to_owned());
             }
             Some(_) => {}
         }
@@ -264,6 +331,8 @@ impl PlanReport {
                 notes.push(format!("{place}: {why}"));
             }
         }
+        notes.extend(self.left_out.iter().cloned());
+        notes.extend(self.transfer_note());
         if let Some(deployed) = self.best_deployment_commands() {
             notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
             notes.extend(deployed.router_description().map(|router| format!("router: {router}")));
@@ -283,9 +352,9 @@ impl PlanReport {
         let found = row.answer.found.as_ref()?;
         let more = 100.0 * (row.cost_per_hour(found) / cheapest - 1.0);
         Some(format!(
-            "next best: {}, {} workers, {:.2} {} (+{more:.1} %)",
+            "next best: {}, {}, {:.2} {} (+{more:.1} %)",
             row.label,
-            found.workers,
+            found.workers.words(),
             row.cost_per_hour(found),
             self.cost_unit()
         ))
@@ -294,9 +363,8 @@ impl PlanReport {
     fn outlook_note(&self) -> Option<String> {
         let outlook = self.outlook.as_ref()?;
         let most = self.question.max_gpus;
-        let workers = |workers: Option<u32>| match workers {
-            Some(1) => "1 worker".to_owned(),
-            Some(workers) => format!("{workers} workers"),
+        let workers = |workers: Option<WorkerCount>| match workers {
+            Some(workers) => workers.words(),
             None => format!("more than {most} GPUs"),
         };
         let [less, more] = outlook.swings.map(workers);
@@ -306,7 +374,19 @@ impl PlanReport {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
+    /// Returns a note about the bandwidth that the search assumed between prefill and decode.
+    fn transfer_note(&self) -> Option<String> {
+        let mut split = self.rows.iter().filter(|row| row.split);
+        let pools = split.find_map(|row| row.pools.as_ref())?;
+        let mut flags = pools.about.iter();
+        let (_, bandwidth) = flags.find(|(name, _)| name == "--kv-transfer-bandwidth")?;
+        Some(format!(
+            "prefill and decode apart: KV transfers at {bandwidth} GB/s; see --kv-transfer-bandwidth"
+        ))
+    }
+
+    /// Returns the servers of the cheapest deployment.
+    pub(super) fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best_trial()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)
     }
@@ -343,7 +423,11 @@ impl PlanReport {
             let cells: Vec<String> = cells.collect();
             format!("{}{mark}", cells.join("  "))
         };
-        let mut lines = vec![line(&head, "")];
+        let mut lines: Vec<String> = self.answer().into_iter().collect();
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.push(line(&head, ""));
         for (at, row) in rows.iter().enumerate() {
             let is_best = at == 0 && !self.order.is_empty();
             lines.push(line(row, if is_best { "  *" } else { "" }));
@@ -354,10 +438,17 @@ impl PlanReport {
 
     pub(super) fn to_json(&self) -> Value {
         let trial = |row: &CandidateRow, trial: &SimulatedTrial| {
+            let cost = self.prices.as_ref().map(|_| row.cost_of(trial));
+            let (prefill, decode) = trial.workers.repeats();
             json!({
-                "workers": trial.workers,
+                "workers": trial.workers.total(),
+                "prefill_workers": row.split.then_some(prefill),
+                "decode_workers": row.split.then_some(decode),
                 "gpus": trial.gpus,
                 "cost_per_hour": row.cost_per_hour(trial),
+                "cost_per_month": cost.as_ref().map(|cost| cost.per_month),
+                "cost_per_million_output_tokens": cost.as_ref().map(|cost| cost.per_million_output),
+                "cost_per_million_tokens": cost.as_ref().map(|cost| cost.per_million),
                 "traffic": trial.traffic,
                 "missed": trial.missed,
                 "stopped": trial.stopped,
@@ -375,6 +466,7 @@ impl PlanReport {
             let trials = row.answer.trials.iter().map(|run| trial(row, run));
             json!({
                 "flags": flags,
+                "disaggregated": row.split,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
                 "evidence": row.answer.found.as_ref().and_then(|found| row.prediction_accuracy(found)).map(
@@ -386,6 +478,8 @@ impl PlanReport {
         let deployed = self.best_deployment_commands();
         json!({
             "schema": "vllm-sim/plan/1",
+            "run": self.origin.to_json(&self.command),
+            "answer": self.answer(),
             "command": self.command,
             "attainment": self.question.attainment,
             "max_gpus": self.question.max_gpus,
@@ -398,7 +492,7 @@ impl PlanReport {
             "points": points.collect::<Vec<_>>(),
             "outlook": self.outlook.as_ref().map(|outlook| json!({
                 "traffic": TRAFFIC_FACTORS,
-                "workers": outlook.swings,
+                "workers": outlook.swings.map(|workers| workers.map(WorkerCount::total)),
                 "most_traffic": outlook.room,
             })),
             "deploy": deployed.as_ref().map(DeploymentCommands::vllm_serve_command),

@@ -1,3 +1,4 @@
+mod split;
 use std::ops::ControlFlow;
 
 use anyhow::Result;
@@ -5,16 +6,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use vllm_sim_replay::outcome::RequestOutcome;
-use vllm_sim_replay::report::LatencySlo;
+use vllm_sim_replay::report::{LatencySlo, Report};
 
 use super::bound::LatencyPercentileBound;
 use super::idle_worker;
+use super::layout::Layout;
 use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{
-    ReportArgs, WorkerPools, WorkloadArgs, open_workload, parse_workload_text, replay_with_watcher,
-    simulated_time_limit,
+    DoesNotFit, ReportArgs, WorkerPools, WorkloadArgs, open_workload, parse_workload_text,
+    replay_with_watcher, simulated_time_limit,
 };
 
 #[derive(Debug, Clone)]
@@ -29,23 +31,79 @@ pub(super) struct PlanRequirements {
 
 pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
+    /// Parallelism from the search; `None` if the command line describes it.
+    pub(super) layout: Option<Layout>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
-    /// Engines of one worker or one prefill/decode group; `Err` with the reason if the model does
-    /// not fit.
-    pub(super) pools: Result<WorkerPools, String>,
+    /// Engines of one worker or one prefill/decode group; `Err` if the model does not fit.
+    pub(super) pools: Result<WorkerPools, DoesNotFit>,
     pub(super) price: f64,
+}
+
+/// Number of workers of each kind in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum WorkerCount {
+    /// Number of workers, or of groups of prefill and decode workers.
+    Groups(u32),
+    /// Numbers of prefill and of decode workers, which the search chose independently.
+    Split { prefill: u32, decode: u32 },
+}
+
+impl WorkerCount {
+    /// Returns how often the engines of the prefill pool, and of the other pool, are repeated.
+    pub(super) fn repeats(self) -> (u32, u32) {
+        match self {
+            Self::Groups(groups) => (groups, groups),
+            Self::Split { prefill, decode } => (prefill, decode),
+        }
+    }
+
+    /// Returns the number of workers or groups.
+    pub(super) fn total(self) -> u32 {
+        match self {
+            Self::Groups(groups) => groups,
+            Self::Split { prefill, decode } => prefill.saturating_add(decode),
+        }
+    }
+
+    /// Returns the number of workers as a table cell.
+    pub(super) fn cell(self) -> String {
+        match self {
+            Self::Groups(groups) => groups.to_string(),
+            Self::Split { prefill, decode } => format!("{prefill}+{decode}"),
+        }
+    }
+
+    /// Returns the number of workers in words.
+    pub(super) fn words(self) -> String {
+        let plural = |number: u32| if number == 1 { "" } else { "s" };
+        match self {
+            Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
+            Self::Split { prefill, decode } => format!(
+                "{prefill} prefill worker{} and {decode} decode worker{}",
+                plural(prefill),
+                plural(decode)
+            ),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SimulatedTrial {
-    /// Number of workers, or of prefill/decode groups, in the run.
-    pub(super) workers: u32,
+    pub(super) workers: WorkerCount,
     pub(super) gpus: u32,
+    /// Rates of generated tokens, and of prompt and generated tokens together, per second.
+    ///
+    /// With a request rate they are those of the traffic, else those of the run, which includes its
+    /// end with few requests.
+    #[serde(deserialize_with = "exact_number")]
+    pub(super) output_rate: f64,
+    #[serde(deserialize_with = "exact_number")]
+    pub(super) token_rate: f64,
     /// Traffic of the run, as a factor of the requested traffic.
-    #[serde(deserialize_with = "deserialize_exact_f64")]
+    #[serde(deserialize_with = "exact_number")]
     pub(super) traffic: f64,
-    #[serde(deserialize_with = "deserialize_exact_f64")]
+    #[serde(deserialize_with = "exact_number")]
     pub(super) attainment: f64,
     /// Reasons why the run fails, in addition to too few good requests.
     pub(super) missed: Vec<String>,
@@ -53,17 +111,17 @@ pub(super) struct SimulatedTrial {
     ///
     /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    #[serde(deserialize_with = "deserialize_exact_map")]
+    #[serde(deserialize_with = "exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
-impl SimulatedTrial {
+impl Trial {
     /// Returns whether requests have latency bounds; without bounds, every request is good.
-    pub(super) fn has_latency_bounds(&self) -> bool {
+    pub(super) fn judges_requests(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
 
-    pub(super) fn summary_number(&self, key: &str) -> f64 {
+    pub(super) fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
@@ -72,8 +130,8 @@ impl SimulatedTrial {
 pub(super) struct SearchResult {
     /// Successful run with the fewest workers, or with the highest traffic; `None` if there is
     /// none.
-    pub(super) found: Option<SimulatedTrial>,
-    pub(super) trials: Vec<SimulatedTrial>,
+    pub(super) found: Option<Trial>,
+    pub(super) trials: Vec<Trial>,
     pub(super) why: Option<String>,
 }
 
@@ -90,15 +148,16 @@ pub(super) fn search_candidate(
     }
     let mut player = match TrialRunner::new(candidate, question) {
         Ok(player) => player,
-        Err(why) => return Ok(empty_result(why.clone())),
+        Err(misfit) => return Ok(empty_result(misfit.why.clone())),
     };
     if let Some(workers) = question.fixed_workers {
-        let found = player.bisect_most_traffic(workers)?;
+        let found = player.bisect_most_traffic(WorkerCount::Groups(workers))?;
         let why = "no request is good, however low the traffic is".to_owned();
         return Ok(finish_search(found, player.trials, why));
     }
-    if player.most_workers == 0 {
-        let (gpus, most) = (gpus_of_workers(player.pools, 1), question.max_gpus);
+    if player.most_groups() == 0 {
+        let one = gpus(player.pools, WorkerCount::Groups(1));
+        let (gpus, most) = (one, question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
                 let each = candidate.price * f64::from(gpus);
@@ -111,7 +170,7 @@ pub(super) fn search_candidate(
     if let Some(why) = player.infeasible_reason()? {
         return Ok(empty_result(why));
     }
-    let found = player.bisect_fewest_workers(1.0)?;
+    let found = player.fewest(1.0)?;
     let why = player.trials.last().map(|last| missed_bounds_description(last, candidate));
     Ok(finish_search(found, player.trials, why.unwrap_or_default()))
 }
@@ -134,7 +193,7 @@ pub(super) fn search_fewest_workers(
     traffic: f64,
 ) -> Result<Option<SimulatedTrial>> {
     match TrialRunner::new(candidate, question) {
-        Ok(mut player) => player.bisect_fewest_workers(traffic),
+        Ok(mut player) => player.fewest(traffic),
         Err(_) => Ok(None),
     }
 }
@@ -146,7 +205,7 @@ pub(super) fn search_fewest_workers(
 pub(super) fn search_most_traffic(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
-    workers: u32,
+    workers: WorkerCount,
 ) -> Result<Option<SimulatedTrial>> {
     match TrialRunner::new(candidate, question) {
         Ok(mut player) => player.bisect_most_traffic(workers),
@@ -167,12 +226,16 @@ fn finish_search(
     SearchResult { found, trials, why }
 }
 
-/// Returns the number of GPUs of `workers` workers or prefill/decode groups.
-fn gpus_of_workers(pools: &WorkerPools, workers: u32) -> u32 {
+/// Returns the number of GPUs of a number of workers or prefill/decode groups.
+fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 {
     let (prefill, serving) = pools.gpus;
-    let of = |engines: usize, gpus: u32| engines as u32 * gpus;
-    let prefills = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
-    (of(prefills, prefill) + of(pools.serving.engines.len(), serving)) * workers
+    let (prefills, servings) = workers.repeats();
+    let of = |engines: usize, gpus: u32, times: u32| {
+        (engines as u32).saturating_mul(gpus).saturating_mul(times)
+    };
+    let engines = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
+    let prefill = of(engines, prefill, prefills);
+    prefill.saturating_add(of(pools.serving.engines.len(), serving, servings))
 }
 
 /// Describes the latency bounds that the largest deployment within the budget misses.
@@ -202,26 +265,28 @@ struct TrialRunner<'c> {
     candidate: &'c DeploymentCandidate,
     pools: &'c WorkerPools,
     question: &'c PlanRequirements,
-    /// Maximum number of workers that the GPU and cost budgets allow.
-    most_workers: u32,
+    /// Maximum number of GPUs that the GPU and cost budgets allow.
+    most_gpus: u32,
     trials: Vec<SimulatedTrial>,
 }
 
 impl<'c> TrialRunner<'c> {
-    /// Creates a runner for one flag combination; returns the reason if the model does not fit.
+    /// Creates a runner for one flag combination.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] if the model does not fit.
     fn new(
         candidate: &'c DeploymentCandidate,
         question: &'c PlanRequirements,
-    ) -> Result<Self, &'c String> {
+    ) -> Result<Self, &'c DoesNotFit> {
         let pools = candidate.pools.as_ref()?;
-        let each = gpus_of_workers(pools, 1).max(1);
-        let each_price = candidate.price * f64::from(each);
-        let by_cost = question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, each_price));
+        let by_cost =
+            question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, candidate.price));
         Ok(Self {
             candidate,
             pools,
             question,
-            most_workers: (question.max_gpus / each).min(by_cost),
+            most_gpus: question.max_gpus.min(by_cost),
             trials: Vec::new(),
         })
     }
@@ -239,40 +304,61 @@ impl<'c> TrialRunner<'c> {
         idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
-    /// Doubles the number of workers until they suffice for `traffic`, then bisects.
-    fn bisect_fewest_workers(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
-        let (mut too_few, mut workers) = (0, 1);
-        let mut found = loop {
+    /// Returns the maximum number of workers or groups within the budget.
+    fn most_groups(&self) -> u32 {
+        self.most_gpus / gpus(self.pools, WorkerCount::Groups(1)).max(1)
+    }
+
+    /// Searches the fewest workers for `traffic`.
+    fn fewest(&mut self, traffic: f64) -> Result<Option<Trial>> {
+        if self.candidate.layout.is_some_and(|layout| layout.split) {
+            return self.fewest_split(traffic);
+        }
+        let bounds = (0, self.most_groups());
+        let found = self.fewest_between(bounds, traffic, WorkerCount::Groups)?;
+        Ok(found.map(|(_, trial)| trial))
+    }
+
+    /// Doubles a number of workers above `too_few` until they suffice for `traffic`, then bisects;
+    /// `count` has the workers of a number.
+    fn fewest_between(
+        &mut self,
+        (mut too_few, most): (u32, u32),
+        traffic: f64,
+        count: impl Fn(u32) -> WorkerCount,
+    ) -> Result<Option<(u32, SimulatedTrial)>> {
+        let mut workers = too_few.saturating_add(1);
+        let (mut enough, mut found) = loop {
             // The largest deployment runs to its end, so that the report can name what it misses.
-            let extent = match workers >= self.most_workers {
+            let extent = match workers >= most {
                 true => RunExtent::Whole,
                 false => RunExtent::UntilMissed,
             };
-            let trial = self.simulate_trial(workers, traffic, extent)?;
+            let trial = self.simulate_trial(count(workers), traffic, extent)?;
             if self.meets_requirements(&trial) {
-                break trial;
+                break (workers, trial);
             }
-            if workers >= self.most_workers {
+            if workers >= most {
                 return Ok(None);
             }
             too_few = workers;
-            workers = (2 * workers).min(self.most_workers);
+            workers = workers.saturating_mul(2).min(most);
         };
-        while found.workers - too_few > 1 {
-            let middle = too_few + (found.workers - too_few) / 2;
-            let trial = self.simulate_trial(middle, traffic, RunExtent::UntilMissed)?;
+        while enough - too_few > 1 {
+            let middle = too_few + (enough - too_few) / 2;
+            let trial = self.simulate_trial(count(middle), traffic, RunExtent::UntilMissed)?;
             if self.meets_requirements(&trial) {
-                found = trial;
+                (enough, found) = (middle, trial);
             } else {
-                too_few = trial.workers;
+                too_few = middle;
             }
         }
-        Ok(Some(found))
+        Ok(Some((enough, found)))
     }
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
-    fn bisect_most_traffic(&mut self, workers: u32) -> Result<Option<SimulatedTrial>> {
+    fn bisect_most_traffic(&mut self, workers: WorkerCount) -> Result<Option<SimulatedTrial>> {
         /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.simulate_trial(workers, 1.0, RunExtent::UntilMissed)?;
@@ -324,17 +410,18 @@ impl<'c> TrialRunner<'c> {
 
     fn simulate_trial(
         &mut self,
-        workers: u32,
+        workers: WorkerCount,
         traffic: f64,
         extent: RunExtent,
     ) -> Result<SimulatedTrial> {
-        let mut pools = self.pools.clone();
-        let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
-        for pool in all.into_iter().flatten() {
-            let engines = std::mem::take(&mut pool.engines);
-            let group = engines.iter().cycle().cloned();
-            pool.engines = group.take(engines.len() * workers as usize).collect();
+        let is_same = |trial: &&SimulatedTrial| {
+            let is_whole = !trial.stopped || extent == RunExtent::UntilMissed;
+            trial.workers == workers && trial.traffic == traffic && is_whole
+        };
+        if let Some(known) = self.trials.iter().find(is_same) {
+            return Ok(known.clone());
         }
+        let pools = repeated(self.pools, workers);
         let workload = scale_traffic(&self.candidate.workload, traffic)?;
         let (mut source, pace) = open_workload(&workload, pools.serving.engines[0].block_size())?;
         let limit = simulated_time_limit(&workload)?;
@@ -351,18 +438,16 @@ impl<'c> TrialRunner<'c> {
             tracker.add_outcome(outcome)
         };
         let is_open = pace.concurrency.is_none();
-        let report =
-            replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
-        let stopped = tracker.is_attainment_lost();
+        let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
+        let stopped = tracker.is_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
-        let mut missed: Vec<String> =
-            bounds.filter_map(|bound| bound.missed_message(&report)).collect();
+        let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
                 tracker.bad
             ));
-        } else if let Some(growth) = trend.latency_growth_secs().filter(|_| is_open) {
+        } else if let Some(growth) = trend.growth().filter(|_| is_open) {
             missed.push(format!(
                 "the queue grows: requests of the last quarter take {growth:.2} s longer than \
                  those of the second"
@@ -371,17 +456,20 @@ impl<'c> TrialRunner<'c> {
         let mut summary = report.summary.clone();
         for bound in &self.question.bounds {
             if let Some(value) = bound.percentile_ms(&report) {
-                summary.entry(bound.summary_key()).or_insert_with(|| value.into());
+                summary.entry(bound.key()).or_insert_with(|| value.into());
             }
         }
         let completed = report.summary_number("completed_requests");
-        let trial = SimulatedTrial {
+        let (output_rate, token_rate) = token_rates(&workload, &report);
+        let trial = Trial {
             workers,
-            gpus: gpus_of_workers(self.pools, workers),
+            gpus: gpus(self.pools, workers),
+            output_rate,
+            token_rate,
             traffic,
             attainment: match report.summary.contains_key("slo_attainment") {
-                true => report.summary_number("slo_attainment"),
-                false => completed / report.summary_number("num_requests").max(1.0),
+                true => report.number("slo_attainment"),
+                false => completed / report.number("num_requests").max(1.0),
             },
             missed,
             stopped,
@@ -390,6 +478,36 @@ impl<'c> TrialRunner<'c> {
         self.trials.push(trial.clone());
         Ok(trial)
     }
+}
+
+/// Returns the pools of one group with the engines of a number of workers.
+fn repeated(group: &Pools, workers: WorkerCount) -> Pools {
+    let mut pools = group.clone();
+    let (prefill, serving) = workers.repeats();
+    let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
+    for (pool, times) in all {
+        if let Some(pool) = pool {
+            let engines = std::mem::take(&mut pool.engines);
+            let group = engines.iter().cycle().cloned();
+            pool.engines = group.take(engines.len() * times as usize).collect();
+        }
+    }
+    pools
+}
+
+/// Returns the rates of generated tokens, and of all tokens, per second, as in [`Trial`].
+fn token_rates(workload: &WorkloadArgs, report: &Report) -> (f64, f64) {
+    let rate = workload.request_rate.filter(|rate| rate.is_finite());
+    let is_plain =
+        workload.rate_curve.is_none() && workload.turns_per_session.constant() == Some(1);
+    let seconds = match rate.filter(|_| is_plain) {
+        Some(rate) => report.number("completed_requests") / rate,
+        None => report.number("duration_ms") / 1e3,
+    };
+    let per_second = |tokens: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
+    let output = report.summary_number("total_output_tokens");
+    let input = report.summary_number("total_input_tokens");
+    (per_second(output), per_second(output + input))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

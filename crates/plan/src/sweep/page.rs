@@ -1,10 +1,18 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{escape_html, render_command_section, render_document, render_table};
+use vllm_sim_replay::html::{
+    escape_html, render_command_section, render_document, render_table, run,
+};
+
+use vllm_sim_replay_cli::Provenance;
 
 use super::{PlayedSummary, PointResult, best_point_index, table_cells, table_notes};
 
-pub(super) fn html_page(names: &[&str], played: &[PointResult], typed: &str) -> String {
+pub(super) fn html_page(
+    names: &[&str],
+    played: &[PointResult],
+    (origin, typed): (&Provenance, &str),
+) -> String {
     let mut body = String::from("<h1>vllm-sim sweep</h1>");
     write_bar_chart(&mut body, names, played);
     let (head, mut rows) = table_cells(names, played);
@@ -20,6 +28,7 @@ pub(super) fn html_page(names: &[&str], played: &[PointResult], typed: &str) -> 
         let _ = write!(body, "<p>{}</p>", escape_html(&note.replacen('*', "★", 1)));
     }
     body.push_str("</section>");
+    body.push_str(&run(&origin.rows()));
     body.push_str(&render_command_section(typed));
     render_document("vllm-sim sweep", &body)
 }

@@ -33,14 +33,7 @@ pub fn render_report_page(
     heatmap::draw_heat_maps(&mut body, &report.timeline.tracks);
     requests::draw_request_timeline(&mut body, &report.spans);
     push_metrics_table(&mut body, report);
-    if !about.is_empty() {
-        body.push_str("<section><h2>Run</h2><table class=\"plain\">");
-        for (name, value) in about {
-            let (name, value) = (escape_html(name), escape_html(value));
-            let _ = write!(body, "<tr><th>{name}</th><td>{value}</td></tr>");
-        }
-        body.push_str("</table></section>");
-    }
+    body.push_str(&run(about));
     body.push_str(&render_command_section(typed));
     render_document(title, &body)
 }
@@ -88,6 +81,19 @@ pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -
         text.push_str("</tr>");
     }
     text + "</tbody></table></div>"
+}
+
+/// Renders the section that describes a run, from pairs of name and value; empty without pairs.
+pub fn run(about: &[(String, String)]) -> String {
+    if about.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("<section><h2>Run</h2><table class=\"plain\">");
+    for (name, value) in about {
+        let (name, value) = (escape(name), escape(value));
+        let _ = write!(text, "<tr><th>{name}</th><td>{value}</td></tr>");
+    }
+    text + "</table></section>"
 }
 
 /// Renders one summary figure (label, value, note), for an HTML section of class `tiles`.

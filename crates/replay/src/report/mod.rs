@@ -290,6 +290,7 @@ impl ReportCollector {
                 ("E2E", quantile_curve(&mut self.e2e)),
             ],
             summary,
+            run: None,
             captured: self.options.records != KeptRecords::None,
             left_out: self.left_out,
             first_error: self.first_error,
@@ -500,6 +501,8 @@ pub struct ReplayReport {
     pub over_time: ReportTimeSeries,
     /// Phases of sampled requests on their workers.
     pub spans: SampledRequestSpans,
+    /// Command, program version, model, GPU and source of the step times, for the JSON report.
+    pub run: Option<Value>,
     captured: bool,
     /// Number of requests at which the report stopped keeping records, if it did.
     left_out: Option<usize>,
@@ -553,6 +556,9 @@ impl Serialize for ReplayReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("summary", &self.summary)?;
+        if let Some(run) = &self.run {
+            map.serialize_entry("run", run)?;
+        }
         map.serialize_entry("per_request", &RequestRecords(&self.kept))?;
         let mut coverage = json!({
             "capture_per_request": self.captured,

@@ -61,6 +61,8 @@ pub struct ReplyGenerator {
     recordings: Option<Recordings>,
 }
 
+#[derive(Default)]
+
 struct ScriptBuilder {
     own: Vec<TokenFragments>,
     sentences: Vec<u16>,

@@ -1,9 +1,9 @@
 //! Generates the tokens and texts of a scripted reply.
 
-use super::script::{EndReason, OutputChannel};
+use super::script::{EndReason, OutputChannel, TokenSource};
 use super::{ReplyGenerator, ScriptBuilder, push_marker_tokens};
 use crate::generate::request::GeneratorInput;
-use crate::scripted::ScriptedReply;
+use crate::scripted::{ScriptedFinish, ScriptedReply};
 
 impl ReplyGenerator {
     pub(super) fn add_scripted_reply(
@@ -25,8 +25,39 @@ impl ReplyGenerator {
         let text = [(reply.text.as_str(), OutputChannel::Content)];
         whole += self.add_texts(&text, room(draft), draft);
         whole += self.add_tool_calls(&reply.calls, room(draft), draft);
-        let reason = self.end_reply(whole, request.limit, request, draft);
+        let end = match reply.finish {
+            Some(ScriptedFinish::Length) => 0,
+            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos().is_some()),
+        };
+        let wanted = reply.completion_tokens.unwrap_or(0);
+        let lacking = wanted.saturating_sub(draft.len.saturating_add(end));
+        let filled = lacking.min(room(draft));
+        draft.push(TokenSource::Silent(0), 0, filled, Channel::Marker);
+        whole = whole.saturating_add(lacking);
+        let reason = match reply.finish {
+            Some(ScriptedFinish::Length) => Reason::Length,
+            Some(ScriptedFinish::Stop) | None => {
+                self.end_reply(whole, request.limit, request, draft)
+            }
+        };
+        if draft.len == 0 {
+            draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
+        }
         draft.times = reply.token_release_times(draft.len);
         reason
+    }
+
+    /// Returns the number of tokens of a scripted reply's content, with reasoning and the
+    /// end-of-sequence token.
+    pub fn scripted_tokens(&self, reply: &ScriptedReply) -> u32 {
+        let mut draft = ScriptBuilder::default();
+        let mut whole = u32::from(self.tokenizer.eos().is_some());
+        if let Some(thought) = &reply.reasoning {
+            // The start marker of a request's reasoning has one token, as its end has.
+            whole += self.pieces(&[(thought, Channel::Reasoning)], 0, &mut draft);
+            whole += 2 * self.reasoning_end.len() as u32;
+        }
+        whole += self.pieces(&[(reply.text.as_str(), Channel::Content)], 0, &mut draft);
+        whole + self.calls(&reply.calls, 0, &mut draft)
     }
 }

@@ -1,31 +1,41 @@
 //! Scripted replies: fixed texts, tool calls or errors for requests that match a rule.
 //!
 //! The first matching rule with uses left answers the request. Without a matching rule, the server
-//! generates the reply. A rule matches the text of the last message, or the prompt of a completion.
+//! generates the reply. A rule matches the text of the last message, or the prompt of a completion,
+//! and other parts of the request.
 
+mod condition;
 mod read;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::fault::InjectedFailure;
 use crate::generate::tools::ToolCall;
+use condition::RuleCondition;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
+pub use condition::{ConversationFacts, MatchedRequest};
 pub use read::ScriptedReplyError;
 
 /// The rules of scripted replies in use, shared by all front ends.
 #[derive(Debug, Default)]
-pub struct ScriptedReplies(ArcSwapOption<ReplyRules>);
+pub struct ScriptedReplies {
+    rules: ArcSwapOption<ReplyRules>,
+    strict: AtomicBool,
+}
 
 /// Rules of scripted replies, in order of priority.
 #[derive(Debug)]
-pub struct ReplyRules(Vec<ReplyRule>);
+pub struct ReplyRules {
+    rules: Vec<ReplyRule>,
+    /// Names of the request headers that rules match, in lower case.
+    headers: Vec<Box<str>>,
+}
 
 #[derive(Debug)]
 struct ReplyRule {
@@ -41,14 +51,6 @@ struct ReplyRule {
     source: Value,
 }
 
-/// Conditions of a rule, all of which a request must meet.
-#[derive(Debug, Default)]
-struct RuleCondition {
-    contains: Option<String>,
-    matches: Option<Regex>,
-    model: Option<String>,
-}
-
 /// A reply with fixed content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScriptedReply {
@@ -60,6 +62,21 @@ pub struct ScriptedReply {
     pub calls: Vec<ToolCall>,
     /// Timing of the reply's tokens; `None` uses the engine's latency model.
     pub pace: Option<TokenPacing>,
+    /// Reason for the end of the reply; `None` if the reply's end decides.
+    pub finish: Option<ScriptedFinish>,
+    /// Number of prompt tokens that the response shows; `None` for the real number.
+    pub prompt_tokens: Option<u32>,
+    /// Number of output tokens, which tokens without text fill up; `None` for those of the content.
+    pub completion_tokens: Option<u32>,
+}
+
+/// The reason of a scripted reply's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptedFinish {
+    /// The model ended the reply.
+    Stop,
+    /// The limit of output tokens ended the reply.
+    Length,
 }
 
 /// The timing of a scripted reply's tokens.
@@ -85,38 +102,110 @@ enum ScriptedError {
     Status(u16),
 }
 
+/// Response to a request that no rule of scripted replies matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmatched {
+    /// The server generates a reply.
+    Generated,
+    /// The server refuses the request (`--strict-replies`).
+    Refused,
+}
+
+/// An error response instead of a scripted reply.
+#[derive(Debug)]
+pub struct ScriptedRefusal {
+    /// The error response.
+    pub fault: Fault,
+    /// Name of the injected failure; `None` if no rule matched (`--strict-replies`).
+    pub injected: Option<&'static str>,
+}
+
 impl ScriptedReplies {
     /// Replaces the rules and resets their usage counts; `None` removes the rules.
     pub fn replace_rules(&self, rules: Option<Arc<ReplyRules>>) {
-        self.0.store(rules);
+        self.rules.store(rules);
+    }
+
+    /// Sets the response to requests that no rule matches.
+    pub fn set_unmatched(&self, unmatched: Unmatched) {
+        self.strict.store(unmatched == Unmatched::Refused, Ordering::Relaxed);
     }
 
     /// Returns the rules in use; `None` if there are none.
     pub fn rules(&self) -> Option<Arc<ReplyRules>> {
-        self.0.load_full()
+        self.rules.load_full()
+    }
+
+    /// Returns the headers of a request that rules name; `value` looks a header up.
+    pub fn headers<'h>(
+        &self,
+        value: impl Fn(&str) -> Option<&'h str>,
+    ) -> Box<[(Box<str>, Box<str>)]> {
+        let rules = self.rules.load();
+        let Some(rules) = rules.as_ref().filter(|rules| !rules.headers.is_empty()) else {
+            return Box::default();
+        };
+        let named = rules.headers.iter();
+        let found = named.filter_map(|name| Some((name.clone(), value(name)?.into())));
+        found.collect()
+    }
+
+    /// Returns whether a rule looks at messages or tools, so that
+    /// [`MatchedRequest::conversations`] is needed.
+    pub fn reads_conversations(&self) -> bool {
+        let rules = self.rules.load();
+        rules.as_ref().is_some_and(|rules| rules.first_of_conversations().is_some())
     }
 
     /// Reserves the scripted reply of the matching rule for each of the last message texts; empty
     /// without rules.
     ///
     /// # Errors
-    /// The first injected error of a matching rule, with its fault name.
-    pub fn reserve_replies<'t>(
+    /// The first injected error of a matching rule, or a request without a matching rule in strict
+    /// mode.
+    pub fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t str>,
-        model: &str,
-    ) -> Result<Vec<Option<ReservedReply>>, (Fault, &'static str)> {
-        // Costs one atomic load without rules.
-        match &*self.0.load() {
-            None => Ok(Vec::new()),
-            Some(rules) => texts.map(|text| rules.reserve_reply(text, model)).collect(),
+        request: &MatchedRequest<'_>,
+    ) -> Result<Vec<Option<ReservedReply>>, ScriptedRefusal> {
+        // Costs two atomic loads without rules.
+        let rules = self.rules.load();
+        let strict = self.strict.load(Ordering::Relaxed);
+        if rules.is_none() && !strict {
+            return Ok(Vec::new());
         }
+        let choose = |(prompt, text): (usize, &str)| {
+            let chosen = match &*rules {
+                Some(rules) => rules.choose(text, prompt, request)?,
+                None => None,
+            };
+            match chosen {
+                None if strict => Err(unmatched(text, prompt, request)),
+                chosen => Ok(chosen),
+            }
+        };
+        texts.enumerate().map(choose).collect()
     }
+}
+
+/// Returns the error for a request that no rule matches; it names what rules could match.
+fn unmatched(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> ScriptedRefusal {
+    /// Number of characters of the message that the error shows.
+    const SHOWN: usize = 200;
+    let shown: String = text.chars().take(SHOWN).collect();
+    let facts = request.conversations.get(prompt);
+    let facts = facts.map_or_else(String::new, |facts| format!(", {facts}"));
+    let words = format!(
+        "no rule of the scripted replies matches this request (--strict-replies): last message \
+         {shown:?}, model {:?}{facts}",
+        request.model
+    );
+    ScriptedRefusal { fault: Fault::bad_request(words), injected: None }
 }
 
 /// A scripted reply reserved for one prompt.
 ///
-/// Unless [`Self::mark_given`] is called, dropping the value returns the use to its rule.
+/// Unless [`Self::give`] is called, dropping the value returns the use to its rule.
 #[derive(Debug)]
 pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
@@ -130,7 +219,7 @@ impl ReservedReply {
     }
 
     /// Counts the use of the rule permanently, because the request was accepted.
-    pub fn mark_given(mut self) {
+    pub fn give(mut self) {
         self.rule = None;
     }
 }
@@ -138,7 +227,7 @@ impl ReservedReply {
 impl Drop for ReservedReply {
     fn drop(&mut self) {
         if let Some((rules, index)) = self.rule.take()
-            && let Some(rule) = rules.0.get(index)
+            && let Some(rule) = rules.rules.get(index)
         {
             rule.answered.fetch_sub(1, Ordering::Relaxed);
         }
@@ -146,22 +235,24 @@ impl Drop for ReservedReply {
 }
 
 impl ReplyRules {
-    fn reserve_reply(
+    fn choose(
         self: &Arc<Self>,
         text: &str,
-        model: &str,
-    ) -> Result<Option<ReservedReply>, (Fault, &'static str)> {
-        for (index, rule) in self.0.iter().enumerate() {
-            if !rule.condition.is_met(text, model) {
+        prompt: usize,
+        request: &MatchedRequest<'_>,
+    ) -> Result<Option<ReservedReply>, ScriptedRefusal> {
+        for (index, rule) in self.rules.iter().enumerate() {
+            if !rule.condition.holds(text, prompt, request) {
                 continue;
             }
             if let Some(failure) = &rule.failure
-                && increment_below(&rule.failed, Some(failure.times))
+                && below(&rule.failed, Some(failure.times))
             {
-                return Err(failure.to_fault(model));
+                let (fault, name) = failure.fault(request.model);
+                return Err(ScriptedRefusal { fault, injected: Some(name) });
             }
             if let Some(reply) = &rule.reply
-                && increment_below(&rule.answered, rule.times)
+                && below(&rule.answered, rule.times)
             {
                 return Ok(Some(ReservedReply {
                     reply: reply.clone(),
@@ -174,7 +265,7 @@ impl ReplyRules {
 
     /// Returns each rule of scripted replies as configured, with its usage counts.
     pub fn to_json(&self) -> Value {
-        let rules = self.0.iter().map(|rule| {
+        let rules = self.rules.iter().map(|rule| {
             json!({
                 "rule": rule.source,
                 "failed": rule.failed.load(Ordering::Relaxed),
@@ -183,6 +274,57 @@ impl ReplyRules {
         });
         rules.collect()
     }
+
+    /// Returns the number of rules.
+    #[expect(clippy::len_without_is_empty, reason = "nothing asks whether it is empty")]
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Returns for each rule whether it was used: it answered or failed a request.
+    pub fn used(&self) -> Vec<bool> {
+        let is_used = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
+        let rules = self.rules.iter();
+        rules.map(|rule| is_used(&rule.answered) || is_used(&rule.failed)).collect()
+    }
+
+    /// Returns a rule as configured, in one line.
+    pub fn shown(&self, index: usize) -> String {
+        let rule = self.rules.get(index);
+        rule.map_or_else(String::new, |rule| rule.source.to_string())
+    }
+
+    /// Returns index and key of the first condition on messages, tools or headers, which requests
+    /// of token ids lack.
+    pub fn first_of_conversations(&self) -> Option<(usize, &'static str)> {
+        let mut rules = self.rules.iter().enumerate();
+        rules.find_map(|(index, rule)| Some((index, rule.condition.of_conversation()?)))
+    }
+
+    /// Checks that the numbers of output tokens of `usage` have room for the replies' contents;
+    /// `count` returns the tokens of a reply.
+    ///
+    /// # Errors
+    /// [`ScriptedReplyError`] with the first rule whose number is too small.
+    pub fn check_usage(
+        &self,
+        count: &dyn Fn(&ScriptedReply) -> u32,
+    ) -> Result<(), ScriptedReplyError> {
+        for (index, rule) in self.rules.iter().enumerate() {
+            let Some(reply) = &rule.reply else { continue };
+            let Some(asked) = reply.completion_tokens else {
+                continue;
+            };
+            let least = count(reply);
+            if asked < least {
+                return Err(ScriptedReplyError(format!(
+                    "replies[{index}]: 'usage': 'completion_tokens' is {asked}, but the reply has \
+                     {least} tokens with this tokenizer"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Increments `count` unless it has reached `most`; returns whether it was incremented.
@@ -190,16 +332,6 @@ fn increment_below(count: &AtomicU64, most: Option<u64>) -> bool {
     let more = |count: u64| most.is_none_or(|most| count < most).then_some(count + 1);
     let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     counted.is_ok()
-}
-
-impl RuleCondition {
-    fn is_met(&self, text: &str, model: &str) -> bool {
-        let contains = self.contains.as_ref();
-        let matches = self.matches.as_ref();
-        contains.is_none_or(|part| text.contains(part.as_str()))
-            && matches.is_none_or(|regex| regex.is_match(text))
-            && self.model.as_ref().is_none_or(|name| name == model)
-    }
 }
 
 impl ScriptedFailure {
@@ -244,9 +376,13 @@ mod tests {
         Arc::new(ReplyRules::from_yaml(text).unwrap())
     }
 
+    fn demo() -> MatchedRequest<'static> {
+        MatchedRequest { model: "demo", ..MatchedRequest::default() }
+    }
+
     fn said(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
-        let chosen = rules.reserve_reply(text, "demo");
-        let chosen = chosen.map_err(|(fault, _)| fault.status)?;
+        let chosen = rules.reserve_reply(text, 0, &demo());
+        let chosen = chosen.map_err(|refusal| refusal.fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
             chosen.mark_given();
@@ -263,7 +399,7 @@ mod tests {
         );
         let some = |text: &str| Ok(Some(text.to_owned()));
         // A dropped reservation returns its use.
-        drop(rules.reserve_reply("sunny", "demo"));
+        drop(rules.reserve_reply("sunny", 0, &demo()));
         assert_eq!(said(&rules, "sunny"), some("once"));
         assert_eq!(said(&rules, "sunny"), some("again"));
         assert_eq!(said(&rules, "the sun"), Ok(None));
@@ -273,8 +409,9 @@ mod tests {
     #[test]
     fn a_rule_fails_the_given_number_of_requests_and_then_replies() {
         let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
-        let (fault, name) = rules.reserve_reply("x", "demo").unwrap_err();
-        assert_eq!((fault.status, name), (429, "rate_limit"));
+        let refusal = rules.reserve_reply("x", 0, &demo()).unwrap_err();
+        let fault = refusal.fault;
+        assert_eq!((fault.status, refusal.injected), (429, Some("rate_limit")));
         assert_eq!(fault.retry_after_seconds, Some(3));
         assert_eq!(said(&rules, "x"), Err(429));
         assert_eq!(said(&rules, "x"), Ok(Some("fine".to_owned())));
@@ -283,7 +420,7 @@ mod tests {
     #[test]
     fn tokens_are_emitted_at_the_pace_of_the_rule() {
         let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
-        let chosen = rules.reserve_reply("", "").unwrap().unwrap();
+        let chosen = rules.reserve_reply("", 0, &demo()).unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
         assert_eq!(chosen.reply().token_release_times(3).as_deref(), Some(&times[..]));
     }
@@ -303,6 +440,16 @@ mod tests {
             ("- {fail: {pace: {}, call: {name: a}}}", "'fail': unknown key \"pace\""),
             ("- {fail: {error: oops}}", "replies[0]: 'error' must be rate_limit"),
             ("- {fail: {error: 200}}", "or a status from 400 to 599, not 200"),
+            ("- {say: a, when: {role: robot}}", "'role' must be system, "),
+            ("- {say: a, when: {turn: 0}}", "'turn' must be a whole number of at least 1"),
+            (
+                "- {say: a, when: {tool: [1]}}",
+                "'tool' must be the name of a tool or a list of names",
+            ),
+            ("- {say: a, when: {header: x}}", "'header' must be a mapping of names to values"),
+            ("- {say: a, finish: never}", "'finish' must be stop or length, not \"never\""),
+            ("- {say: a, usage: {tokens: 1}}", "'usage': unknown key \"tokens\""),
+            ("- {fail: {error: 500}, usage: {}}", "'usage' needs say or call"),
             ("- {fail: {error: 500}, pace: {}}", "replies[0]: 'pace' needs say or call"),
         ] {
             let error = ReplyRules::from_yaml(text).unwrap_err().to_string();

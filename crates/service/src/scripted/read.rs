@@ -1,11 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::condition::RuleCondition;
 use super::{
-    ReplyRule, ReplyRules, RuleCondition, ScriptedError, ScriptedFailure, ScriptedReply,
+    ReplyRule, ReplyRules, ScriptedError, ScriptedFailure, ScriptedFinish, ScriptedReply,
     TokenPacing,
 };
 use crate::fault::InjectedFailure;
@@ -13,13 +13,15 @@ use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
 const MAX_RULES: usize = 10_000;
+/// Maximum numbers of tokens in `usage`.
+const MAX_TOKENS: u64 = 10_000_000;
 
-const RULE_KEYS: &str = "when, say, call, reasoning, pace, times, fail";
+const RULE_KEYS: &str = "when, say, call, reasoning, pace, times, usage, finish, fail";
 
 /// Error in a rule of scripted replies, with the rule's index and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ScriptedReplyError(String);
+pub struct ScriptedReplyError(pub(super) String);
 
 impl ReplyRules {
     /// Parses rules of scripted replies in YAML (JSON is YAML): a list of rules, or a mapping with
@@ -44,7 +46,12 @@ impl ReplyRules {
         let rules = rules.iter().enumerate().map(|(index, value)| {
             read_rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
         });
-        rules.collect::<Result<_, _>>().map(Self)
+        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        let mut headers: Vec<Box<str>> =
+            rules.iter().flat_map(|rule| rule.condition.headers()).map(Into::into).collect();
+        headers.sort();
+        headers.dedup();
+        Ok(Self { rules, headers })
     }
 }
 
@@ -52,7 +59,9 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let fields = expect_mapping(value, RULE_KEYS)?;
     let condition = match non_null_field(fields, "when") {
         None => RuleCondition::default(),
-        Some(when) => read_condition(when).map_err(|why| format!("'when': {why}"))?,
+        Some(when) => {
+            RuleCondition::parse_duration(when).map_err(|why| format!("'when': {why}"))?
+        }
     };
     let text = text_field(fields, "say")?;
     let calls = match non_null_field(fields, "call") {
@@ -67,6 +76,16 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
         Some(pace) => Some(self::read_pacing(pace).map_err(|why| format!("'pace': {why}"))?),
     };
     let times = whole_number_field(fields, "times", 1)?;
+    let finish = match self::text(fields, "finish")?.as_deref() {
+        None => None,
+        Some("stop") => Some(ScriptedFinish::Stop),
+        Some("length") => Some(ScriptedFinish::Length),
+        Some(other) => return Err(format!("'finish' must be stop or length, not {other:?}")),
+    };
+    let (prompt_tokens, completion_tokens) = match given(fields, "usage") {
+        None => (None, None),
+        Some(usage) => self::usage(usage).map_err(|why| format!("'usage': {why}"))?,
+    };
     let failure = match non_null_field(fields, "fail") {
         None => None,
         Some(fail) => Some(read_failure(fail)?),
@@ -75,14 +94,22 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
         if failure.is_none() {
             return Err("one of say, call and fail is required".to_owned());
         }
-        for key in ["reasoning", "pace", "times"] {
+        for key in ["reasoning", "pace", "times", "usage", "finish"] {
             if non_null_field(fields, key).is_some() {
                 return Err(format!("'{key}' needs say or call"));
             }
         }
     }
     let reply = speaks.then(|| {
-        Arc::new(ScriptedReply { reasoning, text: text.unwrap_or_default(), calls, pace })
+        Arc::new(ScriptedReply {
+            reasoning,
+            text: text.unwrap_or_default(),
+            calls,
+            pace,
+            finish,
+            prompt_tokens,
+            completion_tokens,
+        })
     });
     Ok(ReplyRule {
         condition,
@@ -95,20 +122,17 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     })
 }
 
-fn read_condition(value: &Value) -> Result<RuleCondition, String> {
-    let fields = expect_mapping(value, "contains, matches, model")?;
-    let matches = match text_field(fields, "matches")? {
-        None => None,
-        Some(pattern) => {
-            let regex = Regex::new(&pattern).map_err(|error| format!("'matches': {error}"))?;
-            Some(regex)
+/// Reads the numbers of prompt and of output tokens of `usage`.
+
+fn usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
+    let fields = expect_mapping(value, "prompt_tokens, completion_tokens")?;
+    let number = |key: &str, least: u64| match whole_number_field(fields, key, least)? {
+        Some(tokens) if tokens > MAX_TOKENS => {
+            Err(format!("'{key}' must be at most {MAX_TOKENS}, not {tokens}"))
         }
+        tokens => Ok(tokens.map(|tokens| tokens as u32)),
     };
-    Ok(RuleCondition {
-        contains: text_field(fields, "contains")?,
-        matches,
-        model: text_field(fields, "model")?,
-    })
+    Ok((number("prompt_tokens", 0)?, number("completion_tokens", 1)?))
 }
 
 /// Reads a tool call `{name: N, arguments: {…}}`; arguments are printed with spaces, as models
@@ -168,7 +192,10 @@ fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
     })
 }
 
-fn expect_mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
+pub(super) fn expect_mapping<'v>(
+    value: &'v Value,
+    keys: &str,
+) -> Result<&'v Map<String, Value>, String> {
     let Value::Object(fields) = value else {
         return Err(format!("a mapping with the keys {keys} was expected, not {value}"));
     };
@@ -178,11 +205,11 @@ fn expect_mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Va
     }
 }
 
-fn non_null_field<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+pub(super) fn non_null_field<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
     fields.get(key).filter(|value| !value.is_null())
 }
 
-fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+pub(super) fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
     match non_null_field(fields, key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -190,7 +217,7 @@ fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, 
     }
 }
 
-fn whole_number_field(
+pub(super) fn whole_number_field(
     fields: &Map<String, Value>,
     key: &str,
     least: u64,

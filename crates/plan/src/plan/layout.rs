@@ -1,0 +1,222 @@
+//! Chooses the parallelism that plan tries where the command line describes none.
+
+use anyhow::Result;
+
+use super::search::Candidate;
+use crate::grid::GridAxis;
+use vllm_sim_command_line::UsageError;
+use vllm_sim_config::ConfigError;
+use vllm_sim_replay_cli::PoolArgs;
+
+/// Parallelism of one deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Tensor-parallel size.
+    pub(super) tensor: u32,
+    /// Data-parallel size; above 1 the ranks share experts.
+    pub(super) data: u32,
+    /// Whether prefill and decode have workers of their own.
+    pub(super) split: bool,
+}
+
+impl Layout {
+    fn world(self) -> u32 {
+        self.tensor * self.data
+    }
+
+    /// Returns the values of [`NAMES`].
+    pub(super) fn values(self) -> [String; 3] {
+        [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
+    }
+
+    /// Returns the layout as flags of a command line.
+    fn flags(self) -> Vec<String> {
+        let mut flags = vec![format!("--{}={}", NAMES[0], self.tensor)];
+        if self.data > 1 {
+            flags.push(format!("--{}={}", NAMES[1], self.data));
+            flags.push(format!("--{}", NAMES[2]));
+        }
+        if self.split {
+            flags.push("--num-prefill-workers=1".to_owned());
+            flags.push("--num-decode-workers=1".to_owned());
+        }
+        flags
+    }
+}
+
+/// Names of the flags that a layout sets.
+pub(super) const NAMES: [&str; 3] =
+    ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
+
+/// Bandwidth of KV transfers between searched prefill and decode workers, in GB/s: a link of
+/// 400 Gb/s.
+pub(super) const TRANSFER_GB_PER_S: u32 = 50;
+
+/// Sizes of tensor and data parallelism in the search.
+const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Maximum tensor-parallel size: the GPUs of a node that NVLink connects.
+const MAX_TENSOR: u32 = 8;
+/// Numbers of GPUs of one worker, of which the first that fits is searched.
+const WORLDS: [u32; 3] = [8, 16, 32];
+
+/// Flags of parallelism; where one is typed, plan tries only what the command line describes.
+const PARALLELISM: [&str; 6] = [
+    NAMES[0],
+    NAMES[1],
+    NAMES[2],
+    "pipeline-parallel-size",
+    "prefill-context-parallel-size",
+    "decode-context-parallel-size",
+];
+/// Flags of deployments without a search for a split of prefill and decode.
+const NOT_SPLIT: [&str; 4] =
+    ["scheduler", "speculative-config", "kv-transfer-config", "kv-offloading-size"];
+/// Flags for the duration of KV transfers.
+const TRANSFERS: [&str; 3] =
+    ["kv-transfer-bandwidth", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token"];
+
+/// Search over the parallelism of a model.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LayoutSearch {
+    splits: bool,
+    is_transfer_typed: bool,
+    max_gpus: u32,
+}
+
+/// Candidates of a layout search, and notes about layouts that were refused.
+pub(super) struct SearchedLayouts {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) notes: Vec<String>,
+}
+
+impl LayoutSearch {
+    /// Returns the search if a GPU is named and no parallelism is.
+    ///
+    /// `typed` has the flags of `serve` that the command line, files and variables set.
+    pub(super) fn of(
+        pools: &PoolArgs,
+        max_gpus: u32,
+        axes: &[GridAxis],
+        typed: &[(String, String)],
+    ) -> Option<Self> {
+        let is_typed = |name: &str| {
+            let mut typed = typed.iter();
+            typed.any(|(flag, _)| flag.trim_start_matches('-') == name)
+                || axes.iter().any(|axis| axis.name == name)
+        };
+        let own_pools = [
+            &pools.pool_flags,
+            &pools.extra_engine_args,
+            &pools.prefill_engine_args,
+            &pools.decode_engine_args,
+        ];
+        let is_described = PARALLELISM.into_iter().any(is_typed)
+            || own_pools.iter().any(|flag| flag.is_some())
+            || pools.num_prefill_workers.is_some()
+            || pools.num_decode_workers.is_some()
+            || ["num-prefill-workers", "num-decode-workers", "pool-flags"]
+                .into_iter()
+                .any(is_typed);
+        let is_searched = is_typed("gpu") && !is_described;
+        is_searched.then(|| Self {
+            splits: !NOT_SPLIT.into_iter().any(is_typed),
+            is_transfer_typed: TRANSFERS.into_iter().any(is_typed),
+            max_gpus,
+        })
+    }
+
+    /// Builds the candidates of one combination of varied flags.
+    ///
+    /// The workers take up to 8 GPUs, or more if the model fits on no 8. `has_experts` returns
+    /// whether the model has experts to share between data-parallel ranks.
+    ///
+    /// # Errors
+    /// The error of the smallest layout if all are refused.
+    pub(super) fn candidates(
+        self,
+        has_experts: &dyn Fn() -> bool,
+        build: &dyn Fn(Layout, &[String]) -> Result<Candidate>,
+    ) -> Result<SearchedLayouts> {
+        // Ranks of a model without experts are servers of their own.
+        let datas = if has_experts() { &SIZES[..] } else { &SIZES[..1] };
+        let mut all = SearchedLayouts { candidates: Vec::new(), notes: Vec::new() };
+        let mut refused = None;
+        for (index, world) in WORLDS.into_iter().enumerate() {
+            let least = if index == 0 { 1 } else { world };
+            for layout in layouts(datas).filter(|it| (least..=world).contains(&it.world())) {
+                // The smallest is always tried, so that the answer says that it takes too many GPUs.
+                if layout.world() > self.max_gpus && layout.world() > 1 {
+                    continue;
+                }
+                match build(layout, &layout.flags()) {
+                    Ok(candidate) => all.candidates.push(candidate),
+                    Err(error) if is_usage(&error) => {
+                        if !divides_no_heads(&error) {
+                            all.notes.push(format!("not tried: {error:#}"));
+                        }
+                        refused.get_or_insert(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let mut candidates = all.candidates.iter();
+            if candidates.any(|candidate| candidate.pools.is_ok()) || datas.len() == 1 {
+                break;
+            }
+        }
+        match refused {
+            Some(error) if all.candidates.is_empty() => return Err(error),
+            _ => {}
+        }
+        if self.splits {
+            self.add_splits(&mut all, build);
+        }
+        Ok(all)
+    }
+
+    /// Adds a split of prefill and decode for each candidate that fits.
+    fn add_splits(
+        self,
+        all: &mut SearchedLayouts,
+        build: &dyn Fn(Layout, &[String]) -> Result<Candidate>,
+    ) {
+        let fitting = all.candidates.iter().filter(|it| it.pools.is_ok());
+        let layouts: Vec<Layout> = fitting.filter_map(|it| it.layout).collect();
+        for layout in layouts {
+            let layout = Layout { split: true, ..layout };
+            if 2 * layout.world() > self.max_gpus {
+                continue;
+            }
+            let mut flags = layout.flags();
+            if !self.is_transfer_typed {
+                flags.push(format!("--kv-transfer-bandwidth={TRANSFER_GB_PER_S}"));
+            }
+            match build(layout, &flags) {
+                Ok(candidate) => all.candidates.push(candidate),
+                Err(error) => {
+                    let note = format!("prefill and decode apart were not tried: {error:#}");
+                    all.notes.push(note);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the layouts of one worker: tensor parallelism, and ranks that share experts.
+fn layouts(datas: &[u32]) -> impl Iterator<Item = Layout> + '_ {
+    let tensors = SIZES.into_iter().filter(|tensor| *tensor <= MAX_TENSOR);
+    datas.iter().flat_map(move |&data| {
+        tensors.clone().map(move |tensor| Layout { tensor, data, split: false })
+    })
+}
+
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.is::<ConfigError>() || error.is::<UsageError>() || divides_no_heads(error)
+}
+
+/// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
+fn divides_no_heads(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<ConfigError>();
+    error.is_some_and(|error| matches!(error.cause(), ConfigError::UndividedHeads { .. }))
+}

@@ -1,0 +1,58 @@
+use serde_json::{Value, json};
+
+use super::servers::{Servers, yaml};
+use vllm_sim_command_line::quoted;
+
+pub(super) const FILE: &str = "kserve.yaml";
+pub(super) const APPLY: &str = "kubectl apply -f kserve.yaml";
+
+/// Returns an LLMInferenceService.
+///
+/// Source: `pkg/apis/serving/v1alpha2/llm_inference_service_types.go` and
+/// `config/llmisvcconfig/config-llm-template.yaml` of kserve/kserve, v0.20.0.
+pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+    let mut spec = workload(servers, servers.serving);
+    spec["model"] = json!({"uri": format!("hf://{}", servers.model), "name": servers.model});
+    spec["router"] = json!({"gateway": {}, "route": {}, "scheduler": {}});
+    if servers.prefill > 0 {
+        spec["prefill"] = workload(servers, servers.prefill);
+    }
+    let service = json!({
+        "apiVersion": "serving.kserve.io/v1alpha2",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": servers.name},
+        "spec": spec,
+    });
+    let made_with = format!(
+        "The plan was made with --router={} for vLLM {}; KServe chooses the image.",
+        servers.policy, servers.version
+    );
+    let comments =
+        ["LLMInferenceService serving.kserve.io/v1alpha2 of KServe 0.20.", made_with.as_str()];
+    Ok(yaml(&comments, &[service]))
+}
+
+fn workload(servers: &Servers<'_>, replicas: u32) -> Value {
+    let mut arguments = servers.arguments.clone();
+    if servers.data > 1 {
+        // KServe's field for data parallelism makes one pod per group of ranks.
+        arguments.insert(0, format!("--data-parallel-size={}", servers.data));
+    }
+    let mut environment = servers.environment();
+    if !arguments.is_empty() {
+        // A shell splits the value into words.
+        let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
+        environment.push(json!({"name": "VLLM_ADDITIONAL_ARGS", "value": words.join(" ")}));
+    }
+    json!({
+        "replicas": replicas,
+        "parallelism": {"tensor": servers.tensor},
+        "template": {
+            "containers": [{
+                "name": "main",
+                "env": environment,
+                "resources": servers.resources(),
+            }],
+        },
+    })
+}

@@ -1,0 +1,69 @@
+use serde_json::json;
+
+use super::servers::{Servers, yaml};
+
+pub(super) const FILE: &str = "production-stack.values.yaml";
+pub(super) const APPLY: &str = "helm install vllm vllm/vllm-stack --version 0.1.12 \
+                                -f production-stack.values.yaml";
+
+/// Returns values of the vLLM production stack's chart.
+///
+/// Source: `helm/values.yaml`, `helm/values.schema.json` and
+/// `helm/templates/deployment-vllm-multi.yaml` of vllm-project/production-stack, chart 0.1.12.
+pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+    if servers.prefill > 0 {
+        return Err(
+            "the chart splits prefill and decode only with LMCache and one fixed decode server",
+        );
+    }
+    let (policy, note) = policy(servers.policy);
+    // The chart turns prefix caching off unless it is asked for, and `extraArgs` come later.
+    let mut engine = json!({"enablePrefixCaching": true, "tensorParallelSize": servers.tensor});
+    let mut extra = servers.arguments.clone();
+    if servers.data > 1 {
+        extra.insert(0, format!("--data-parallel-size={}", servers.data));
+    }
+    if !extra.is_empty() {
+        engine["extraArgs"] = json!(extra);
+    }
+    let mut router = json!({"routingLogic": policy});
+    if policy == "session" {
+        router["sessionKey"] = json!("x-session-id");
+    }
+    let values = json!({
+        "servingEngineSpec": {
+            "runtimeClassName": "",
+            "modelSpec": [{
+                "name": servers.name,
+                "repository": "vllm/vllm-openai",
+                "tag": servers.tag(),
+                "modelURL": servers.model,
+                "replicaCount": servers.serving,
+                "requestCPU": 8,
+                "requestMemory": "64Gi",
+                "requestGPU": servers.gpus,
+                "vllmConfig": engine,
+                "env": servers.environment(),
+            }],
+        },
+        "routerSpec": router,
+    });
+    let made_with = format!("The plan was made with --router={}. {note}", servers.policy);
+    let made_with = made_with.trim_end();
+    let comments = [
+        "Values of the chart vllm-stack 0.1.12 (vllm-project/production-stack).",
+        "requestCPU and requestMemory are not planned: adapt them.",
+        made_with,
+    ];
+    Ok(yaml(&comments, &[values]))
+}
+
+/// Returns the chart's routing policy that is nearest to that of the plan, and a note if it differs.
+fn policy(name: &str) -> (&'static str, &'static str) {
+    match name {
+        "round_robin" => ("roundrobin", ""),
+        "session_hash" => ("session", "Clients send the header x-session-id."),
+        "kv_router" | "llm-d" => ("prefixaware", "The chart's nearest policy is prefixaware."),
+        _ => ("roundrobin", "The chart has no such policy, so it takes turns."),
+    }
+}

@@ -1,0 +1,136 @@
+//! Describes the servers of a plan's answer, for the files that deploy them.
+
+use serde_json::{Map, Value, json};
+
+use crate::plan::deploy::DeploymentCommands;
+
+/// Servers of a plan's answer, as all kinds of files need them.
+pub(super) struct Servers<'a> {
+    /// Name of the model, as vLLM takes it.
+    pub(super) model: &'a str,
+    /// Name of the servers as a DNS label.
+    pub(super) name: String,
+    /// Arguments of `vllm serve`, without the model and the sizes that files have fields for.
+    pub(super) arguments: Vec<String>,
+    pub(super) tensor: u32,
+    pub(super) data: u32,
+    /// GPUs of one server.
+    pub(super) gpus: u32,
+    /// Number of prefill servers; 0 if each server does both.
+    pub(super) prefill: u32,
+    /// Number of servers that decode, or that do both.
+    pub(super) serving: u32,
+    /// Version of vLLM that was simulated.
+    pub(super) version: &'a str,
+    pub(super) policy: &'a str,
+}
+
+/// Flags with fields of their own in the files.
+const FIELDS: [&str; 3] = ["tensor-parallel-size", "data-parallel-size", "port"];
+
+impl<'a> Servers<'a> {
+    pub(super) fn new(
+        commands: &DeploymentCommands<'a>,
+        gpus: u32,
+        version: Option<&'a str>,
+    ) -> Self {
+        let size = |name: &str| {
+            let value = commands.value(name);
+            value.and_then(|text| text.parse().ok()).unwrap_or(1)
+        };
+        let (prefill, serving) = commands.servers();
+        Self {
+            model: commands.model(),
+            name: dns_label(commands.model()),
+            arguments: commands.arguments(&FIELDS),
+            tensor: size(FIELDS[0]),
+            data: size(FIELDS[1]),
+            gpus: gpus / (prefill + serving).max(1),
+            prefill,
+            serving,
+            version: version.unwrap_or("latest"),
+            policy: commands.policy(),
+        }
+    }
+
+    /// Returns all arguments of `vllm serve` behind the model.
+    pub(super) fn all_arguments(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (name, size) in [(FIELDS[0], self.tensor), (FIELDS[1], self.data)] {
+            if size > 1 {
+                all.push(format!("--{name}={size}"));
+            }
+        }
+        all.extend(self.arguments.iter().cloned());
+        all
+    }
+
+    /// Returns the tag of vLLM's image for the simulated version.
+    pub(super) fn tag(&self) -> String {
+        match self.version.split('.').count() {
+            1 => self.version.to_owned(),
+            2 => format!("v{}.0", self.version),
+            _ => format!("v{}", self.version),
+        }
+    }
+
+    /// Returns the environment of vLLM's container: the token of gated models, and the address of
+    /// the side channel over which split servers fetch KV blocks.
+    pub(super) fn environment(&self) -> Vec<Value> {
+        let mut all = vec![json!({
+            "name": "HF_TOKEN",
+            "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "token", "optional": true}},
+        })];
+        if self.prefill > 0 {
+            all.push(json!({
+                "name": "VLLM_NIXL_SIDE_CHANNEL_HOST",
+                "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+            }));
+        }
+        all
+    }
+
+    /// Returns the GPUs of one server as a Kubernetes resource.
+    pub(super) fn resources(&self) -> Value {
+        let gpus = Map::from_iter([("nvidia.com/gpu".to_owned(), json!(self.gpus.to_string()))]);
+        json!({"limits": gpus, "requests": gpus})
+    }
+}
+
+/// Returns a name for Kubernetes from the last part of a model's name.
+fn dns_label(model: &str) -> String {
+    let last = model.trim_end_matches('/').rsplit('/').next().unwrap_or(model);
+    let plain = |c: char| match c.is_ascii_alphanumeric() {
+        true => c.to_ascii_lowercase(),
+        false => '-',
+    };
+    let name: String = last.chars().map(plain).take(40).collect();
+    format!("vllm-{}", name.trim_matches('-'))
+}
+
+/// Formats documents of a YAML file below comment lines.
+pub(super) fn yaml(comments: &[&str], documents: &[Value]) -> String {
+    let mut text: String = comments.iter().map(|line| format!("# {line}\n")).collect();
+    for (index, document) in documents.iter().enumerate() {
+        if index > 0 {
+            text.push_str("---\n");
+        }
+        // A JSON value has nothing that YAML lacks.
+        text.push_str(&serde_saphyr::to_string(document).unwrap_or_default());
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dns_label;
+
+    #[test]
+    fn names_are_dns_labels() {
+        let names = ["meta-llama/Llama-3.1-8B-Instruct", "demo", "./models/x_y/"].map(dns_label);
+        assert_eq!(names, ["vllm-llama-3-1-8b-instruct", "vllm-demo", "vllm-x-y"]);
+    }
+}

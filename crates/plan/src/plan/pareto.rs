@@ -1,0 +1,86 @@
+//! Places the simulated runs of a plan in a chart, and finds those that no other run beats.
+
+use super::report::{Plan, Row};
+use super::search::Trial;
+
+/// Better end of a chart's horizontal axis; on the vertical axis the top is better.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Good {
+    Left,
+    Right,
+}
+
+/// Simulated run in a chart.
+pub(super) struct Dot<'a> {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) what: String,
+    /// Label of the deployment, if the search selected this run as its result.
+    pub(super) label: Option<&'a str>,
+}
+
+/// Returns the completed runs of a plan; `place` has their values.
+pub(super) fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
+    let mut dots = Vec::new();
+    for row in &plan.rows {
+        let found = row.answer.found.as_ref();
+        let is_answer = |trial: &Trial| {
+            found.is_some_and(|found| {
+                found.workers == trial.workers && found.traffic == trial.traffic
+            })
+        };
+        // The search of a split also runs pools that are far larger than needed.
+        let shown = |trial: &&Trial| !trial.stopped && (!row.split || is_answer(trial));
+        for trial in row.answer.trials.iter().filter(shown) {
+            let (x, y) = place(row, trial);
+            let is_answer = is_answer(trial);
+            dots.push(Dot {
+                x,
+                y,
+                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers.cell()),
+                label: is_answer.then_some(row.label.as_str()),
+            });
+        }
+    }
+    dots
+}
+
+/// Returns the Pareto front of the simulated runs, from left to right.
+pub(super) fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
+    let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
+    // The better end first; of equal runs the higher ones.
+    sorted.sort_by(|a, b| {
+        let by_x = match good {
+            Good::Left => a.0.total_cmp(&b.0),
+            Good::Right => b.0.total_cmp(&a.0),
+        };
+        by_x.then(b.1.total_cmp(&a.1))
+    });
+    let mut highest = f64::NEG_INFINITY;
+    sorted.retain(|(_, y)| {
+        let is_front = *y > highest;
+        highest = highest.max(*y);
+        is_front
+    });
+    if good == Good::Right {
+        sorted.reverse();
+    }
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn front_is_pareto_optimal() {
+        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| Dot {
+            x,
+            y,
+            what: String::new(),
+            label: None,
+        });
+        assert_eq!(front(&dots, Good::Left), [(1.0, 5.0), (2.0, 9.0)]);
+        assert_eq!(front(&dots, Good::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Searches the numbers of prefill and of decode workers with the fewest GPUs.
+
+use anyhow::Result;
+
+use super::{RunExtent, Trial, TrialRunner, WorkerCount, gpus};
+
+impl TrialRunner<'_> {
+    /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
+    ///
+    /// It takes more workers of either kind to be no worse. The fewest of one kind with the most of
+    /// the other bound the search. Then each number of prefill workers gets the fewest decode
+    /// workers, as long as that can be fewer GPUs than the best split so far.
+    pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
+        let most = self.most_workers();
+        let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
+        let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
+        let fewest = match self.fewest_between((0, most.0), traffic, beside_all_decode)? {
+            None => None,
+            Some((prefill, _)) => {
+                let decode = self.fewest_between((0, most.1), traffic, beside_all_prefill)?;
+                decode.map(|(decode, _)| (prefill, decode))
+            }
+        };
+        let Some((least_prefill, least_decode)) = fewest else {
+            return self.largest_split(traffic);
+        };
+        let mut best: Option<Trial> = None;
+        for prefill in least_prefill..=most.0 {
+            let budget = best.as_ref().map_or(self.most_gpus, |best| best.gpus - 1);
+            let count = |decode| WorkerCount::Split { prefill, decode };
+            let fits = |decode: &u32| gpus(self.pools, count(*decode)) <= budget;
+            let Some(largest) = (least_decode..=most.1).take_while(fits).last() else {
+                break;
+            };
+            let trial = self.play(count(largest), traffic, RunExtent::UntilMissed)?;
+            if self.suffices(&trial) {
+                let bounds = (least_decode - 1, largest);
+                let found = self.fewest_between(bounds, traffic, count)?;
+                best = found.map(|(_, trial)| trial);
+            }
+        }
+        match best {
+            None => self.largest_split(traffic),
+            best => Ok(best),
+        }
+    }
+
+    /// Returns the maximum numbers of prefill and of decode workers, each with one of the other kind.
+    fn most_workers(&self) -> (u32, u32) {
+        let one = gpus(self.pools, WorkerCount::Groups(1));
+        let of = |count: WorkerCount| {
+            let each = gpus(self.pools, count) - one;
+            1 + self.most_gpus.saturating_sub(one) / each.max(1)
+        };
+        (
+            of(WorkerCount::Split { prefill: 2, decode: 1 }),
+            of(WorkerCount::Split { prefill: 1, decode: 2 }),
+        )
+    }
+
+    /// Runs the largest even split to its end, so that the report can name what it misses.
+    fn largest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
+        let groups = self.most_groups();
+        let count = WorkerCount::Split { prefill: groups, decode: groups };
+        let trial = self.play(count, traffic, RunExtent::Whole)?;
+        // The report names what the last trial misses, so a known run moves to the end.
+        let is_same = |other: &Trial| other.workers == count && other.traffic == traffic;
+        self.trials.retain(|other| !is_same(other));
+        self.trials.push(trial.clone());
+        Ok(self.suffices(&trial).then_some(trial))
+    }
+}

@@ -1,0 +1,214 @@
+//! Conditions of a rule of scripted replies on a request.
+
+use std::fmt;
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::read::{given, mapping, text, whole};
+use vllm_sim_wire::openai::message::Message;
+
+const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, tool, header";
+/// Roles of messages that a rule can match.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Conditions of a rule, all of which a request must meet.
+#[derive(Debug, Default)]
+pub(super) struct RuleCondition {
+    contains: Option<String>,
+    matches: Option<Regex>,
+    model: Option<String>,
+    /// Role of the last message.
+    role: Option<String>,
+    /// Number of user messages.
+    turn: Option<u64>,
+    /// Part of a system or developer message.
+    system: Option<String>,
+    /// Part of a tool result behind the last reply of the model.
+    tool_result: Option<String>,
+    /// Names of tools that the request must offer.
+    tools: Vec<String>,
+    /// Names of headers, in lower case, and their values.
+    headers: Vec<(String, String)>,
+}
+
+/// Parts of a request, without its last message, for the conditions of rules.
+#[derive(Debug, Default)]
+pub struct MatchedRequest<'r> {
+    /// Name of the model that the client asked for.
+    pub model: &'r str,
+    /// Names in lower case and values of the headers in the conditions of rules.
+    pub headers: &'r [(Box<str>, Box<str>)],
+    /// Messages and tools of each prompt; empty for prompts that are no conversations.
+    pub conversations: Vec<ConversationFacts>,
+}
+
+/// Messages and tools of a conversation, as far as rules match them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ConversationFacts {
+    role: String,
+    turn: u64,
+    system: String,
+    tool_results: Vec<String>,
+    tools: Vec<String>,
+}
+
+impl RuleCondition {
+    pub(super) fn read(value: &Value) -> Result<Self, String> {
+        let fields = mapping(value, KEYS)?;
+        let matches = match text(fields, "matches")? {
+            None => None,
+            Some(pattern) => {
+                Some(Regex::new(&pattern).map_err(|error| format!("'matches': {error}"))?)
+            }
+        };
+        let role = text(fields, "role")?;
+        if let Some(role) = role.as_deref().filter(|role| !ROLES.contains(role)) {
+            return Err(format!("'role' must be {}, not {role:?}", ROLES.join(", ")));
+        }
+        Ok(Self {
+            contains: text(fields, "contains")?,
+            matches,
+            model: text(fields, "model")?,
+            role,
+            turn: whole(fields, "turn", 1)?,
+            system: text(fields, "system")?,
+            tool_result: text(fields, "tool_result")?,
+            tools: match given(fields, "tool") {
+                None => Vec::new(),
+                Some(tools) => names(tools)?,
+            },
+            headers: match given(fields, "header") {
+                None => Vec::new(),
+                Some(headers) => self::headers(headers)?,
+            },
+        })
+    }
+
+    /// Returns the names of the headers that the condition looks at.
+    pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
+        self.headers.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns the key of a condition that only conversations can meet, if there is one.
+    pub(super) fn of_conversation(&self) -> Option<&'static str> {
+        let keys = [
+            ("role", self.role.is_some()),
+            ("turn", self.turn.is_some()),
+            ("system", self.system.is_some()),
+            ("tool_result", self.tool_result.is_some()),
+            ("tool", !self.tools.is_empty()),
+        ];
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
+    }
+
+    /// Returns whether a request meets the condition; `text` is the last message of its prompt
+    /// `prompt`.
+    pub(super) fn holds(&self, text: &str, prompt: usize, request: &MatchedRequest<'_>) -> bool {
+        let contains = self.contains.as_ref();
+        let matches = self.matches.as_ref();
+        let mut headers = self.headers.iter();
+        contains.is_none_or(|part| text.contains(part.as_str()))
+            && matches.is_none_or(|regex| regex.is_match(text))
+            && self.model.as_ref().is_none_or(|name| name == request.model)
+            && headers.all(|(name, value)| request.has_header(name, value))
+            && (self.of_conversation().is_none()
+                || request.conversations.get(prompt).is_some_and(|facts| self.holds_for(facts)))
+    }
+
+    fn holds_for(&self, facts: &ConversationFacts) -> bool {
+        let system = self.system.as_ref();
+        let result = self.tool_result.as_ref();
+        let mut results = facts.tool_results.iter();
+        self.role.as_ref().is_none_or(|role| *role == facts.role)
+            && self.turn.is_none_or(|turn| turn == facts.turn)
+            && system.is_none_or(|part| facts.system.contains(part.as_str()))
+            && result.is_none_or(|part| results.any(|text| text.contains(part.as_str())))
+            && self.tools.iter().all(|name| facts.tools.contains(name))
+    }
+}
+
+impl MatchedRequest<'_> {
+    fn has_header(&self, name: &str, value: &str) -> bool {
+        let mut headers = self.headers.iter();
+        headers.any(|(known, given)| **known == *name && **given == *value)
+    }
+}
+
+impl ConversationFacts {
+    /// Reads the facts of a conversation; `tools` has the names of the offered tools.
+    pub fn new(messages: &[Message], tools: Vec<String>) -> Self {
+        Self { tools, ..Self::of_messages(messages) }
+    }
+
+    fn of_messages(messages: &[Message]) -> Self {
+        let mut facts = Self::default();
+        for message in messages {
+            let role = message.role();
+            match role {
+                "user" => facts.turn += 1,
+                "system" | "developer" => {
+                    if !facts.system.is_empty() {
+                        facts.system.push('\n');
+                    }
+                    facts.system.push_str(&shown(message));
+                }
+                "tool" | "function" => facts.tool_results.push(shown(message)),
+                // Only results that the model has not answered yet count.
+                _ => facts.tool_results.clear(),
+            }
+        }
+        facts.role = messages.last().map_or("", Message::role).to_owned();
+        facts
+    }
+}
+
+impl fmt::Display for ConversationFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "role {}, turn {}", self.role, self.turn)?;
+        if !self.tools.is_empty() {
+            write!(f, ", tools {}", self.tools.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the text of a message: its content, or the texts of its parts.
+fn shown(message: &Message) -> String {
+    if let Some((_, texts)) = message.as_texts() {
+        return texts.concat();
+    }
+    match message.to_json().get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+            texts.collect()
+        }
+        _ => String::new(),
+    }
+}
+
+/// Reads the name of a tool, or a list of names.
+fn names(value: &Value) -> Result<Vec<String>, String> {
+    let wrong = || format!("'tool' must be the name of a tool or a list of names, not {value}");
+    let name = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
+    match value {
+        Value::Array(names) => names.iter().map(name).collect(),
+        one => Ok(vec![name(one)?]),
+    }
+}
+
+/// Reads header names with their values; names become lower case, as HTTP compares them.
+fn headers(value: &Value) -> Result<Vec<(String, String)>, String> {
+    let wrong = || format!("'header' must be a mapping of names to values, not {value}");
+    let fields = value.as_object().ok_or_else(wrong)?;
+    let pair = |(name, value): (&String, &Value)| {
+        let value = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(_) | Value::Bool(_) => value.to_string(),
+            _ => return Err(wrong()),
+        };
+        Ok((name.to_ascii_lowercase(), value))
+    };
+    fields.iter().map(pair).collect()
+}
