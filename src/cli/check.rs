@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use vllm_sim_command_line::{self as command_line, UsageError};
-use vllm_sim_config::{Command, Loaded};
+use vllm_sim_config::{LoadedConfig, ParsedCommand};
 use vllm_sim_engine::duration;
 use vllm_sim_service::scenario::{PhaseLength, Scenario, ScenarioError};
 use vllm_sim_service::scripted::ReplyRules;
@@ -43,7 +43,7 @@ enum FileCommand {
 /// # Errors
 /// The first file that cannot be read or that has a wrong rule.
 pub(super) fn replies(words: &[String]) -> Result<String> {
-    let FileCommand::Check { files } = match command_line::parse::<RepliesArgs>(words)? {
+    let FileCommand::Check { files } = match command_line::parse_tool_args::<RepliesArgs>(words)? {
         Ok(args) => args.command,
         Err(help) => return Ok(help),
     };
@@ -60,18 +60,18 @@ pub(super) fn replies(words: &[String]) -> Result<String> {
 /// # Errors
 /// The first file that cannot be read or that has a wrong phase.
 pub(super) fn scenario(words: &[String]) -> Result<String> {
-    let FileCommand::Check { files } = match command_line::parse::<ScenarioArgs>(words)? {
+    let FileCommand::Check { files } = match command_line::parse_tool_args::<ScenarioArgs>(words)? {
         Ok(args) => args.command,
         Err(help) => return Ok(help),
     };
     let server = ["vllm-sim", "--model=demo"].map(str::to_owned);
-    let Command::Serve(server) = vllm_sim_config::load(&server, &|_| None)? else {
+    let ParsedCommand::Serve(server) = vllm_sim_config::load_config(&server, &|_| None)? else {
         return Err(UsageError("these flags start no server".to_owned()).into());
     };
     each(&files, |text| checked_scenario(text, &server))
 }
 
-fn checked_scenario(text: &str, server: &Loaded) -> Result<String, String> {
+fn checked_scenario(text: &str, server: &LoadedConfig) -> Result<String, String> {
     let scenario = Scenario::from_yaml(text).map_err(|error| error.to_string())?;
     let rounds = match scenario.repeat {
         0 => "for ever".to_owned(),
@@ -84,11 +84,11 @@ fn checked_scenario(text: &str, server: &Loaded) -> Result<String, String> {
         let parts = phase.replicas.values().map(|part| &part.set);
         for set in parts.chain([&phase.set]) {
             server
-                .tuned(set)
+                .with_admin_update(set)
                 .map_err(|error| ScenarioError::in_phase(index, &phase.name, error).to_string())?;
         }
         let length = match phase.length {
-            PhaseLength::Time(time) => duration::show(time),
+            PhaseLength::Time(time) => duration::format_go_duration(time),
             PhaseLength::Requests(requests) => format!("{requests} requests"),
             PhaseLength::Open => "until it is ended".to_owned(),
         };

@@ -237,8 +237,8 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
     });
     let about: Vec<(String, String)> = typed.collect();
     let step_times = match timeless {
-        true => StepTimes::Default,
-        false => StepTimes::Configured,
+        true => StepTimeOrigin::Default,
+        false => StepTimeOrigin::Configured,
     };
     let provenance = provenance(config, step_times);
     let engine = server::engine_spec(config).map_err(|error| match error {
@@ -264,7 +264,7 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
 }
 
 /// Returns model, GPU and source of the step times of a configuration.
-fn provenance(config: &vllm_sim_config::Config, origin: StepTimes) -> Provenance {
+fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> Provenance {
     let engine = &config.engine;
     let gpu = engine.gpu.clone();
     let shown = gpu.as_deref().unwrap_or("the default GPU");
@@ -275,7 +275,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimes) -> Provenance
     let polynomial = "the polynomial of Dynamo's mocker";
     let step_times = match &engine.timing.latency_source {
         LatencySource::Delays => "delays of the flags".to_owned(),
-        LatencySource::Polynomial if origin == StepTimes::Default => {
+        LatencySource::Polynomial if origin == StepTimeOrigin::Default => {
             format!("{polynomial}, because no flag sets step times")
         }
         LatencySource::Polynomial => polynomial.to_owned(),
@@ -345,7 +345,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if words.iter().any(|word| word == "--list") {
         return Ok(shell::list_builtin_models_and_gpus());
     }
-    let typed = command_line::command_line("explain", words);
+    let typed = command_line::format_command_line("explain", words);
     // The first positional argument is the model, as in `serve`.
     let mut words = words.to_vec();
     if words.first().is_some_and(|word| !word.starts_with('-')) {
@@ -388,7 +388,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
 
 /// Returns the lines of `explain` that say how its text was made.
 fn explained_run(config: &vllm_sim_config::Config, typed: &str) -> String {
-    let mut rows = provenance(config, WeightsDoNotFit::Configured).rows();
+    let mut rows = provenance(config, StepTimeOrigin::Configured).rows();
     rows.push(("Command".to_owned(), typed.to_owned()));
     let shown = |(name, _): &(String, String)| name != "Model";
     let lines = rows.iter().filter(|row| shown(row));

@@ -84,8 +84,6 @@ pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerS
             prompt_blocks_only: config.model.compat == Compat::Llmd,
             delays_at_start: config.model.compat == Compat::Llmd,
             lease: setup::kv_block_lease(config),
-            is_producer: config.kv_transfer.as_ref().is_some_and(|t| t.producer),
-            is_consumer: config.kv_transfer.as_ref().is_some_and(|t| t.consumer),
         })));
     }
     let (vllm, _) = batching_engine_config(config, seed)?;
@@ -193,6 +191,8 @@ pub(super) fn batching_engine_config(
         transfer: TransferConfig {
             fetch: kv_fetch_times(config),
             lease: setup::kv_block_lease(config),
+            is_producer: config.kv_transfer.as_ref().is_some_and(|t| t.producer),
+            is_consumer: config.kv_transfer.as_ref().is_some_and(|t| t.consumer),
             ..TransferConfig::default()
         },
         lock_step: engine.lock_step,

@@ -40,7 +40,7 @@ use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 
-use vllm_sim_service::Service;
+use vllm_sim_service::InferenceService;
 
 use backend::{BackendInputs, EngineBackend};
 use shared_assets::SharedAssets;
@@ -92,7 +92,7 @@ pub struct SimulatorServer {
 }
 
 impl SimulatorServer {
-    pub(super) fn service(&self) -> &Service {
+    pub(super) fn service(&self) -> &InferenceService {
         &self.backend.service
     }
     /// Starts a server that accepts requests when this function returns.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::error::StartError;
 use vllm_sim_config::Config;
-use vllm_sim_service::Service;
+use vllm_sim_service::InferenceService;
 use vllm_sim_service::scripted::{ReplyRules, Unmatched};
 
 pub(super) fn read_scripted_replies(
@@ -21,7 +21,7 @@ pub(super) fn read_scripted_replies(
 /// Sets the scripted replies of a server, after a check against its tokenizer.
 pub(super) fn install(
     config: &Config,
-    service: &Service,
+    service: &InferenceService,
     rules: Option<Arc<ReplyRules>>,
 ) -> Result<(), StartError> {
     if let Some(rules) = &rules {
@@ -29,7 +29,7 @@ pub(super) fn install(
             .check_usage(&|reply| service.generator.scripted_tokens(reply))
             .map_err(|error| failed(config, error))?;
     }
-    service.replies.set(rules);
+    service.replies.replace_rules(rules);
     service.replies.set_unmatched(match config.faults.strict_replies {
         true => Unmatched::Refused,
         false => Unmatched::Generated,
@@ -56,7 +56,7 @@ pub(super) fn check_token_prompts(
 
 /// Logs the scripted replies that no request used on any of the servers; each server has rules of
 /// its own.
-pub(super) fn log_unused<'s>(services: impl Iterator<Item = &'s Service>) {
+pub(super) fn log_unused<'s>(services: impl Iterator<Item = &'s InferenceService>) {
     let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.rules()).collect();
     let Some(rules) = all.first() else { return };
     for index in 0..rules.len() {

@@ -36,11 +36,11 @@ fn predictions_match_measurements() {
 fn random_arrivals_have_longer_tails() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 400}]);
-    let said = |run: &Value| predict(run, &Coefficients::default()).unwrap().summary;
+    let said = |run: &Value| predict_run(run, &RooflineCoefficients::default()).unwrap().summary;
     let random = said(&run);
     run["workload"]["arrivals"] = "even".into();
     let even = said(&run);
-    let tail = |of: &vllm_sim_calibrate::validate::Latencies| of.e2e_p99 / of.e2e_p50;
+    let tail = |of: &vllm_sim_calibrate::validate::LatencySummary| of.e2e_p99 / of.e2e_p50;
     assert!(tail(&random) > 1.02 * tail(&even), "{random:?} {even:?}");
 }
 

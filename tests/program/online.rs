@@ -235,7 +235,7 @@ fn the_time_limit_leaves_requests_incomplete() {
     assert_eq!(report.summary_number("completed_requests"), 0.0);
     assert_eq!(report.summary_number("incomplete_requests"), sent.requests as f64);
     // Each request in flight has a record of its own.
-    let statuses: Vec<_> = report.records().map(|r| r.terminal_status).collect();
+    let statuses: Vec<_> = report.request_records().map(|r| r.terminal_status).collect();
     assert!(!statuses.is_empty());
     assert!(statuses.iter().all(|status| *status == "incomplete"), "{statuses:?}");
 }

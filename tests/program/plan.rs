@@ -34,7 +34,7 @@ fn plan_searches_tensor_parallel_sizes() {
     let model = "plan --model meta-llama/Llama-3.1-70B-Instruct";
     let plan = json(dir.path(), &format!("{model} {asked}"));
     let named = json(dir.path(), &format!("{model} {asked} --vary tensor-parallel-size=1,2,4,8"));
-    let together =plan["points"].as_array().unwrap().iter();
+    let together = plan["points"].as_array().unwrap().iter();
     let together: Vec<&Value> = together.filter(|it| it["disaggregated"] == false).collect();
     assert_eq!(together, named["points"].as_array().unwrap().iter().collect::<Vec<_>>());
     let best = &plan["points"][plan["order"][0].as_u64().unwrap() as usize];
@@ -43,7 +43,7 @@ fn plan_searches_tensor_parallel_sizes() {
     // Its 71 heads are divided by 1 alone.
     let plan =
         json(dir.path(), &format!("plan --model tiiuae/falcon-7b {asked} --max-model-len 2400"));
-    let points =plan["points"].as_array().unwrap();
+    let points = plan["points"].as_array().unwrap();
     assert!(points.iter().all(|it| it["flags"]["tensor-parallel-size"] == "1"));
     // A size that is named is the only one.
     let plan = json(dir.path(), &format!("{model} {asked} -tp 4"));

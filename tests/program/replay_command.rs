@@ -213,7 +213,7 @@ fn replay_is_independent_of_thread_count() {
     let words = format!(
         "replay {SMALL} --request-rate 40 --num-workers 5 --router round_robin --report-json -"
     );
-    let all = without_command(& printed(dir.path(), &words));
+    let all = without_command(&printed(dir.path(), &words));
     for threads in [1, 2, 8] {
         let report = printed(dir.path(), &format!("{words} --threads {threads}"));
         assert_eq!(all, without_command(&report));

@@ -8,17 +8,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use vllm_sim_calibrate::validate::predict;
-use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_calibrate::validate::predict_run;
+use vllm_sim_engine::latency::RooflineCoefficients;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [runs, out, rest @ ..] = &arguments[..] else {
         return Err("usage: evidence RUNS.jsonl OUT.jsonl [COEFFICIENTS.json]".into());
     };
-    let coefficients: Coefficients = match rest.first() {
+    let coefficients: RooflineCoefficients = match rest.first() {
         Some(path) => serde_json::from_str(&std::fs::read_to_string(path)?)?,
-        None => Coefficients::default(),
+        None => RooflineCoefficients::default(),
     };
     let text = std::fs::read_to_string(runs)?;
     let runs: Vec<&str> = text.lines().collect();
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scope.spawn(|| {
                 while let Some(line) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let run: Value = serde_json::from_str(line).unwrap_or_default();
-                    let row = match predict(&run, &coefficients) {
+                    let row = match predict_run(&run, &coefficients) {
                         Ok(said) => {
                             json!({"id": said.id, "summary": said.summary, "stages": said.stages})
                         }

@@ -83,14 +83,14 @@ pub fn predict_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
 ) -> Result<LatencyPrediction, ValidateError> {
-    Ok(Prediction::median(&simulate_run(run, coefficients, None)?))
+    Ok(LatencyPrediction::median(&simulate_run(run, coefficients, None)?))
 }
 
 /// Number of replays of a run whose arrival times are random; their seeds are 0, 1 and so on.
 const SEEDS: u64 = 5;
 
 /// A replay of a recorded run, with the client's view of each request.
-pub(crate) type Replay = (RecordedRun, Vec<ClientTiming>);
+pub(crate) type Replay = (RecordedRun, Vec<RequestTiming>);
 
 /// Replays a recorded run: once, or with [`SEEDS`] seeds if its arrival times are random.
 

@@ -11,9 +11,16 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::all_effective_flags;
 
-const OUTPUT_FLAGS: [&str; 7] =
-    ["--report-json", "--json", "--per-request", "--step-log", "--html", "--helm-values",
-    "--deploy-dir", "--out",];
+const OUTPUT_FLAGS: [&str; 8] = [
+    "--report-json",
+    "--json",
+    "--per-request",
+    "--step-log",
+    "--html",
+    "--helm-values",
+    "--deploy-dir",
+    "--out",
+];
 
 /// Names of the files in a folder that tools read.
 const INPUT_FILE_NAMES: [&str; 7] = [

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::api;
-use super::model::{Model, is_path};
+use super::model::{ModelConfig, is_local_path};
 use super::values::FlagValues;
 
 /// Settings of LoRA adapters.
@@ -63,11 +63,12 @@ impl LoraConfig {
             enabled = true;
         }
         let runtime_updating = v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?;
-        let missing =
-            |module: &&LoraModule| is_path(&module.path) && !Path::new(&module.path).exists();
+        let missing = |module: &&LoraModuleConfig| {
+            is_local_path(&module.path) && !Path::new(&module.path).exists()
+        };
         // llm-d's examples have paths that do not exist.
         let checked = modules.iter().filter(|_| v.cli_mode == CliMode::Vllm);
-        for LoraModule { name, path, .. } in checked.filter(missing) {
+        for LoraModuleConfig { name, path, .. } in checked.filter(missing) {
             v.warn(format!(
                 "--lora-modules {name}={path}: no such folder; the adapter is served, but vLLM would not start"
             ));
@@ -85,11 +86,11 @@ impl LoraConfig {
     }
 }
 
-fn resolver_folder(v: &Values) -> Result<Option<PathBuf>, ConfigError> {
+fn resolver_folder(v: &FlagValues) -> Result<Option<PathBuf>, ConfigError> {
     let folder = v.get(&api::LORA_RESOLVER_CACHE_DIR)?;
     match folder.filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) if !folder.is_dir() => {
-            Err(v.wrong("no such folder", &api::LORA_RESOLVER_CACHE_DIR))
+            Err(v.unsupported_value_error("no such folder", &api::LORA_RESOLVER_CACHE_DIR))
         }
         folder => Ok(folder),
     }

@@ -108,13 +108,13 @@ impl SpeculativeConfig {
     }
 }
 
-impl Speculative {
+impl SpeculativeConfig {
     /// Returns the number of tokens after those of a step for which KV blocks are allocated, because
     /// the drafter writes there.
     ///
     /// **Source:** `num_lookahead_tokens`, `vllm/config/vllm.py`.
     pub fn lookahead_slots(&self) -> u32 {
-        match self.method_name.as_str() {
+        match self.method.as_str() {
             "dflash" => self.num_tokens + 1,
             "eagle" | "eagle3" | "mtp" | "dspark" | "draft_model" => self.num_tokens,
             _ => 0,
@@ -125,7 +125,7 @@ impl Speculative {
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, `vllm/config/speculative.py`.
     pub fn input_slots(&self) -> u32 {
-        match (self.method_name.as_str(), self.parallel) {
+        match (self.method.as_str(), self.parallel) {
             ("draft_model", true) => self.num_tokens,
             ("draft_model", false) => 1,
             ("eagle" | "eagle3", true) => self.num_tokens.saturating_sub(1),

@@ -116,7 +116,7 @@ impl RequestSubmitter {
         let tokens = SubmittingGuard::count_tokens(&self.submitting, request.prompt_tokens());
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             let mut item = this.submit_request(request).await;
-            if let Item::Admitted(active) = &mut item {
+            if let OutputItem::Admitted(active) = &mut item {
                 active.reserved = Some(reserved);
             }
             let _ = this.queue.send(item);

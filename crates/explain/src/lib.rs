@@ -369,7 +369,7 @@ fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
     let front_end = |running: u32| roofline.front_end_delay(0, running).as_secs_f64() * 1e3;
     let (idle, busy) = (front_end(0), front_end(100));
-    let longer = roofline.front_end(1000, 0).as_secs_f64() * 1e3;
+    let longer = roofline.front_end_delay(1000, 0).as_secs_f64() * 1e3;
     let token = longer - idle;
     writeln!(
         text,

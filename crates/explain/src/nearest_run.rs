@@ -191,7 +191,7 @@ impl DeploymentEvidence {
 }
 
 /// Describes a deployment and load of which nothing was recorded.
-fn not_validated(asked: &Deployment) -> PredictionAccuracy {
+fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
     let kind = match asked.experts {
         true => "a model with experts",
         false => "a dense model",
@@ -209,7 +209,7 @@ fn not_validated(asked: &Deployment) -> PredictionAccuracy {
     }
 }
 
-fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
+fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
     let memory = KvCacheMemory::new(shape, &setup.gpu, setup.weight_ranks(), 1.0, (16, 2), 1, None);
     let asked = RecordedDeployment {
@@ -345,19 +345,19 @@ mod tests {
     #[test]
     fn errors_apply_only_to_the_same_kind_of_load() {
         let mut setup = RooflineSetup::new(
-            model("meta-llama/Llama-3.1-8B").unwrap(),
-            gpu("H100").unwrap().clone(),
+            known_model_shape("meta-llama/Llama-3.1-8B").unwrap(),
+            find_gpu("H100").unwrap().clone(),
         );
         let known = DeploymentEvidence::new(&setup);
-        let cached = known.of(PromptLoad::of(0.9));
+        let cached = known.accuracy_under(PromptLoad::from_reused_ratio(0.9));
         assert!(cached.to_string().contains(" sequences ("), "{cached}");
-        let mixed = known.of(PromptLoad::of(0.5));
+        let mixed = known.accuracy_under(PromptLoad::from_reused_ratio(0.5));
         assert_eq!(mixed.short, "not validated");
         assert!(mixed.recorded.contains("partly cached prompts"), "{mixed}");
         // Experts spread over engines are another kind of deployment.
-        setup.shape = model("Qwen/Qwen3-30B-A3B").unwrap();
+        setup.shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
         setup.expert_ranks = 8;
-        let spread = evidence(&setup, PromptLoad::Computed);
+        let spread = prediction_accuracy(&setup, PromptLoad::Computed);
         assert_eq!(spread.errors, None);
         assert!(spread.recorded.ends_with("experts spread over 8 engines"), "{spread}");
     }

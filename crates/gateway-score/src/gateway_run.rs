@@ -48,7 +48,7 @@ impl GatewayRequestResult {
 impl ReplaySink for GatewayRun {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         // The end of the workload's time cut these requests, not the gateway.
-        if outcome.status == Status::Incomplete && outcome.reply.is_some() {
+        if outcome.status == RequestStatus::Incomplete && outcome.reply.is_some() {
             return;
         }
         let completed = outcome.status == RequestStatus::Completed;

@@ -18,7 +18,7 @@ use super::dialect::OperatorRouteStyle;
 use super::vllm::ok_json;
 use super::{body, error, query};
 use crate::error::HandlerResult;
-use vllm_sim_config::Loaded;
+use vllm_sim_config::LoadedConfig;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -62,11 +62,11 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     let shown =
         app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
     let after = settings().unwrap_or_default();
-    let mut shown = with_pod(&app, shown);
-    if app.dialect.operations() != OperatorRouteStyle::Lenient {
+    let mut shown = add_pod_names(&app, shown);
+    if app.dialect.operator_route_style() != OperatorRouteStyle::Lenient {
         shown.shift_insert(0, "changed".to_owned(), differences(&update, &before, &after));
     }
-    let mut answer = ok_json(&Value::Object( shown));
+    let mut answer = ok_json(&Value::Object(shown));
     for text in app.admin_state.ineffective_field_warnings(&update) {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
@@ -201,7 +201,8 @@ fn differences(
     before: &Map<String, Value>,
     after: &Map<String, Value>,
 ) -> Value {
-    let fields = Loaded::fields(update).filter(|field| before.get(*field) != after.get(*field));
+    let fields = LoadedConfig::updated_flag_names(update)
+        .filter(|field| before.get(*field) != after.get(*field));
     let pairs = fields.map(|field| {
         let values = json!({"from": before.get(field), "to": after.get(field)});
         (field.to_owned(), values)

@@ -134,7 +134,7 @@ impl AdminState {
         controls: &Arc<ServerControls>,
         rank: RankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
-        self.shown(controls, rank, |loaded| Ok(loaded.to_json()))
+        self.read_rank_settings(controls, rank, |loaded| Ok(loaded.to_admin_json()))
     }
 
     /// Returns the settings of a data-parallel rank that were changed since the start, without

@@ -17,7 +17,7 @@ use vllm_sim_wire::fault::Fault;
 /// # Errors
 /// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
 pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
-    bounded_body::read_json_body(body, app.settings.server.max_body_bytes).await
+    bounded_body::read_limited_body(body, app.settings.server.max_body_bytes).await
 }
 
 /// Headers and complete body of a request, for routes that parse the body themselves.
@@ -36,18 +36,18 @@ impl RawRequest {
     ///
     /// # Errors
     /// vLLM's 400 for another media type, invalid JSON or an empty body.
-    pub(super) fn json(&self) -> Result<Value, Fault> {
-        vllm_sim_wire::body::read(self.media_type(), &self.bytes)
+    pub(super) fn parse_fastapi_json(&self) -> Result<Value, Fault> {
+        vllm_sim_wire::body::read_json_body(self.media_type(), &self.bytes)
     }
 
     /// Parses the request body as JSON by the rules of the imitated server, vLLM or
     /// llm-d-inference-sim.
     ///
     /// # Errors
-    /// The errors of [`Self::json`], converted to that API.
+    /// The errors of [`Self::parse_fastapi_json`], converted to that API.
     pub(super) fn parse_dialect_json(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
-        vllm_sim_wire::body::read(media_type, &self.bytes)
+        vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))
     }
 
@@ -61,9 +61,9 @@ impl RawRequest {
     }
 
     /// Returns the raw request body unless its media type is rejected.
-    pub(super) fn text(&self, app: &App) -> Option<&[u8]> {
+    pub(super) fn body_if_json(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.dialect.media_type(self.media_type());
-        let taken = vllm_sim_wire::body::media_type(media_type).is_ok();
+        let taken = vllm_sim_wire::body::check_media_type(media_type).is_ok();
         taken.then_some(&self.bytes)
     }
 }
@@ -80,7 +80,7 @@ impl FromRequest<Arc<App>> for RawRequest {
                 usage: context.usage,
                 ..RequestHead::new(parts.headers)
             },
-            bytes: read(app, body).await?,
+            bytes: read_body(app, body).await?,
         })
     }
 }

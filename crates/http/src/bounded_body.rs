@@ -19,7 +19,7 @@ const MIN_BYTES_PER_SECOND: u32 = 512;
 ///
 /// # Errors
 /// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
-pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, Fault> {
+pub(super) async fn read_limited_body(body: Body, limit: usize) -> Result<Bytes, Fault> {
     let mut started = None;
     let mut body = Limited::new(body, limit);
     let mut whole = Vec::new();
@@ -93,22 +93,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_trickled_body_meets_a_limit_and_a_slow_one_does_not() {
         let started = Instant::now();
-        let answer = read(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
+        let answer = read_limited_body(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
         let words = "the request body arrives too slowly: 6 bytes so far; after 60 seconds the \
              average must be at least 512 bytes per second";
         let fault = answer.map(|body| body.len()).unwrap_err();
         assert_eq!((fault.status, fault.message.as_str()), (408, words));
         assert_eq!(started.elapsed().as_secs(), 60);
         // Ten minutes at 2 KiB/s.
-        let honest = read(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
+        let honest = read_limited_body(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
         assert_eq!(honest.map(|body| body.len()), Ok(1_228_800));
     }
 
     #[tokio::test]
     async fn a_body_beyond_the_limit_is_refused_by_its_size() {
-        let answer = read(Body::from(vec![0; 11]), 10).await;
+        let answer = read_limited_body(Body::from(vec![0; 11]), 10).await;
         assert_eq!(answer.map_err(|fault| fault.status), Err(413));
-        let answer = read(slow(3, 5, Duration::ZERO), 10).await;
+        let answer = read_limited_body(slow(3, 5, Duration::ZERO), 10).await;
         assert_eq!(answer.map_err(|fault| fault.status), Err(413));
     }
 }

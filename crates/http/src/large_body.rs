@@ -25,13 +25,13 @@ struct LargeBody {
 
 /// Returns the response, with its body in parts if it is large; a 503 if the bodies of all large
 /// responses would take too much memory.
-pub(super) fn bounded(replies: &LargeReplies, response: Response) -> Response {
+pub(super) fn limit_large_body(replies: &LargeReplies, response: Response) -> Response {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     match replies.reserve(bytes) {
         Ok(None) => response,
         Ok(Some(reserved)) => response
             .map(|body| Body::new(LargeBody { body, rest: Bytes::new(), _reserved: reserved })),
-        Err(refused) => error::response(&error::fault(&refused.into())),
+        Err(refused) => error::fault_response(&error::serve_error_fault(&refused.into())),
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) fn http_stack(
         .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
         .map_response(move |response: Response<_>| {
-            large_body::bounded(&large_replies, response.map(Body::new))
+            large_body::limit_large_body(&large_replies, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
         .layer(from_fn(run_long_body_blocking));

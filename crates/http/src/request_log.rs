@@ -51,7 +51,7 @@ pub(super) async fn log_http(
     let started = context.map_or_else(unix_now_secs, |context| context.started);
     let request = match log.log_request(request).await {
         Ok(request) => request,
-        Err(fault) => return error::response(&fault),
+        Err(fault) => return error::fault_response(&fault),
     };
     let response = next.run(request).await;
     let status = response.status().as_u16();
@@ -95,7 +95,7 @@ impl RequestLog {
     /// Logs a request; reads a short body first.
     ///
     /// # Errors
-    /// [`bounded_body::read`]'s error for a body that cannot be read or arrives too slowly.
+    /// [`bounded_body::read_limited_body`]'s error for a body that cannot be read or arrives too slowly.
 
     async fn log_request(&self, request: Request) -> Result<Request, Fault> {
         if !(self.log.http || self.log.requests) {
@@ -105,7 +105,7 @@ impl RequestLog {
             return Ok(self.log_long_request(request));
         }
         let (parts, body) = request.into_parts();
-        let bytes = bounded_body::read(body, MAX_BODY_BYTES).await?;
+        let bytes = bounded_body::read_limited_body(body, MAX_BODY_BYTES).await?;
         let path = parts.uri.path();
         if self.log.http {
             let headers = header_lines(&parts.headers);
@@ -273,7 +273,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_short_body_that_is_logged_has_the_time_limit_of_bodies() {
-        let log = RequestLog::new(&Log {
+        let log = RequestLog::new(&LogConfig {
             level: LogLevel::Info,
             format: LogFormat::Text,
             http: true,
@@ -285,7 +285,7 @@ mod tests {
         });
         let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
         let request = axum::http::Request::post("/v1/completions").header("content-length", "9");
-        let read = log.request(request.body(never).unwrap()).await;
+        let read = log.log_request(request.body(never).unwrap()).await;
         assert_eq!(read.map(drop).map_err(|fault| fault.status), Err(408));
     }
 

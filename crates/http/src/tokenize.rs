@@ -18,7 +18,7 @@ use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::shared::Tool;
+use vllm_sim_wire::openai::shared::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
 
 pub(super) async fn tokenize(
@@ -102,7 +102,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
 fn tokenize_conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
-        tools: tools.map(|tools| tools.iter().map(Tool::dump).collect()),
+        tools: tools.map(|tools| tools.iter().map(ChatTool::to_template_json).collect()),
         chat_template: request.chat_template,
         chat_template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
         add_generation_prompt: request.add_generation_prompt,

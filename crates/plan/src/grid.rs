@@ -106,7 +106,7 @@ pub(super) fn parse_grid_point<T: Parser>(
     label: &str,
     sort: FlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
-) -> Result<(T, Result<WorkerPools, DoesNotFit>)> {
+) -> Result<(T, Result<WorkerPools, WeightsDoNotFit>)> {
     let parsed = split_known_args::<T>(&[args, flags].concat())?;
     let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(label, error))?;
     let args =

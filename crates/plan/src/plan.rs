@@ -31,8 +31,8 @@ use search::{DeploymentCandidate, PlanRequirements, SearchResult};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{RequirementFailed, format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, ReportArgs, WorkerPools, WorkloadArgs,
-    build_worker_pools, open_workload, split,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, WeightsDoNotFit, WorkerPools,
+    WorkloadArgs, build_worker_pools, open_workload, split_known_args,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
@@ -228,7 +228,7 @@ fn check_args(args: &Args) -> Result<()> {
 struct Search<'a> {
     args: &'a [String],
     axes: &'a [GridAxis],
-    prices: Option<&'a Prices>,
+    prices: Option<&'a GpuPrices>,
     sort: FlagSplitter<'a>,
     deploy: DeploymentFactory<'a>,
 }
@@ -236,23 +236,27 @@ struct Search<'a> {
 impl Search<'_> {
     /// Returns the names of the flags that differ between candidates, all candidates, and notes
     /// about layouts that were not tried.
-    fn candidates(&self, base: &Args) -> Result<(Vec<String>, Vec<Candidate>, Vec<String>)> {
+    fn candidates(
+        &self,
+        base: &Args,
+    ) -> Result<(Vec<String>, Vec<DeploymentCandidate>, Vec<String>)> {
         let mut names: Vec<String> = self.axes.iter().map(|axis| axis.name.clone()).collect();
-        let combinations = grid::combinations(self.axes).into_iter();
+        let combinations = grid::axis_value_combinations(self.axes).into_iter();
         let search = LayoutSearch::of(&base.pools, base.max_gpus, self.axes, &self.typed()?);
         let Some(search) = search.filter(|_| base.fixed_workers.is_none()) else {
-            let all = combinations.map(|values| self.candidate(values, None, &[]));
+            let all = combinations.map(|values| self.build_candidate(values, None, &[]));
             return Ok((names, all.collect::<Result<_>>()?, Vec::new()));
         };
         if self.axes.is_empty() {
             // An error of the workload has nothing to do with one of the layouts.
-            open(&base.workload, 16)?;
+            open_workload(&base.workload, 16)?;
         }
         let (mut candidates, mut notes) = (Vec::new(), Vec::new());
         for values in combinations {
             let has_experts = || self.has_experts(&values);
-            let build =
-                |layout, flags: &[String]| self.candidate(values.clone(), Some(layout), flags);
+            let build = |layout, flags: &[String]| {
+                self.build_candidate(values.clone(), Some(layout), flags)
+            };
             let searched = search.candidates(&has_experts, &build)?;
             candidates.extend(searched.candidates);
             notes.extend(searched.notes);
@@ -274,13 +278,13 @@ impl Search<'_> {
 
     /// Returns the flags of `serve` that the command line, files and variables set.
     fn typed(&self) -> Result<Vec<(String, String)>> {
-        let (flags, _) = (self.sort)(&split::<Args>(self.args)?.others)?;
+        let (flags, _) = (self.sort)(&split_known_args::<Args>(self.args)?.others)?;
         Ok(match (self.deploy)(&flags) {
             Ok(deployment) => deployment.about,
             // Flags that only a combination completes are reported with that combination.
-            Err(error) => {
-                error.downcast::<DoesNotFit>().map_or_else(|_| Vec::new(), |misfit| misfit.about)
-            }
+            Err(error) => error
+                .downcast::<WeightsDoNotFit>()
+                .map_or_else(|_| Vec::new(), |misfit| misfit.about),
         })
     }
 
@@ -288,13 +292,13 @@ impl Search<'_> {
     fn has_experts(&self, values: &[String]) -> bool {
         let ranks = format!("--{}=2", layout::NAMES[1]);
         let all = [self.args, &grid::flags(self.axes, values), &[ranks]].concat();
-        let sorted = split::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
+        let sorted = split_known_args::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
         let Ok((flags, _)) = sorted else {
             return false;
         };
         match (self.deploy)(&flags) {
             Ok(_) => true,
-            Err(error) => error.is::<DoesNotFit>(),
+            Err(error) => error.is::<WeightsDoNotFit>(),
         }
     }
 

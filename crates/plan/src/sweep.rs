@@ -14,8 +14,9 @@ use crate::shard::{self, GridTask, ShardArgs, deserialize_exact_f64, deserialize
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, DoesNotFit, FlagSplitter, PoolArgs, Provenance, ReportArgs, WorkerPools,
-    WorkloadArgs, build_worker_pools, open_workload, replay_single_threaded, simulated_time_limit,
+    DeploymentFactory, FlagSplitter, PoolArgs, Provenance, ReportArgs, WeightsDoNotFit,
+    WorkerPools, WorkloadArgs, build_worker_pools, open_workload, replay_single_threaded,
+    simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -54,7 +55,7 @@ struct GridPoint {
     values: Vec<String>,
     args: Args,
     /// Engines of the deployment; `Err` if the model does not fit on the GPUs.
-    pools: Result<WorkerPools, DoesNotFit>,
+    pools: Result<WorkerPools, WeightsDoNotFit>,
 }
 
 struct PointResult {
@@ -147,8 +148,13 @@ pub fn run_sweep(
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
             let flags = grid::flags(&axes, &values);
-            let (args, pools) =
-                grid::parse_grid_point(args, &flags, &label(&names, &values), sort, build)?;
+            let (args, pools) = grid::parse_grid_point(
+                args,
+                &flags,
+                &combination_label(&names, &values),
+                sort,
+                build,
+            )?;
             Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;
@@ -175,7 +181,7 @@ pub fn run_sweep(
         Ok(pools) => &pools.provenance,
         Err(misfit) => &misfit.provenance,
     }));
-    let typed = command_line("sweep", &shard::whole(args));
+    let typed = format_command_line("sweep", &shard::command_without_shards(args));
     if let Some(file) = &base.report.report_json {
         let text = serde_json::to_string_pretty(&to_json(&names, &played, origin.to_json(&typed)))?;
         if file == "-" {

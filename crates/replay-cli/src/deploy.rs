@@ -101,14 +101,14 @@ impl Provenance {
 
 /// Origin of an engine's step times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepTimes {
+pub enum StepTimeOrigin {
     /// Flags name a GPU, a latency model or delays.
     Configured,
     /// No flag names any, so they are those of Dynamo's mocker.
     Default,
 }
 
-impl StepTimes {
+impl StepTimeOrigin {
     /// Logs once per process that step times belong to no GPU, if they are the default ones.
     pub(super) fn warn_of_default(self) {
         static WARNED: Once = Once::new();
@@ -126,7 +126,7 @@ impl StepTimes {
 /// The weights leave no memory for a KV cache.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("engine: {why}")]
-pub struct DoesNotFit {
+pub struct WeightsDoNotFit {
     /// Reason, as a text for the user.
     pub why: String,
     /// Names and values of the flags that describe the engine.

@@ -20,19 +20,21 @@ use clap::CommandFactory;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::RequestOutcome;
 use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
-pub use deploy::{Deployment, DeploymentFactory, FlagSplitter, Provenance, StepTimes};
+pub use deploy::{
+    Deployment, DeploymentFactory, FlagSplitter, Provenance, StepTimeOrigin, WeightsDoNotFit,
+};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args};
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
-use sink::{ReportAndRows, facts, run_totals};
+use sink::{ReportSink, create_report_sink, run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
@@ -96,14 +98,14 @@ pub fn run_replay_command(
         let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
         let origin = Provenance::of_step_times("measured on the servers of --target");
-        return write_report(report, &args.report, ( &[targets], &origin), &typed);
+        return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let tables = args.kernel_tables.clone();
         let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
         let report = dynamo_run::replay_dynamo_run(dir, tables.as_deref())?;
         let origin = Provenance::of_step_times("those of the recorded Dynamo run (--dynamo-run)");
-        return write_report(report, &args.report, ( &[], &origin), &typed);
+        return write_report(report, &args.report, (&[], &origin), &typed);
     }
     let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
     if args.step_log.is_some() {
@@ -118,11 +120,15 @@ pub fn run_replay_command(
         told.add_finished(1);
         ControlFlow::Continue(())
     };
-    let sink = sink(&args.report, args.step_log.as_deref(), args.report.report_json.is_some())?;
+    let sink = create_report_sink(
+        &args.report,
+        args.step_log.as_deref(),
+        args.report.report_json.is_some(),
+    )?;
     let how = (pace, limit, threads);
     let report = play_into(sink, &pools, source.as_mut(), how, &args.report, &mut tell)?;
     drop(told);
-    write_report(report, &args.report, ( &pools.about, &pools.provenance), &typed)
+    write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
 fn available_cpu_cores() -> usize {
@@ -150,14 +156,14 @@ pub fn replay_with_watcher(
     how: (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
     watch: &mut OutcomeWatcher<'_>,
-) -> Result<Report> {
-    let sink = sink(args, None, args.report_json.is_some())?;
+) -> Result<ReplayReport> {
+    let sink = create_report_sink(args, None, args.report_json.is_some())?;
     play_into(sink, pools, source, how, args, watch)
 }
 
 fn play_into(
-    mut sink: ReportAndRows,
-    pools: &Pools,
+    mut sink: ReportSink,
+    pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
@@ -201,7 +207,7 @@ fn play_into(
 /// Returns the pool with engines that record their steps.
 fn with_step_log(pool: &PoolSpec) -> Result<PoolSpec> {
     let engines = pool.engines.iter().cloned();
-    let engines: Option<Vec<EngineSpec>> = engines.map(EngineSpec::with_step_log).collect();
+    let engines: Option<Vec<SchedulerSpec>> = engines.map(SchedulerSpec::with_step_log).collect();
     let Some(engines) = engines else {
         refuse!("--step-log: only the scheduler vllm keeps a step log; name --scheduler vllm");
     };
@@ -214,11 +220,9 @@ fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>
 }
 
 fn write_report(
-    mut
-    report:ReplayReport,
+    mut report: ReplayReport,
     args: &ReportArgs,
-    (
-    about, origin): ( &[(String, String)], &Provenance),
+    (about, origin): (&[(String, String)], &Provenance),
     typed: &str,
 ) -> Result<String> {
     report.run = Some(origin.to_json(typed));
@@ -240,7 +244,7 @@ fn write_report(
         let about = [origin.rows(), about.to_vec()].concat();
         outputs::write_atomically(
             file,
-            html::render_report_page(&report, "vllm-sim replay", & about, typed),
+            html::render_report_page(&report, "vllm-sim replay", &about, typed),
         )?;
     }
     let printed = match args.report_json.as_deref() {

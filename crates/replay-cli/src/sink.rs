@@ -102,7 +102,7 @@ impl StepRows {
     fn create(path: &Path) -> Result<Self> {
         let open = || {
             let draft = AtomicFile::create(path)?;
-            let out = BufWriter::new(draft.writer()?);
+            let out = BufWriter::new(draft.clone_file_handle()?);
             let failed = Ok(());
             Ok(Self { out, draft, failed })
         };

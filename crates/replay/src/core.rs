@@ -374,7 +374,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         if !records.is_empty() {
             let (role, requests) = (self.pools[pool].role, &self.requests);
             let number = |id: SeqId| requests.get(id.0 as u32).number;
-            self.sink.add_step_tokens(at, role, &records, &number);
+            self.sink.steps(at, role, &records, &number);
         }
     }
 

@@ -146,7 +146,7 @@ pub trait WorkloadSource {
     /// Returns the number of rows of a trace that are left out, because they have no prompt or no
     /// output.
     fn left_out_rows(&self) -> u64 {
-        self.inner().map_or(0, WorkloadSource::left_out_rows)
+        self.wrapped_source().map_or(0, WorkloadSource::left_out_rows)
     }
 
     /// Returns the number of requests in flight of a recording made in a closed loop.

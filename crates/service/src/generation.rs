@@ -85,7 +85,7 @@ impl InferenceService {
         match reply {
             Ok(mut reply) => {
                 show_scripted_usage(&mut reply, &scripted);
-                scripted.into_iter().flatten().for_each(ReservedReply::mark_given);
+                scripted.into_iter().flatten().for_each(ReservedReply::give);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
@@ -165,7 +165,7 @@ impl InferenceService {
             headers: &request.headers,
             conversations,
         };
-        self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
+        self.replies.choose(texts, &matched).map_err(|refusal| {
             if let Some(name) = refusal.injected {
                 let settings = request.faults.as_ref().map(|faults| &faults.settings);
                 let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());

@@ -130,8 +130,8 @@ impl ServedModels {
             return Some(ModelTarget::Lora { name: adapter.name.clone(), id: adapter.id });
         }
         if let Some(adapter) = self.resolve_adapter(name) {
-            let Adapter { name, id, .. } = adapter;
-            return Some(Target::Lora { name, id });
+            let LoraAdapter { name, id, .. } = adapter;
+            return Some(ModelTarget::Lora { name, id });
         }
         self.any_name.then_some(ModelTarget::Base)
     }
@@ -140,7 +140,7 @@ impl ServedModels {
     /// model.
     ///
     /// Source: vLLM 0.33 `plugins/lora_resolvers/filesystem_resolver.py`.
-    fn resolve_adapter(&self, name: &str) -> Option<Adapter> {
+    fn resolve_adapter(&self, name: &str) -> Option<LoraAdapter> {
         let folder = self.resolver_folder.as_ref()?;
         let parts = Path::new(name).components();
         if parts.into_iter().any(|part| !matches!(part, Component::Normal(_))) {
@@ -150,9 +150,9 @@ impl ServedModels {
         let config = std::fs::read(path.join("adapter_config.json")).ok()?;
         let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
         let base = config["base_model_name_or_path"].as_str()?;
-        let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed();
+        let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed_name();
         is_ours.then_some(())?;
-        self.load(name, path.to_str()?, None, LoadMode::InPlace).ok()
+        self.load_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
     }
 
     /// Loads a LoRA adapter.

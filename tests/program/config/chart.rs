@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{FlagKind, FlagSpec, Range, all_effective_flags, ignored_flags};
+use vllm_sim_config::{FlagBounds, FlagKind, FlagSpec, all_effective_flags, ignored_flags};
 use vllm_sim_engine::latency::{GPUS, known_model_names};
 
 /// What a YAML value of this kind looks like.
@@ -50,10 +50,10 @@ fn described(flag: &FlagSpec) -> Value {
 /// The bounds of a flag on either command line, for values that are numbers.
 fn bounds(flag: &FlagSpec) -> Option<(Value, Value)> {
     match flag.ranges? {
-        (Range::Whole(least, most), Range::Whole(other_least, other_most)) => {
+        (FlagBounds::Whole(least, most), FlagBounds::Whole(other_least, other_most)) => {
             Some((least.min(other_least).into(), most.max(other_most).into()))
         }
-        (Range::Number(least, most), Range::Number(other_least, other_most)) => {
+        (FlagBounds::Number(least, most), FlagBounds::Number(other_least, other_most)) => {
             Some((least.min(other_least).into(), most.max(other_most).into()))
         }
         _ => None,

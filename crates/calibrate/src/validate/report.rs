@@ -58,19 +58,19 @@ impl LatencyPrediction {
     }
 }
 
-impl Prediction {
+impl LatencyPrediction {
     /// Returns the median over replays of each statistic.
     pub(super) fn median(replays: &[Replay]) -> Self {
         let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
         let stages = all.first().map_or(0, |one| one.stages.len());
-        let summaries: Vec<&Latencies> = all.iter().map(|one| &one.summary).collect();
+        let summaries: Vec<&LatencySummary> = all.iter().map(|one| &one.summary).collect();
         Self {
             id: replays.first().map(|(run, _)| run.id.clone()).unwrap_or_default(),
-            summary: Latencies::median(&summaries),
+            summary: LatencySummary::median(&summaries),
             stages: (0..stages)
                 .map(|i| {
                     let stage: Vec<_> = all.iter().map(|one| &one.stages[i]).collect();
-                    Latencies::median(&stage)
+                    LatencySummary::median(&stage)
                 })
                 .collect(),
         }

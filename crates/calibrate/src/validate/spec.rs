@@ -111,7 +111,7 @@ impl RecordedRun {
     /// time if the run has its own. Random arrival times are drawn with `seed`.
     pub(crate) fn from_json(
         value: &Value,
-        coefficients: &Coefficients,
+        coefficients: &RooflineCoefficients,
         seed: u64,
     ) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
@@ -127,7 +127,7 @@ impl RecordedRun {
                 return Err(fields.invalid_field("workload.kind", problem));
             }
         };
-        let random_arrivals = fields.text("workload.kind")? == "shared_prefix"
+        let random_arrivals = fields.text_at("workload.kind")? == "shared_prefix"
             && arrivals(&fields)? == Arrivals::Random;
         let timeout = fields.duration_at("workload.client_timeout_s")?;
         let cap = fields.value_at("workload.client_max_concurrency").as_u64();

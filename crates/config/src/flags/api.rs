@@ -101,5 +101,5 @@ flags! {
     ALLOW_RUNTIME_LORA_UPDATING: bool = Flag::new("allow-runtime-lora-updating", Lora, "Enable routes that load and unload LoRA adapters.")
         .with_default_by_mode("true", "false").with_env_names(&["VLLM_ALLOW_RUNTIME_LORA_UPDATING"]);
     LORA_RESOLVER_CACHE_DIR: Option<PathBuf> = Flag::new("lora-resolver-cache-dir", Lora, "Folder of LoRA adapters: a request that names one loads it, as with vLLM's filesystem resolver. Requires --allow-runtime-lora-updating.")
-        .env(&["VLLM_LORA_RESOLVER_CACHE_DIR"]);
+        .with_env_names(&["VLLM_LORA_RESOLVER_CACHE_DIR"]);
 }

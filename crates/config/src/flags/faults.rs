@@ -29,7 +29,7 @@ flags! {
     SCENARIO: Option<PathBuf> = Flag::new("scenario", Failures, "YAML file of a scenario: faults and slow-downs over time.");
     REPLIES: Option<PathBuf> = Flag::new("replies", Failures, "YAML file of scripted replies: the text, tool call or error for messages that match.");
     STRICT_REPLIES: bool = Flag::new("strict-replies", Failures, "Refuse requests that no rule of --replies matches with HTTP 400, instead of a generated reply.")
-        .or("false");
+        .with_default("false");
     RETRY_AFTER: Option<u32> = Flag::new("retry-after", Failures, "Value of the header Retry-After in responses with HTTP 429 or 503, in seconds. Default: no header.")
         .changeable_at_run_time(RuntimeChangeScope::Server)
         .with_integer_bounds(0, i64::MAX, "retry-after cannot be negative");

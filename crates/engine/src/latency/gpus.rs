@@ -1,6 +1,10 @@
-mod efficiency;use super::all_reduce::{self, AllReduceTable};
+mod efficiency;
+use super::all_reduce::{self, AllReduceTable};
 pub(super) use efficiency::KernelEfficiency;
-use efficiency::{BLACKWELL_EXPERTS, EXPERTS, ExpertEfficiency, Link, NVLINK, PCIE, fit};
+use efficiency::{
+    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, InterconnectTimes,
+    NVLINK_TIMES, PCIE_TIMES, kernel_efficiency,
+};
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
 ///
@@ -60,7 +64,7 @@ pub struct Gpu {
 
 /// Least time per layer of large steps on Blackwell before vLLM 0.12, in us.
 const OLD_BLACKWELL_LAUNCH: f64 = 836.0;
-    /// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
+/// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
 const OLD_HOPPER_WIDE: f64 = 1.41;
 
 const FALLBACK_GPU: Gpu = Gpu {
@@ -490,7 +494,7 @@ mod tests {
         }
         assert_eq!(find_gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name), Some("A100-SXM-80GB"));
         // The name in NVIDIA's kernel tables.
-        assert_eq!(gpu("rtx_pro_6000_server").map(|g| g.name), Some("RTX-PRO-6000-96GB"));
+        assert_eq!(find_gpu("rtx_pro_6000_server").map(|g| g.name), Some("RTX-PRO-6000-96GB"));
         assert_eq!(find_gpu("Cray-1"), None);
     }
 

@@ -311,10 +311,10 @@ impl Roofline {
             small: self.small.0 + self.small.1 * tokens,
             overhead: 0.0,
         };
-        if prefill && self.graphs.exceeded(batch.tokens()) {
-            let kernels = parts.total();
+        if prefill && self.graphs.exceeded(batch.computed_tokens()) {
+            let kernels = parts.total_us();
             let (more, least) = self.uncaptured;
-            parts.overhead += more + soft_max(kernels, least) - kernels;
+            parts.overhead += more + smooth_max(kernels, least) - kernels;
         }
         parts.overhead += self.step
             + launch

@@ -72,7 +72,7 @@ fn a_host_tier_cannot_be_used_with_remote_prompts() {
 
 #[test]
 fn sequences_without_room_for_their_drafts_do_not_preempt_each_other_forever() {
-    let mut engine = Mocker::new(MockerConfig {
+    let mut engine = MockerScheduler::new(MockerConfig {
         accept: vec![0.5; 2],
         num_gpu_blocks: 8,
         block_size: 4,
@@ -92,6 +92,6 @@ fn sequences_without_room_for_their_drafts_do_not_preempt_each_other_forever() {
         };
         engine.advance(due, &mut out);
     }
-    let ended = out.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
+    let ended = out.iter().filter(|(_, event)| matches!(event, SchedulerEvent::Ended { .. }));
     assert_eq!(ended.count(), 2);
 }

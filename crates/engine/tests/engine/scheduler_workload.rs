@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_sim_engine::kv::{ExtraKeys, HashConfig, Hasher, LayerGroups, Lora, SparseLayerKind};
+use vllm_sim_engine::kv::{
+    BlockHashConfig, BlockHasher, ExtraKeys, LayerGroups, LoraAdapter, SparseLayerKind,
+};
 use vllm_sim_engine::latency::LatencyModel;
 use vllm_sim_engine::sched::vllm::{
-    LoraConfig, PrefillConfig, ReportingConfig, SchedulingPolicy, Speculation, TransferConfig,
-    Vllm, VllmConfig,
+    ChunkedPrefillConfig, LoraConfig, ReportingConfig, SchedulingPolicy, SpeculationConfig,
+    TransferConfig, VllmConfig, VllmScheduler,
 };
 use vllm_sim_engine::{
-    Command, Draft, LoraId, Outbox, PrefixCacheReset, Scheduler, SeqId, Sequence, SimTime, Transfer,
+    EngineCommand, LoraId, Outbox, PrefixCacheReset, PromptTransfer, Scheduler, SeqId, Sequence,
+    SimTime, StepDrafts,
 };
 
 /// Time of every step.
@@ -34,14 +37,15 @@ enum Input {
 /// Plays a workload; returns one JSON object per planned and per updated step, as vLLM's side
 /// writes them.
 pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
-    let mut engine = Vllm::new(config(&work["config"])).map_err(|error| error.to_string())?;
+    let mut engine =
+        VllmScheduler::new(config(&work["config"])).map_err(|error| error.to_string())?;
     let requests = list(&work["requests"]);
     let commands = list(&work["commands"]);
-    let hasher = Hasher::new(HashConfig {
+    let hasher = BlockHasher::new(BlockHashConfig {
         seed: Some("0".to_owned()),
         block_size: engine.config().block_size,
         lookahead: lookahead(&work["config"]),
-        ..HashConfig::default()
+        ..BlockHashConfig::default()
     });
     let mut inputs: Vec<(u64, Input)> = Vec::new();
     let times = |list: &[Value], key: &str, kind: fn(usize) -> Input| {
@@ -79,7 +83,7 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
                 Input::Abort(i) => engine.abort(now, SeqId(i as u64), &mut out),
                 Input::Command(i) => {
                     let command = command(commands[i]["do"].as_str().unwrap_or_default());
-                    engine.command(now, command, &mut out);
+                    engine.apply_command(now, command, &mut out);
                 }
             }
         }
@@ -100,12 +104,12 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn command(name: &str) -> Command {
+fn command(name: &str) -> EngineCommand {
     match name {
-        "pause" => Command::Pause,
-        "resume" => Command::Resume,
-        "reset" => Command::ResetPrefixCache(PrefixCacheReset::WhenIdle),
-        _ => Command::ResetPrefixCache(PrefixCacheReset::Preempt),
+        "pause" => EngineCommand::Pause,
+        "resume" => EngineCommand::Resume,
+        "reset" => EngineCommand::ResetPrefixCache(PrefixCacheReset::WhenIdle),
+        _ => EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
     }
 }
 
@@ -150,7 +154,7 @@ fn config(config: &Value) -> VllmConfig {
         max_num_seqs: number("max_num_seqs", 256),
         max_num_batched_tokens: number("max_num_batched_tokens", 8192),
         max_model_len,
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             max_num_scheduled_tokens: config["max_num_scheduled_tokens"]
                 .as_u64()
                 .map(|tokens| tokens as u32),
@@ -188,11 +192,11 @@ fn config(config: &Value) -> VllmConfig {
     }
 }
 
-fn speculation(config: &Value, looks_ahead: bool) -> Option<Speculation> {
+fn speculation(config: &Value, looks_ahead: bool) -> Option<SpeculationConfig> {
     let k = config["k"].as_u64()? as u32;
     let method = config["method"].as_str()?;
     let eagle = matches!(method, "eagle" | "mtp");
-    Some(Speculation {
+    Some(SpeculationConfig {
         accept: vec![0.5; k as usize],
         drops_last_block: eagle && !looks_ahead,
         lookahead_slots: if method == "ngram" { 0 } else { k },
@@ -200,7 +204,7 @@ fn speculation(config: &Value, looks_ahead: bool) -> Option<Speculation> {
     })
 }
 
-fn sequence(i: usize, request: &Value, hasher: &Hasher) -> Sequence {
+fn sequence(i: usize, request: &Value, hasher: &BlockHasher) -> Sequence {
     let output = request["output"].as_u64().unwrap_or(1) as u32;
     // Runs of tokens: the first one and their number.
     let run = |run: &Value| {
@@ -213,14 +217,14 @@ fn sequence(i: usize, request: &Value, hasher: &Hasher) -> Sequence {
     let lora = request["lora"].as_u64().map(|lora| LoraId(lora as u32));
     let extras = ExtraKeys {
         salt: request["salt"].as_str().map(Into::into),
-        lora: lora.map(|id| Lora {
+        lora: lora.map(|id| LoraAdapter {
             id,
             name: format!("a{}", id.0).into(),
             path: format!("/a{}", id.0).into(),
         }),
         ..ExtraKeys::default()
     };
-    let draft = |pair: &Value| Draft {
+    let draft = |pair: &Value| StepDrafts {
         proposed: pair[0].as_u64().unwrap_or(0) as u8,
         accepted: pair[1].as_u64().unwrap_or(0) as u8,
     };
@@ -229,10 +233,10 @@ fn sequence(i: usize, request: &Value, hasher: &Hasher) -> Sequence {
         priority: request["priority"].as_i64().unwrap_or(0),
         lora,
         transfer: match request["remote"].as_bool() {
-            Some(true) => Transfer::RemotePrefill,
-            _ => Transfer::Local,
+            Some(true) => PromptTransfer::RemotePrefill,
+            _ => PromptTransfer::Local,
         },
-        plan: Some(Arc::new(hasher.plan(&tokens, &extras))),
+        plan: Some(Arc::new(hasher.block_plan(&tokens, &extras))),
         drafts: drafts.map(|drafts| drafts.iter().map(draft).collect()),
         ..Sequence::new(SeqId(i as u64), prompt, output)
     }

@@ -21,7 +21,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::{ChatToolChoice, Tool};
+use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
 
 impl GenerationBody for ChatRequest {
     const ENDPOINT: Endpoint = Endpoint::Chat;
@@ -145,7 +145,7 @@ fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden = app.settings.parsers.hides_unchosen_tools
         && request.tool_choice == Some(ChatToolChoice::None);
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
-    Some(tools.iter().map(Tool::dump).collect())
+    Some(tools.iter().map(ChatTool::to_template_json).collect())
 }
 
 /// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`

@@ -237,14 +237,14 @@ fn fit_to_context(
 ///
 /// # Errors
 /// vLLM's 400 for a number above the context length.
-fn truncation(app: &App, request: &PoolingRequest) -> Result<Truncation, Fault> {
+fn truncation(app: &App, request: &PoolingRequest) -> Result<PromptTruncation, Fault> {
     let limits = &app.rules.limits;
     let asked = request.truncate_prompt_tokens;
     let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-    limits.asked("max_tokens", None, asked)?;
-    Ok(Truncation {
+    limits.check_requested_lengths("max_tokens", None, asked)?;
+    Ok(PromptTruncation {
         keep: asked.map(|n| if n < 0 { limits.max_model_len.into() } else { n }),
-        side: CutSide::of(request.truncation_side.as_deref()),
+        side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
         special: false,
     })
 }

@@ -14,7 +14,7 @@ use crate::error::HandlerResult;
 use crate::vllm::ok_json;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_service::prompt::Truncation;
+use vllm_sim_service::prompt::PromptTruncation;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
@@ -100,7 +100,7 @@ struct TextPairScorer<'a> {
     /// together.
     dimensions: Option<usize>,
     /// Truncation of the texts.
-    truncation: Truncation,
+    truncation: PromptTruncation,
     /// Number of prompt tokens, for `usage`.
     tokens: usize,
 }
@@ -115,7 +115,7 @@ impl<'a> TextPairScorer<'a> {
                 true => Some(vector::vector_dimensions(app, None)?),
                 false => None,
             },
-            truncation: Truncation { special: true, ..truncation(app, request)? },
+            truncation: PromptTruncation { special: true, ..truncation(app, request)? },
             tokens: 0,
         })
     }
@@ -139,7 +139,7 @@ impl<'a> TextPairScorer<'a> {
     }
 }
 
-impl Scorer<'_> {
+impl TextPairScorer<'_> {
     /// Truncates the tokens of two texts as requested: each alone for a model that embeds them, else
     /// the longer one first until the pair fits.
     ///
@@ -150,14 +150,14 @@ impl Scorer<'_> {
             return pair;
         };
         let kept = match self.app.settings.pooling.task {
-            Task::Embed => [keep; 2],
+            ModelTask::Embed => [keep; 2],
             _ => longest_first(pair.each_ref().map(|tokens| tokens.len() as i64), keep),
         };
         let [one, two] = pair;
         [(one, kept[0]), (two, kept[1])].map(|(tokens, keep)| {
-            let truncation = Truncation { keep: Some(keep), ..self.truncation };
+            let truncation = PromptTruncation { keep: Some(keep), ..self.truncation };
             let tokenizer = self.app.service.generator.tokenizer();
-            truncation.apply(tokenizer, &self.app.rules.limits, tokens)
+            truncation.truncate_tokens(tokenizer, &self.app.rules.limits, tokens)
         })
     }
 }

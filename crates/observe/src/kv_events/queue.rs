@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::{GroupEvent, HostEvent, SchedulerEvent};
+use vllm_sim_engine::{HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
 const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
@@ -22,19 +22,21 @@ fn size(event: &SchedulerEvent) -> usize {
         SchedulerEvent::Stored { plan, from, to } => blocks(*from, *to, plan.block_size),
         SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
         SchedulerEvent::Group(group) => match &**group {
-            GroupEvent::Stored { plan, from, to, .. } => blocks(*from, *to, plan.block_size),
-            GroupEvent::Removed { keys, .. } => keys.len() * BLOCK_BYTES,
+            LayerGroupCacheEvent::Stored { plan, from, to, .. } => {
+                blocks(*from, *to, plan.block_size)
+            }
+            LayerGroupCacheEvent::Removed { keys, .. } => keys.len() * BLOCK_BYTES,
         },
         SchedulerEvent::Host(host) => match &**host {
-            HostEvent::Stored { plan, chunks, blocks_per_chunk } => {
+            HostCacheEvent::Stored { plan, chunks, blocks_per_chunk } => {
                 blocks(0, *blocks_per_chunk, plan.block_size).saturating_mul(chunks.len())
             }
-            HostEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
+            HostCacheEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
             _ => 0,
         },
         _ => 0,
     };
-    own.saturating_add(size_of::<Event>())
+    own.saturating_add(size_of::<SchedulerEvent>())
 }
 
 #[derive(Debug)]
@@ -142,12 +144,12 @@ mod tests {
     fn large_batches_fill_the_queue_by_their_bytes() {
         let large = || {
             let keys = (0..4096).map(|key| (BlockKey(key), None));
-            vec![Event::Removed { keys: keys.collect() }]
+            vec![SchedulerEvent::Removed { keys: keys.collect() }]
         };
         let queue = BatchQueue::new(100_000);
         let pushed = (0..10).filter(|_| queue.push(large(), 0.0, false)).count();
         assert_eq!(pushed, 3);
-        assert_eq!(queue.take(None).batches.len(), 3);
+        assert_eq!(queue.wait_for_batches(None).batches.len(), 3);
         assert!(queue.push(large(), 0.0, false));
     }
 }

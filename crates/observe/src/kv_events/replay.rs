@@ -307,7 +307,7 @@ mod tests {
     fn large_batches_leave_the_replay_buffer_by_their_bytes() {
         let buffer = ReplayBuffer::new(10_000);
         for sequence in 0..10 {
-            buffer.push(parse_sequence_number, vec![0; 300_000].into());
+            buffer.push(sequence, vec![0; 300_000].into());
         }
         let kept = buffer.messages_in_range(0, 10, 99);
         assert_eq!(kept.first().map(|(first, _)| *first), Some(7));

@@ -337,22 +337,22 @@ fn slow_subscriber_does_not_block_publisher() {
 /// The high-water mark counts messages; large ones are dropped earlier.
 #[test]
 fn unread_messages_are_bounded_by_their_bytes() {
-    let publisher = Publisher::start(with_replay(10)).unwrap();
+    let publisher = KvEventPublisher::start(with_replay(10)).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.set_rcvhwm(1).unwrap();
-    subscriber.0.connect(publisher.endpoint()).unwrap();
+    subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     let made = subscriber.attach(&publisher, 0);
-    let large = || Event::Removed {
+    let large = || SchedulerEvent::Removed {
         keys: (0..16_384).map(|key| (BlockKey(key << 40 | key), None)).collect(),
     };
     let dealer = Dealer::new(&publisher);
     for sent in 0..400 {
         publisher.publish(vec![large()], 0.0);
-        publisher.publish(vec![Event::Cleared], 0.0);
+        publisher.publish(vec![SchedulerEvent::Cleared], 0.0);
         // The publisher's own queue has a bound, too.
         wait_for(&dealer, made + 2 * (sent + 1));
     }
-    assert_eq!(publisher.dropped(), 0);
+    assert_eq!(publisher.dropped_batches(), 0);
     // 59 MB were published; 4 MiB may wait, and what the system keeps for a connection.
     let mut read = 0;
     while subscriber.0.poll(zmq::POLLIN, 1000).unwrap() > 0 {

@@ -67,7 +67,7 @@ impl OffloadRecorder {
         }
     }
 
-    pub(super) fn on_event(&self, cells: &Cells, event: &HostEvent, now: f64) {
+    pub(super) fn on_event(&self, cells: &Cells, event: &HostCacheEvent, now: f64) {
         match event {
             HostCacheEvent::Copied { direction, bytes, took } => {
                 self.on_copied(cells, *direction, *bytes as f64, *took, now);
@@ -86,10 +86,17 @@ impl OffloadRecorder {
         }
     }
 
-    fn on_copied(&self, cells: &Cells, way: CopyDirection, bytes: f64, took: Duration, now: f64) {
+    fn on_copied(
+        &self,
+        cells: &Cells,
+        way: HostCopyDirection,
+        bytes: f64,
+        took: Duration,
+        now: f64,
+    ) {
         let (total, time, sizes) = match way {
-            CopyDirection::ToHost => (Id::StoreBytes, Id::StoreTime, Id::StoreSize),
-            CopyDirection::ToDevice => (Id::LoadBytes, Id::LoadTime, Id::LoadSize),
+            HostCopyDirection::ToHost => (Id::StoreBytes, Id::StoreTime, Id::StoreSize),
+            HostCopyDirection::ToDevice => (Id::LoadBytes, Id::LoadTime, Id::LoadSize),
         };
         let by_way = |id: Id| &cells.all(id)[way as usize];
         let workers = f64::from(self.workers);
@@ -104,15 +111,15 @@ impl OffloadRecorder {
             cells[sizes].observe(bytes / workers);
             by_way(Id::CopySize).observe(bytes / workers);
         }
-        if way == CopyDirection::ToDevice {
+        if way == HostCopyDirection::ToDevice {
             cells[Id::SimpleLoadBlocks].add((bytes / self.bytes_per_block).round());
         }
     }
 }
 
 /// Sets the gauges of the CPU memory tier.
-pub(super) fn set_counts(cells: &Cells, counts: &HostCounts) {
-    let HostCounts { total, used, storing, loading } = *counts;
+pub(super) fn set_counts(cells: &Cells, counts: &HostChunkCounts) {
+    let HostChunkCounts { total, used, storing, loading } = *counts;
     if total == 0 {
         return;
     }

@@ -1,8 +1,8 @@
 //! Answers the question of a plan in one line, with the costs of the cheapest deployment.
 
-use super::report::Plan;
-use super::search::{Trial, WorkerCount};
-use vllm_sim_replay_cli::Pools;
+use super::report::PlanReport;
+use super::search::{SimulatedTrial, WorkerCount};
+use vllm_sim_replay_cli::WorkerPools;
 
 /// Hours of a month in prices: a year of 8,760 hours has twelve.
 const HOURS_PER_MONTH: f64 = 730.0;
@@ -19,7 +19,7 @@ pub(super) struct Cost {
 
 impl Cost {
     /// Computes the cost of a run's deployment from its cost per hour.
-    pub(super) fn new(per_hour: f64, trial: &Trial) -> Self {
+    pub(super) fn new(per_hour: f64, trial: &SimulatedTrial) -> Self {
         let per_million = |rate: f64| (rate > 0.0).then(|| per_hour * 1e6 / (rate * 3600.0));
         Self {
             per_hour,
@@ -42,10 +42,10 @@ impl Cost {
     }
 }
 
-impl Plan {
+impl PlanReport {
     /// Returns the answer in one line: GPUs, workers, latencies and costs; `None` without one.
     pub(super) fn answer(&self) -> Option<String> {
-        let (row, found) = self.best()?;
+        let (row, found) = self.best_trial()?;
         let gpu = row.pools.as_ref()?.provenance.gpu.as_deref();
         let mut text = format!(
             "Answer: {} {} in {}",
@@ -69,7 +69,7 @@ impl Plan {
 }
 
 /// Returns the workers of a run; groups of prefill and decode workers become their workers.
-fn workers(group: &Pools, count: WorkerCount) -> WorkerCount {
+fn workers(group: &WorkerPools, count: WorkerCount) -> WorkerCount {
     let (WorkerCount::Groups(groups), Some(pool)) = (count, &group.prefill) else {
         return count;
     };

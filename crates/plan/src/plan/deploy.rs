@@ -4,7 +4,7 @@ use serde_json::{Map, json};
 
 use super::search::SimulatedTrial;
 use vllm_sim_command_line::shell_quote;
-use vllm_sim_config::{FlagKind, flags, is_vllm_serve_flag};
+use vllm_sim_config::{FlagKind, all_effective_flags, is_vllm_serve_flag};
 use vllm_sim_replay_cli::WorkerPools;
 
 /// Names of flags omitted from the server commands: the content of `--config` is in the flags
@@ -16,7 +16,7 @@ const NIXL_CONNECTOR_JSON: &str = r#"{"kv_connector":"NixlConnector","kv_role":"
 
 /// Returns a flag as one word; vLLM takes switches without a value.
 fn typed(name: &str, value: &str) -> String {
-    let mut all = flags();
+    let mut all = all_effective_flags();
     let is_switch = all.any(|flag| flag.name == name && flag.kind == FlagKind::Switch);
     match (is_switch, value) {
         (true, "true") => format!("--{name}"),
@@ -71,8 +71,8 @@ impl<'a> DeploymentCommands<'a> {
 
     /// Returns the flag of the KV connector that split workers need and no flag names.
     fn connector(&self) -> Option<String> {
-        let is_named = self.flags().any(|(name, _)| name == "kv-transfer-config");
-        (self.servers.0 > 0 && !is_named).then(|| typed("kv-transfer-config", CONNECTOR))
+        let is_named = self.deployment_flags().any(|(name, _)| name == "kv-transfer-config");
+        (self.servers.0 > 0 && !is_named).then(|| typed("kv-transfer-config", NIXL_CONNECTOR_JSON))
     }
 
     /// Returns the arguments of `vllm serve`, without the model and without flags of `without`.
@@ -86,7 +86,7 @@ impl<'a> DeploymentCommands<'a> {
 
     /// Returns the value of a flag, if the deployment sets it.
     pub(super) fn value(&self, wanted: &str) -> Option<&str> {
-        self.flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
+        self.deployment_flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
     }
 
     /// Returns the name of the model.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::search::Candidate;
+use super::search::DeploymentCandidate;
 use crate::grid::GridAxis;
 use vllm_sim_command_line::UsageError;
 use vllm_sim_config::ConfigError;
@@ -85,7 +85,7 @@ pub(super) struct LayoutSearch {
 
 /// Candidates of a layout search, and notes about layouts that were refused.
 pub(super) struct SearchedLayouts {
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<DeploymentCandidate>,
     pub(super) notes: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl LayoutSearch {
     pub(super) fn candidates(
         self,
         has_experts: &dyn Fn() -> bool,
-        build: &dyn Fn(Layout, &[String]) -> Result<Candidate>,
+        build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
     ) -> Result<SearchedLayouts> {
         // Ranks of a model without experts are servers of their own.
         let datas = if has_experts() { &SIZES[..] } else { &SIZES[..1] };
@@ -178,7 +178,7 @@ impl LayoutSearch {
     fn add_splits(
         self,
         all: &mut SearchedLayouts,
-        build: &dyn Fn(Layout, &[String]) -> Result<Candidate>,
+        build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
     ) {
         let fitting = all.candidates.iter().filter(|it| it.pools.is_ok());
         let layouts: Vec<Layout> = fitting.filter_map(|it| it.layout).collect();
@@ -218,5 +218,6 @@ fn is_usage(error: &anyhow::Error) -> bool {
 /// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
 fn divides_no_heads(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ConfigError>();
-    error.is_some_and(|error| matches!(error.cause(), ConfigError::UndividedHeads { .. }))
+    error
+        .is_some_and(|error| matches!(error.without_warnings(), ConfigError::UndividedHeads { .. }))
 }

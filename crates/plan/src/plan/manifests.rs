@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::report::Plan;
+use super::report::PlanReport;
 use servers::Servers;
 use vllm_sim_command_line::outputs;
 
@@ -23,11 +23,11 @@ pub(super) struct Manifests(Vec<(&'static str, String)>);
 impl Manifests {
     /// Describes the cheapest deployment of a plan; `None` if there is none, or its model is
     /// unknown.
-    pub(super) fn of(plan: &Plan) -> Option<Self> {
+    pub(super) fn of(plan: &PlanReport) -> Option<Self> {
         let answer = plan.answer()?;
-        let (row, found) = plan.best()?;
+        let (row, found) = plan.best_trial()?;
         let pools = row.pools.as_ref()?;
-        let commands = plan.deployed()?;
+        let commands = plan.best_deployment_commands()?;
         let servers = Servers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
         let mut files = Vec::new();
         let mut left_out = Vec::new();
@@ -62,7 +62,7 @@ impl Manifests {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("--deploy-dir: cannot make {}", folder.display()))?;
         for (name, text) in &self.0 {
-            outputs::write(&folder.join(name), text)?;
+            outputs::write_atomically(&folder.join(name), text)?;
         }
         Ok(())
     }

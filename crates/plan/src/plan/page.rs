@@ -4,7 +4,7 @@ use vllm_sim_replay::html::{
     escape_html, render_command_section, render_document, render_table, run,
 };
 
-use super::pareto::{Good, dots, front};
+use super::pareto::{BetterEnd, chart_dots, pareto_front};
 use super::report::{
     CandidateRow, PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user,
 };
@@ -13,7 +13,7 @@ use super::search::SimulatedTrial;
 pub(super) fn html_page(plan: &PlanReport) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
     if let Some(answer) = plan.answer() {
-        let _ = write!(body, "<section><p><strong>{}</strong></p></section>", escape(&answer));
+        let _ = write!(body, "<section><p><strong>{}</strong></p></section>", escape_html(&answer));
     }
     let unit = plan.cost_unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");

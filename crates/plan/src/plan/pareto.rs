@@ -1,17 +1,17 @@
 //! Places the simulated runs of a plan in a chart, and finds those that no other run beats.
 
-use super::report::{Plan, Row};
-use super::search::Trial;
+use super::report::{CandidateRow, PlanReport};
+use super::search::SimulatedTrial;
 
 /// Better end of a chart's horizontal axis; on the vertical axis the top is better.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Good {
+pub(super) enum BetterEnd {
     Left,
     Right,
 }
 
 /// Simulated run in a chart.
-pub(super) struct Dot<'a> {
+pub(super) struct ChartDot<'a> {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) what: String,
@@ -20,21 +20,24 @@ pub(super) struct Dot<'a> {
 }
 
 /// Returns the completed runs of a plan; `place` has their values.
-pub(super) fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
+pub(super) fn chart_dots<'a>(
+    plan: &'a PlanReport,
+    place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
+) -> Vec<ChartDot<'a>> {
     let mut dots = Vec::new();
     for row in &plan.rows {
         let found = row.answer.found.as_ref();
-        let is_answer = |trial: &Trial| {
+        let is_answer = |trial: &SimulatedTrial| {
             found.is_some_and(|found| {
                 found.workers == trial.workers && found.traffic == trial.traffic
             })
         };
         // The search of a split also runs pools that are far larger than needed.
-        let shown = |trial: &&Trial| !trial.stopped && (!row.split || is_answer(trial));
+        let shown = |trial: &&SimulatedTrial| !trial.stopped && (!row.split || is_answer(trial));
         for trial in row.answer.trials.iter().filter(shown) {
             let (x, y) = place(row, trial);
             let is_answer = is_answer(trial);
-            dots.push(Dot {
+            dots.push(ChartDot {
                 x,
                 y,
                 what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers.cell()),
@@ -46,13 +49,13 @@ pub(super) fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64
 }
 
 /// Returns the Pareto front of the simulated runs, from left to right.
-pub(super) fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
+pub(super) fn pareto_front(dots: &[ChartDot<'_>], good: BetterEnd) -> Vec<(f64, f64)> {
     let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
     // The better end first; of equal runs the higher ones.
     sorted.sort_by(|a, b| {
         let by_x = match good {
-            Good::Left => a.0.total_cmp(&b.0),
-            Good::Right => b.0.total_cmp(&a.0),
+            BetterEnd::Left => a.0.total_cmp(&b.0),
+            BetterEnd::Right => b.0.total_cmp(&a.0),
         };
         by_x.then(b.1.total_cmp(&a.1))
     });
@@ -62,7 +65,7 @@ pub(super) fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
         highest = highest.max(*y);
         is_front
     });
-    if good == Good::Right {
+    if good == BetterEnd::Right {
         sorted.reverse();
     }
     sorted
@@ -74,13 +77,9 @@ mod tests {
 
     #[test]
     fn front_is_pareto_optimal() {
-        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| Dot {
-            x,
-            y,
-            what: String::new(),
-            label: None,
-        });
-        assert_eq!(front(&dots, Good::Left), [(1.0, 5.0), (2.0, 9.0)]);
-        assert_eq!(front(&dots, Good::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
+        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)]
+            .map(|(x, y)| ChartDot { x, y, what: String::new(), label: None });
+        assert_eq!(pareto_front(&dots, BetterEnd::Left), [(1.0, 5.0), (2.0, 9.0)]);
+        assert_eq!(pareto_front(&dots, BetterEnd::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
     }
 }

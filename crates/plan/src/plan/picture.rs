@@ -1,27 +1,29 @@
 //! Draws the runs of a plan as characters, for a terminal.
 
-use super::page::short;
-use super::pareto::{Dot, Good, dots, front};
-use super::report::{Plan, per_gpu, per_user};
+use super::page::short_number;
+use super::pareto::{BetterEnd, ChartDot, chart_dots, pareto_front};
+use super::report::{PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user};
 
 const COLUMNS: usize = 60;
 const ROWS: usize = 12;
 
 /// Returns a chart of output tokens per second and GPU against those of one user; `None` with fewer
 /// than two runs.
-pub(super) fn picture(plan: &Plan) -> Option<String> {
-    let dots = dots(plan, |_, trial| (per_user(trial), per_gpu(trial)));
+pub(super) fn picture(plan: &PlanReport) -> Option<String> {
+    let dots = chart_dots(plan, |_, trial| {
+        (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
+    });
     if dots.len() < 2 {
         return None;
     }
-    let (best, found) = plan.best()?;
-    let cheapest = (per_user(found), per_gpu(found));
+    let (best, found) = plan.best_trial()?;
+    let cheapest = (tokens_per_second_per_user(found), tokens_per_second_per_gpu(found));
     let legend = format!("* {}", if best.label.is_empty() { "cheapest" } else { &best.label });
     Some(drawn(&dots, cheapest, &legend))
 }
 
-fn drawn(dots: &[Dot<'_>], cheapest: (f64, f64), legend: &str) -> String {
-    let most = |of: fn(&Dot<'_>) -> f64| dots.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
+fn drawn(dots: &[ChartDot<'_>], cheapest: (f64, f64), legend: &str) -> String {
+    let most = |of: fn(&ChartDot<'_>) -> f64| dots.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
     let (right, top) = (most(|dot| dot.x), most(|dot| dot.y));
     let cell = |value: f64, most: f64, cells: usize| {
         let last = cells - 1;
@@ -37,9 +39,9 @@ fn drawn(dots: &[Dot<'_>], cheapest: (f64, f64), legend: &str) -> String {
     others.for_each(|dot| mark((dot.x, dot.y), '·'));
     let found = dots.iter().filter(|dot| dot.label.is_some());
     found.for_each(|dot| mark((dot.x, dot.y), 'o'));
-    front(dots, Good::Right).into_iter().for_each(|at| mark(at, '+'));
+    pareto_front(dots, BetterEnd::Right).into_iter().for_each(|at| mark(at, '+'));
     mark(cheapest, '*');
-    let labels = [short(top), short(0.0)];
+    let labels = [short_number(top), short_number(0.0)];
     let width = labels[0].chars().count();
     let mut lines = vec!["Output tokens/s per GPU (up) against tokens/s of one user".to_owned()];
     for (index, row) in grid.iter().enumerate() {
@@ -51,7 +53,7 @@ fn drawn(dots: &[Dot<'_>], cheapest: (f64, f64), legend: &str) -> String {
         let row: String = row.iter().collect();
         lines.push(format!("{label:>width$} |{}", row.trim_end()));
     }
-    let end = short(right);
+    let end = short_number(right);
     lines.push(format!("{:>width$} +{}", "", "-".repeat(COLUMNS)));
     let room = COLUMNS - 1;
     lines.push(format!("{:>width$}  0{end:>room$}", ""));
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn each_run_has_a_mark_and_the_axes_have_their_ends() {
-        let dot = |x, y, label| Dot { x, y, what: String::new(), label };
+        let dot = |x, y, label| ChartDot { x, y, what: String::new(), label };
         let dots =
             [dot(10.0, 400.0, Some("a")), dot(20.0, 100.0, Some("b")), dot(40.0, 200.0, None)];
         let text = drawn(&dots, (10.0, 400.0), "* a");

@@ -53,18 +53,18 @@ impl CandidateRow {
         self.price * f64::from(trial.gpus)
     }
 
-    pub(super) fn cost_of(&self, trial: &Trial) -> Cost {
-        Cost::new(self.cost(trial), trial)
+    pub(super) fn cost_of(&self, trial: &SimulatedTrial) -> Cost {
+        Cost::new(self.cost_per_hour(trial), trial)
     }
 }
 
-fn row(names: &[String], candidate: &Candidate, answer: SearchResult) -> Row {
+fn row(names: &[String], candidate: &DeploymentCandidate, answer: SearchResult) -> CandidateRow {
     let split = candidate.layout.is_some_and(|layout| layout.split);
-    let mut label = label(names, &candidate.values);
+    let mut label = combination_label(names, &candidate.values);
     if split {
         label.push_str(" prefill and decode apart");
     }
-    Row {
+    CandidateRow {
         label: label.trim_start().to_owned(),
         values: candidate.values.clone(),
         price: candidate.price,
@@ -96,7 +96,7 @@ impl PlanReport {
         answers: impl Iterator<Item = (&'c DeploymentCandidate, SearchResult)>,
         left_out: Vec<String>,
     ) -> Result<Self> {
-        let (candidates, rows): (Vec<&Candidate>, Vec<Row>) =
+        let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<CandidateRow>) =
             answers.map(|(candidate, answer)| (candidate, row(&names, candidate, answer))).unzip();
         let origin =
             Provenance::joined(candidates.iter().map(|candidate| match &candidate.pools {
@@ -199,17 +199,17 @@ impl PlanReport {
 
     /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
     /// 99 th of first token and inter-token latency.
-    pub(super) fn bounded_latencies(&self, trial: &Trial) -> Vec<String> {
+    pub(super) fn bounded_latencies(&self, trial: &SimulatedTrial) -> Vec<String> {
         let bounds = self.question.bounds.iter();
         let mut wanted: Vec<(String, String)> =
-            bounds.map(|bound| (bound.title(), bound.key())).collect();
+            bounds.map(|bound| (bound.column_title(), bound.summary_key())).collect();
         if wanted.is_empty() {
-            wanted = self.latencies();
+            wanted = self.latency_columns();
             wanted.retain(|(title, _)| title.starts_with("TTFT p99") || title.starts_with("ITL"));
         }
         let shown = |(title, key): (String, String)| {
             let name = title.trim_end_matches(" ms").to_owned();
-            format!("{name} {:.1} ms", trial.number(&key))
+            format!("{name} {:.1} ms", trial.summary_number(&key))
         };
         wanted.into_iter().map(shown).collect()
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use vllm_sim_replay::outcome::RequestOutcome;
-use vllm_sim_replay::report::{LatencySlo, Report};
+use vllm_sim_replay::report::{LatencySlo, ReplayReport};
 
 use super::bound::LatencyPercentileBound;
 use super::idle_worker;
@@ -15,7 +15,7 @@ use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{
-    DoesNotFit, ReportArgs, WorkerPools, WorkloadArgs, open_workload, parse_workload_text,
+    ReportArgs, WeightsDoNotFit, WorkerPools, WorkloadArgs, open_workload, parse_workload_text,
     replay_with_watcher, simulated_time_limit,
 };
 
@@ -36,7 +36,7 @@ pub(super) struct DeploymentCandidate {
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
     /// Engines of one worker or one prefill/decode group; `Err` if the model does not fit.
-    pub(super) pools: Result<WorkerPools, DoesNotFit>,
+    pub(super) pools: Result<WorkerPools, WeightsDoNotFit>,
     pub(super) price: f64,
 }
 
@@ -96,14 +96,14 @@ pub(super) struct SimulatedTrial {
     ///
     /// With a request rate they are those of the traffic, else those of the run, which includes its
     /// end with few requests.
-    #[serde(deserialize_with = "exact_number")]
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) output_rate: f64,
-    #[serde(deserialize_with = "exact_number")]
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) token_rate: f64,
     /// Traffic of the run, as a factor of the requested traffic.
-    #[serde(deserialize_with = "exact_number")]
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) traffic: f64,
-    #[serde(deserialize_with = "exact_number")]
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
     /// Reasons why the run fails, in addition to too few good requests.
     pub(super) missed: Vec<String>,
@@ -111,17 +111,17 @@ pub(super) struct SimulatedTrial {
     ///
     /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    #[serde(deserialize_with = "exact_map")]
+    #[serde(deserialize_with = "deserialize_exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
-impl Trial {
+impl SimulatedTrial {
     /// Returns whether requests have latency bounds; without bounds, every request is good.
-    pub(super) fn judges_requests(&self) -> bool {
+    pub(super) fn has_latency_bounds(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
 
-    pub(super) fn number(&self, key: &str) -> f64 {
+    pub(super) fn summary_number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
@@ -130,8 +130,8 @@ impl Trial {
 pub(super) struct SearchResult {
     /// Successful run with the fewest workers, or with the highest traffic; `None` if there is
     /// none.
-    pub(super) found: Option<Trial>,
-    pub(super) trials: Vec<Trial>,
+    pub(super) found: Option<SimulatedTrial>,
+    pub(super) trials: Vec<SimulatedTrial>,
     pub(super) why: Option<String>,
 }
 
@@ -156,7 +156,7 @@ pub(super) fn search_candidate(
         return Ok(finish_search(found, player.trials, why));
     }
     if player.most_groups() == 0 {
-        let one = gpus(player.pools, WorkerCount::Groups(1));
+        let one = gpus_of_workers(player.pools, WorkerCount::Groups(1));
         let (gpus, most) = (one, question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
@@ -278,7 +278,7 @@ impl<'c> TrialRunner<'c> {
     fn new(
         candidate: &'c DeploymentCandidate,
         question: &'c PlanRequirements,
-    ) -> Result<Self, &'c DoesNotFit> {
+    ) -> Result<Self, &'c WeightsDoNotFit> {
         let pools = candidate.pools.as_ref()?;
         let by_cost =
             question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, candidate.price));
@@ -306,11 +306,11 @@ impl<'c> TrialRunner<'c> {
 
     /// Returns the maximum number of workers or groups within the budget.
     fn most_groups(&self) -> u32 {
-        self.most_gpus / gpus(self.pools, WorkerCount::Groups(1)).max(1)
+        self.most_gpus / gpus_of_workers(self.pools, WorkerCount::Groups(1)).max(1)
     }
 
     /// Searches the fewest workers for `traffic`.
-    fn fewest(&mut self, traffic: f64) -> Result<Option<Trial>> {
+    fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.fewest_split(traffic);
         }
@@ -438,16 +438,18 @@ impl<'c> TrialRunner<'c> {
             tracker.add_outcome(outcome)
         };
         let is_open = pace.concurrency.is_none();
-        let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
-        let stopped = tracker.is_lost();
+        let report =
+            replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
+        let stopped = tracker.is_attainment_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
-        let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
+        let mut missed: Vec<String> =
+            bounds.filter_map(|bound| bound.missed_message(&report)).collect();
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
                 tracker.bad
             ));
-        } else if let Some(growth) = trend.growth().filter(|_| is_open) {
+        } else if let Some(growth) = trend.latency_growth_secs().filter(|_| is_open) {
             missed.push(format!(
                 "the queue grows: requests of the last quarter take {growth:.2} s longer than \
                  those of the second"
@@ -456,20 +458,20 @@ impl<'c> TrialRunner<'c> {
         let mut summary = report.summary.clone();
         for bound in &self.question.bounds {
             if let Some(value) = bound.percentile_ms(&report) {
-                summary.entry(bound.key()).or_insert_with(|| value.into());
+                summary.entry(bound.summary_key()).or_insert_with(|| value.into());
             }
         }
         let completed = report.summary_number("completed_requests");
         let (output_rate, token_rate) = token_rates(&workload, &report);
-        let trial = Trial {
+        let trial = SimulatedTrial {
             workers,
-            gpus: gpus(self.pools, workers),
+            gpus: gpus_of_workers(self.pools, workers),
             output_rate,
             token_rate,
             traffic,
             attainment: match report.summary.contains_key("slo_attainment") {
-                true => report.number("slo_attainment"),
-                false => completed / report.number("num_requests").max(1.0),
+                true => report.summary_number("slo_attainment"),
+                false => completed / report.summary_number("num_requests").max(1.0),
             },
             missed,
             stopped,
@@ -481,7 +483,7 @@ impl<'c> TrialRunner<'c> {
 }
 
 /// Returns the pools of one group with the engines of a number of workers.
-fn repeated(group: &Pools, workers: WorkerCount) -> Pools {
+fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
     let (prefill, serving) = workers.repeats();
     let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
@@ -496,13 +498,13 @@ fn repeated(group: &Pools, workers: WorkerCount) -> Pools {
 }
 
 /// Returns the rates of generated tokens, and of all tokens, per second, as in [`Trial`].
-fn token_rates(workload: &WorkloadArgs, report: &Report) -> (f64, f64) {
+fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
     let is_plain =
-        workload.rate_curve.is_none() && workload.turns_per_session.constant() == Some(1);
+        workload.rate_curve.is_none() && workload.turns_per_session.constant_tokens() == Some(1);
     let seconds = match rate.filter(|_| is_plain) {
-        Some(rate) => report.number("completed_requests") / rate,
-        None => report.number("duration_ms") / 1e3,
+        Some(rate) => report.summary_number("completed_requests") / rate,
+        None => report.summary_number("duration_ms") / 1e3,
     };
     let per_second = |tokens: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
     let output = report.summary_number("total_output_tokens");

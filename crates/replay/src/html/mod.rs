@@ -90,7 +90,7 @@ pub fn run(about: &[(String, String)]) -> String {
     }
     let mut text = String::from("<section><h2>Run</h2><table class=\"plain\">");
     for (name, value) in about {
-        let (name, value) = (escape(name), escape(value));
+        let (name, value) = (escape_html(name), escape_html(value));
         let _ = write!(text, "<tr><th>{name}</th><td>{value}</td></tr>");
     }
     text + "</table></section>"

@@ -14,7 +14,7 @@ use super::target::TargetServer;
 use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
-use crate::workload::{ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadSource};
+use crate::workload::{ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -80,7 +80,7 @@ struct SentRequest {
 
 struct FinishedRequest {
     request: SentRequest,
-    status: Status,
+    status: RequestStatus,
     ended: SimTime,
     input: u32,
     tokens: Vec<SimTime>,
@@ -92,11 +92,11 @@ impl FinishedRequest {
     fn unfinished(request: SentRequest, ended: SimTime) -> Self {
         Self {
             request,
-            status: Status::Incomplete,
+            status: RequestStatus::Incomplete,
             ended,
             input: 0,
             tokens: Vec::new(),
-            result: Exchange::default(),
+            result: GenerationResponse::default(),
         }
     }
 }
@@ -134,17 +134,17 @@ impl OnlineRun {
     }
 
     /// Reports the requests in flight at the end of the run, `end`.
-    fn report_unfinished(&self, sink: &mut dyn Sink, end: SimTime) {
+    fn report_unfinished(&self, sink: &mut dyn ReplaySink, end: SimTime) {
         for request in std::mem::take(&mut *self.unreported.lock()).into_values() {
-            report(sink, &FinishedRequest::unfinished(request, end));
+            report_finished_request(sink, &FinishedRequest::unfinished(request, end));
         }
     }
 
     /// Reports a request that has ended, and returns by how much it was sent too late.
     fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
-        self.unreported.lock().remove(&done.on_request_finished.number);
+        self.unreported.lock().remove(&done.request.number);
         report_finished_request(sink, done);
-        done.on_request_finished.sent.since(done.on_request_finished.planned)
+        done.request.sent.since(done.request.planned)
     }
 
     fn sample_targets(&self, sink: &mut dyn ReplaySink) {
@@ -235,7 +235,7 @@ pub(super) async fn send_workload(
             }
         }
     }
-    let wall = shared.time();
+    let wall = shared.replay_time();
     shared.report_unfinished(sink, wall);
     Ok(OnlineSummary {
         requests: feed.requests,
@@ -346,7 +346,8 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
             requested: turn.output,
         };
         shared.unreported.lock().insert(order, request.clone());
-        let result = target.send(&body, identity, turn.output, shared.options.timeout).await;
+        let result =
+            target.send_generation(&body, identity, turn.output, shared.options.timeout).await;
         let failed = result.error.is_some();
         history.push_response(&result);
         let done = finished_request(shared, request, result);
@@ -364,15 +365,15 @@ fn finished_request(
     request: SentRequest,
     result: GenerationResponse,
 ) -> FinishedRequest {
-    let tokens: Vec<SimTime> = result.tokens.iter().map(|at| shared.at(*at)).collect();
+    let tokens: Vec<SimTime> = result.tokens.iter().map(|at| shared.to_replay_time(*at)).collect();
     let last = tokens.last().filter(|_| result.error.is_none());
     FinishedRequest {
         request,
         status: match result.error {
-            Some(_) => Status::Failed,
-            None => Status::Completed,
+            Some(_) => RequestStatus::Failed,
+            None => RequestStatus::Completed,
         },
-        ended: last.copied().unwrap_or_else(|| shared.time()),
+        ended: last.copied().unwrap_or_else(|| shared.replay_time()),
         input: result.prompt_tokens.unwrap_or(0),
         tokens,
         result,
@@ -414,7 +415,7 @@ fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
         again: false,
         pool: PoolRole::Serving,
     };
-    let is_complete = done.status == Status::Completed;
+    let is_complete = done.status == RequestStatus::Completed;
     for pair in tokens.windows(2).filter(|_| is_complete) {
         sink.on_token_gaps(pair[1].nanos().saturating_sub(pair[0].nanos()), 1);
     }

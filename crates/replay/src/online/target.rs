@@ -137,7 +137,7 @@ impl TargetServer {
                 Ok(answer) => Ok(answer),
                 Err(_) => {
                     self.client.close_idle();
-                    self.client.fetch(again, MAX_PAGE).await
+                    self.client.fetch_body(again, MAX_CALL_RESPONSE_BYTES).await
                 }
             }
         };

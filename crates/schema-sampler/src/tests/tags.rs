@@ -158,10 +158,10 @@ fn the_limit_of_a_text_counts_characters() {
     let tag = json!({"type": "sequence", "elements": [
         {"type": "const_string", "value": text}, {"type": "const_string", "value": "end"}
     ]});
-    assert_eq!(sample(&tag, 0), Ok(format!("{text}end")));
+    assert_eq!(sample_tag(&tag, 0), Ok(format!("{text}end")));
     let tag = json!({"type": "sequence", "elements": [
         {"type": "const_string", "value": text}, {"type": "const_string", "value": text},
         {"type": "const_string", "value": "end"}
     ]});
-    assert_eq!(sample(&tag, 0), Err(ConstraintError::TooLong(64 * 1024)));
+    assert_eq!(sample_tag(&tag, 0), Err(ConstraintError::TooLong(64 * 1024)));
 }

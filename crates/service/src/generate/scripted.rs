@@ -27,21 +27,21 @@ impl ReplyGenerator {
         whole += self.add_tool_calls(&reply.calls, room(draft), draft);
         let end = match reply.finish {
             Some(ScriptedFinish::Length) => 0,
-            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos().is_some()),
+            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos_id().is_some()),
         };
         let wanted = reply.completion_tokens.unwrap_or(0);
         let lacking = wanted.saturating_sub(draft.len.saturating_add(end));
         let filled = lacking.min(room(draft));
-        draft.push(TokenSource::Silent(0), 0, filled, Channel::Marker);
+        draft.push_run(TokenSource::Silent(0), 0, filled, OutputChannel::Marker);
         whole = whole.saturating_add(lacking);
         let reason = match reply.finish {
-            Some(ScriptedFinish::Length) => Reason::Length,
+            Some(ScriptedFinish::Length) => EndReason::Length,
             Some(ScriptedFinish::Stop) | None => {
                 self.end_reply(whole, request.limit, request, draft)
             }
         };
         if draft.len == 0 {
-            draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
+            draft.push_run(TokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         draft.times = reply.token_release_times(draft.len);
         reason
@@ -51,13 +51,13 @@ impl ReplyGenerator {
     /// end-of-sequence token.
     pub fn scripted_tokens(&self, reply: &ScriptedReply) -> u32 {
         let mut draft = ScriptBuilder::default();
-        let mut whole = u32::from(self.tokenizer.eos().is_some());
+        let mut whole = u32::from(self.tokenizer.eos_id().is_some());
         if let Some(thought) = &reply.reasoning {
             // The start marker of a request's reasoning has one token, as its end has.
-            whole += self.pieces(&[(thought, Channel::Reasoning)], 0, &mut draft);
+            whole += self.add_texts(&[(thought, OutputChannel::Reasoning)], 0, &mut draft);
             whole += 2 * self.reasoning_end.len() as u32;
         }
-        whole += self.pieces(&[(reply.text.as_str(), Channel::Content)], 0, &mut draft);
-        whole + self.calls(&reply.calls, 0, &mut draft)
+        whole += self.add_texts(&[(reply.text.as_str(), OutputChannel::Content)], 0, &mut draft);
+        whole + self.add_tool_calls(&reply.calls, 0, &mut draft)
     }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use regex::Regex;
 use serde_json::Value;
 
-use super::read::{given, mapping, text, whole};
-use vllm_sim_wire::openai::message::Message;
+use super::read::{expect_mapping, non_null_field, text_field, whole_number_field};
+use vllm_sim_wire::openai::message::RequestMessage;
 
 const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, tool, header";
 /// Roles of messages that a rule can match.
@@ -55,30 +55,30 @@ pub struct ConversationFacts {
 
 impl RuleCondition {
     pub(super) fn read(value: &Value) -> Result<Self, String> {
-        let fields = mapping(value, KEYS)?;
-        let matches = match text(fields, "matches")? {
+        let fields = expect_mapping(value, KEYS)?;
+        let matches = match text_field(fields, "matches")? {
             None => None,
             Some(pattern) => {
                 Some(Regex::new(&pattern).map_err(|error| format!("'matches': {error}"))?)
             }
         };
-        let role = text(fields, "role")?;
+        let role = text_field(fields, "role")?;
         if let Some(role) = role.as_deref().filter(|role| !ROLES.contains(role)) {
             return Err(format!("'role' must be {}, not {role:?}", ROLES.join(", ")));
         }
         Ok(Self {
-            contains: text(fields, "contains")?,
+            contains: text_field(fields, "contains")?,
             matches,
-            model: text(fields, "model")?,
+            model: text_field(fields, "model")?,
             role,
-            turn: whole(fields, "turn", 1)?,
-            system: text(fields, "system")?,
-            tool_result: text(fields, "tool_result")?,
-            tools: match given(fields, "tool") {
+            turn: whole_number_field(fields, "turn", 1)?,
+            system: text_field(fields, "system")?,
+            tool_result: text_field(fields, "tool_result")?,
+            tools: match non_null_field(fields, "tool") {
                 None => Vec::new(),
                 Some(tools) => names(tools)?,
             },
-            headers: match given(fields, "header") {
+            headers: match non_null_field(fields, "header") {
                 None => Vec::new(),
                 Some(headers) => self::headers(headers)?,
             },
@@ -137,11 +137,11 @@ impl MatchedRequest<'_> {
 
 impl ConversationFacts {
     /// Reads the facts of a conversation; `tools` has the names of the offered tools.
-    pub fn new(messages: &[Message], tools: Vec<String>) -> Self {
+    pub fn new(messages: &[RequestMessage], tools: Vec<String>) -> Self {
         Self { tools, ..Self::of_messages(messages) }
     }
 
-    fn of_messages(messages: &[Message]) -> Self {
+    fn of_messages(messages: &[RequestMessage]) -> Self {
         let mut facts = Self::default();
         for message in messages {
             let role = message.role();
@@ -158,7 +158,7 @@ impl ConversationFacts {
                 _ => facts.tool_results.clear(),
             }
         }
-        facts.role = messages.last().map_or("", Message::role).to_owned();
+        facts.role = messages.last().map_or("", RequestMessage::role).to_owned();
         facts
     }
 }
@@ -174,7 +174,7 @@ impl fmt::Display for ConversationFacts {
 }
 
 /// Returns the text of a message: its content, or the texts of its parts.
-fn shown(message: &Message) -> String {
+fn shown(message: &RequestMessage) -> String {
     if let Some((_, texts)) = message.as_texts() {
         return texts.concat();
     }

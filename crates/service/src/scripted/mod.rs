@@ -246,13 +246,13 @@ impl ReplyRules {
                 continue;
             }
             if let Some(failure) = &rule.failure
-                && below(&rule.failed, Some(failure.times))
+                && increment_below(&rule.failed, Some(failure.times))
             {
-                let (fault, name) = failure.fault(request.model);
+                let (fault, name) = failure.to_fault(request.model);
                 return Err(ScriptedRefusal { fault, injected: Some(name) });
             }
             if let Some(reply) = &rule.reply
-                && below(&rule.answered, rule.times)
+                && increment_below(&rule.answered, rule.times)
             {
                 return Ok(Some(ReservedReply {
                     reply: reply.clone(),
@@ -381,11 +381,11 @@ mod tests {
     }
 
     fn said(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
-        let chosen = rules.reserve_reply(text, 0, &demo());
+        let chosen = rules.choose(text, 0, &demo());
         let chosen = chosen.map_err(|refusal| refusal.fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
-            chosen.mark_given();
+            chosen.give();
             text
         }))
     }
@@ -399,7 +399,7 @@ mod tests {
         );
         let some = |text: &str| Ok(Some(text.to_owned()));
         // A dropped reservation returns its use.
-        drop(rules.reserve_reply("sunny", 0, &demo()));
+        drop(rules.choose("sunny", 0, &demo()));
         assert_eq!(said(&rules, "sunny"), some("once"));
         assert_eq!(said(&rules, "sunny"), some("again"));
         assert_eq!(said(&rules, "the sun"), Ok(None));
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_rule_fails_the_given_number_of_requests_and_then_replies() {
         let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
-        let refusal = rules.reserve_reply("x", 0, &demo()).unwrap_err();
+        let refusal = rules.choose("x", 0, &demo()).unwrap_err();
         let fault = refusal.fault;
         assert_eq!((fault.status, refusal.injected), (429, Some("rate_limit")));
         assert_eq!(fault.retry_after_seconds, Some(3));
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn tokens_are_emitted_at_the_pace_of_the_rule() {
         let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
-        let chosen = rules.reserve_reply("", 0, &demo()).unwrap().unwrap();
+        let chosen = rules.choose("", 0, &demo()).unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
         assert_eq!(chosen.reply().token_release_times(3).as_deref(), Some(&times[..]));
     }

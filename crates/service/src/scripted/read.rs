@@ -46,7 +46,7 @@ impl ReplyRules {
         let rules = rules.iter().enumerate().map(|(index, value)| {
             read_rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
         });
-        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        let rules: Vec<ReplyRule> = rules.collect::<Result<_, _>>()?;
         let mut headers: Vec<Box<str>> =
             rules.iter().flat_map(|rule| rule.condition.headers()).map(Into::into).collect();
         headers.sort();
@@ -59,9 +59,7 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let fields = expect_mapping(value, RULE_KEYS)?;
     let condition = match non_null_field(fields, "when") {
         None => RuleCondition::default(),
-        Some(when) => {
-            RuleCondition::parse_duration(when).map_err(|why| format!("'when': {why}"))?
-        }
+        Some(when) => RuleCondition::read(when).map_err(|why| format!("'when': {why}"))?,
     };
     let text = text_field(fields, "say")?;
     let calls = match non_null_field(fields, "call") {
@@ -76,13 +74,13 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
         Some(pace) => Some(self::read_pacing(pace).map_err(|why| format!("'pace': {why}"))?),
     };
     let times = whole_number_field(fields, "times", 1)?;
-    let finish = match self::text(fields, "finish")?.as_deref() {
+    let finish = match self::text_field(fields, "finish")?.as_deref() {
         None => None,
         Some("stop") => Some(ScriptedFinish::Stop),
         Some("length") => Some(ScriptedFinish::Length),
         Some(other) => return Err(format!("'finish' must be stop or length, not {other:?}")),
     };
-    let (prompt_tokens, completion_tokens) = match given(fields, "usage") {
+    let (prompt_tokens, completion_tokens) = match non_null_field(fields, "usage") {
         None => (None, None),
         Some(usage) => self::usage(usage).map_err(|why| format!("'usage': {why}"))?,
     };

@@ -1,6 +1,6 @@
 //! Efficiencies of GPU kernels, and their values that several GPUs share.
 
-use super::super::all_reduce::{self, AllReduce};
+use super::super::all_reduce::{self, AllReduceTable};
 
 /// Efficiency of one kind of GPU kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,37 +29,39 @@ pub struct ExpertEfficiency {
     pub int4: [KernelEfficiency; 2],
 }
 
-pub(super) const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
+pub(super) const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
     KernelEfficiency { fixed, memory, compute }
 }
 
 /// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
 /// ranks.
-pub(super) type Link = [AllReduce; 2];
-pub(super) const NVLINK: Link = [
-    all_reduce::guess([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]),
+pub(super) type InterconnectTimes = [AllReduceTable; 2];
+pub(super) const NVLINK_TIMES: InterconnectTimes = [
+    all_reduce::estimated_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]),
     // Fitted to InferenceX points with attention data parallelism: 4.5 times as long as the
     // all-reduce, and 41 us for the wait for the slowest rank.
-    all_reduce::guess([(65.8, 24.4), (68.0, 15.6), (72.5, 12.2)]),
+    all_reduce::estimated_table([(65.8, 24.4), (68.0, 15.6), (72.5, 12.2)]),
 ];
-pub(super) const PCIE: Link =
-    [all_reduce::L40S, all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)])];
+pub(super) const PCIE_TIMES: InterconnectTimes = [
+    all_reduce::L40S_ALL_REDUCE,
+    all_reduce::estimated_table([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
+];
 
-pub(super) const EXPERTS: ExpertEfficiency = ExpertEfficiency {
-    bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
-    fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
-    fp8_block: [fit(39.3, 0.841, 0.174), fit(37.8, 0.97, 0.103)],
+pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
+    bf16: [kernel_efficiency(28.0, 0.90, 0.60), kernel_efficiency(32.0, 0.80, 0.13)],
+    fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(63.0, 0.66, 0.09)],
+    fp8_block: [kernel_efficiency(39.3, 0.841, 0.174), kernel_efficiency(37.8, 0.97, 0.103)],
     // Unused without fp4 units.
-    fp4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
-    int4: [fit(35.4, 0.875, 0.236), fit(48.5, 0.805, 0.163)],
+    fp4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
+    int4: [kernel_efficiency(35.4, 0.875, 0.236), kernel_efficiency(48.5, 0.805, 0.163)],
 };
 
 /// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
-pub(super) const BLACKWELL_EXPERTS: ExpertEfficiency = ExpertEfficiency {
-    bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
-    fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
-    fp8_block: [fit(54.6, 0.646, 0.181), fit(49.4, 0.930, 0.114)],
-    fp4: [fit(27.4, 0.783, 0.245), fit(37.6, 0.918, 0.134)],
+pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
+    bf16: [kernel_efficiency(12.2, 0.668, 0.304), kernel_efficiency(19.4, 0.931, 0.268)],
+    fp8: [kernel_efficiency(13.9, 0.654, 0.310), kernel_efficiency(27.8, 0.930, 0.241)],
+    fp8_block: [kernel_efficiency(54.6, 0.646, 0.181), kernel_efficiency(49.4, 0.930, 0.114)],
+    fp4: [kernel_efficiency(27.4, 0.783, 0.245), kernel_efficiency(37.6, 0.918, 0.134)],
     // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    int4: [fit(33.4, 0.97, 0.539), fit(33.4, 0.97, 0.539)],
+    int4: [kernel_efficiency(33.4, 0.97, 0.539), kernel_efficiency(33.4, 0.97, 0.539)],
 };

@@ -68,10 +68,13 @@ impl<'a> KernelCostBuilder<'a> {
     ) -> GemmCost {
         let (fit, peak) = self.dense_gemm_efficiency(scheme);
         let wide = match scheme {
-            Scheme::Fp8 => self.setup.gpu.gemm_fp8_wide,
+            QuantizationScheme::Fp8 => self.setup.gpu.gemm_fp8_wide,
             _ => 1.0,
         };
-        Gemm { wide, ..self.matrix_product_cost(times, n, k, bytes_per_weight(scheme), fit, peak) }
+        GemmCost {
+            wide,
+            ..self.matrix_product_cost(times, n, k, bytes_per_weight(scheme), fit, peak)
+        }
     }
 
     fn matrix_product_cost(

@@ -1,4 +1,4 @@
-use crate::latency::{gpu, model};
+use crate::latency::{find_gpu, known_model_shape};
 
 use super::*;
 
@@ -6,9 +6,9 @@ use super::*;
 fn a_pipeline_shares_the_sequences_and_hands_over() {
     let time = |pp: u32, sequences: u32| {
         let setup = RooflineSetup { pp, ..llama(1) };
-        let mut batch = Batch::default();
+        let mut batch = BatchWork::default();
         (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
-        Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
+        Roofline::new(&setup).unwrap().step_time(&batch).as_secs_f64()
     };
     // One sequence passes through all stages in turn, which takes slightly longer.
     let alone = time(4, 1) / time(1, 1);
@@ -21,12 +21,12 @@ fn a_pipeline_shares_the_sequences_and_hands_over() {
 
 #[test]
 fn ranks_that_share_prompts_share_nothing_else() {
-    let time = |pcp: u32, batch: &Batch| {
+    let time = |pcp: u32, batch: &BatchWork| {
         let setup = RooflineSetup { pcp, ..llama(1) };
-        Roofline::new(&setup).unwrap().step(batch).as_secs_f64()
+        Roofline::new(&setup).unwrap().step_time(batch).as_secs_f64()
     };
-    let mut prompt = Batch::default();
-    prompt.add_chunk(8192, 8192, None);
+    let mut prompt = BatchWork::default();
+    prompt.add_prompt_chunk(8192, 8192, None);
     let share = time(4, &prompt) / time(1, &prompt);
     assert!((0.25..0.27).contains(&share), "{share}");
     assert_eq!(time(4, &decodes(64, 1000)), time(1, &decodes(64, 1000)));
@@ -42,31 +42,34 @@ fn more_work_never_shortens_a_step() {
         for gpu_name in ["H100", "L40S"] {
             let setup = RooflineSetup {
                 tp,
-                ..RooflineSetup::new(model(model_name).unwrap(), gpu(gpu_name).unwrap().clone())
+                ..RooflineSetup::new(
+                    known_model_shape(model_name).unwrap(),
+                    find_gpu(gpu_name).unwrap().clone(),
+                )
             };
             let roofline = Roofline::new(&setup).unwrap();
             assert!(roofline.grows_with_batch());
-            let mut batch = Batch::default();
-            batch.add_decode(700, 1, roofline.window());
+            let mut batch = BatchWork::default();
+            batch.add_decode(700, 1, roofline.sliding_window());
             for n in 0..300 {
-                let before = roofline.step(&batch);
+                let before = roofline.step_time(&batch);
                 match n % 3 {
-                    0 => batch.add_chunk(1 + 3 * n, 40 * n, roofline.window()),
-                    _ => batch.add_decode(1 + 90 * n, 1, roofline.window()),
+                    0 => batch.add_prompt_chunk(1 + 3 * n, 40 * n, roofline.sliding_window()),
+                    _ => batch.add_decode(1 + 90 * n, 1, roofline.sliding_window()),
                 }
-                assert!(before <= roofline.step(&batch), "{model_name} {gpu_name} {n}");
+                assert!(before <= roofline.step_time(&batch), "{model_name} {gpu_name} {n}");
             }
         }
     }
 }
 
 fn llama(tp: u32) -> RooflineSetup {
-    let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
-    RooflineSetup { tp, ..RooflineSetup::new(shape, gpu("H100").unwrap().clone()) }
+    let shape = known_model_shape("meta-llama/Llama-3.1-8B-Instruct").unwrap();
+    RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) }
 }
 
-fn decodes(n: u32, context: u32) -> Batch {
-    let mut batch = Batch::default();
+fn decodes(n: u32, context: u32) -> BatchWork {
+    let mut batch = BatchWork::default();
     (0..n).for_each(|_| batch.add_decode(context, 1, None));
     batch
 }
@@ -91,15 +94,15 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
     let head = gemm(128256.0, 4096.0, nd);
     let overhead = 81.5 + 4.51 * nd;
     let us = 32.0 * (layer + attention + small) + head + overhead;
-    let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
+    let step = roofline.step_time(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
     assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
 }
 
 #[test]
 fn a_busy_front_end_is_slower() {
     let roofline = Roofline::new(&llama(1)).unwrap();
-    assert_eq!(roofline.front_end(0, 0), Duration::from_micros(3400));
-    assert_eq!(roofline.front_end(0, 20), Duration::from_micros(4300));
+    assert_eq!(roofline.front_end_delay(0, 0), Duration::from_micros(3400));
+    assert_eq!(roofline.front_end_delay(0, 20), Duration::from_micros(4300));
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
     let plain = Roofline::new(&llama(1)).unwrap();
     let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
-        let more = cut.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+        let more = cut.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
         let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
         assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
     }
@@ -118,7 +121,7 @@ fn a_penalty_costs_every_sequence() {
     let plain = Roofline::new(&llama(1)).unwrap();
     let penalized = Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
-        let more = penalized.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+        let more = penalized.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
         let us = f64::from(n) * 25.4e-6 * 128_256.0;
         assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
     }
@@ -129,18 +132,24 @@ fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
     let more = |gpu_name: &str, repo: &str, tp: u32| {
         let setup = RooflineSetup {
             tp,
-            ..RooflineSetup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
+            ..RooflineSetup::new(
+                known_model_shape(repo).unwrap(),
+                find_gpu(gpu_name).unwrap().clone(),
+            )
         };
         let once = RooflineSetup {
-            coefficients: Coefficients { mixed_group_share: 0.0, ..Coefficients::default() },
+            coefficients: RooflineCoefficients {
+                mixed_group_share: 0.0,
+                ..RooflineCoefficients::default()
+            },
             ..setup.clone()
         };
         let mut mixed = decodes(20, 700);
-        mixed.add_chunk(16, 500, None);
-        let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step(&mixed);
+        mixed.add_prompt_chunk(16, 500, None);
+        let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step_time(&mixed);
         assert_eq!(
-            Roofline::new(&setup).unwrap().step(&decodes(20, 700)),
-            Roofline::new(&once).unwrap().step(&decodes(20, 700))
+            Roofline::new(&setup).unwrap().step_time(&decodes(20, 700)),
+            Roofline::new(&once).unwrap().step_time(&decodes(20, 700))
         );
         time(&setup) - time(&once)
     };
@@ -159,19 +168,20 @@ fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
 fn more_work_takes_longer_and_more_gpus_less() {
     let one = Roofline::new(&llama(1)).unwrap();
     let two = Roofline::new(&llama(2)).unwrap();
-    assert!(one.step(&decodes(8, 500)) < one.step(&decodes(16, 500)));
-    assert!(one.step(&decodes(8, 500)) < one.step(&decodes(8, 900)));
-    assert!(two.step(&decodes(8, 500)) < one.step(&decodes(8, 500)));
-    assert_eq!(one.step(&Batch::default()), Duration::ZERO);
+    assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(16, 500)));
+    assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 900)));
+    assert!(two.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 500)));
+    assert_eq!(one.step_time(&BatchWork::default()), Duration::ZERO);
 }
 
 #[test]
 fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
     let step = |repo: &str, on: &str, tokens: u32| {
-        let setup = RooflineSetup::new(model(repo).unwrap(), gpu(on).unwrap().clone());
-        let mut batch = Batch::default();
-        batch.add_chunk(tokens, 0, None);
-        Roofline::new(&setup).unwrap().breakdown(&batch).gemm
+        let setup =
+            RooflineSetup::new(known_model_shape(repo).unwrap(), find_gpu(on).unwrap().clone());
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(tokens, 0, None);
+        Roofline::new(&setup).unwrap().step_breakdown(&batch).gemm
     };
     let (plain, fp4, int4) =
         ("meta-llama/Llama-3.1-8B", "nvidia/Llama-3.1-8B-FP4", "meta-llama/Llama-3.1-8B-AWQ");
@@ -182,15 +192,17 @@ fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
 
 #[test]
 fn layers_with_a_window_stop_growing() {
-    let setup =
-        RooflineSetup::new(model("openai/gpt-oss-20b").unwrap(), gpu("H100").unwrap().clone());
+    let setup = RooflineSetup::new(
+        known_model_shape("openai/gpt-oss-20b").unwrap(),
+        find_gpu("H100").unwrap().clone(),
+    );
     let roofline = Roofline::new(&setup).unwrap();
-    let mut near = Batch::default();
+    let mut near = BatchWork::default();
     near.add_decode(4000, 1, None);
-    let mut clipped = Batch::default();
-    clipped.add_decode(4000, 1, roofline.window());
+    let mut clipped = BatchWork::default();
+    clipped.add_decode(4000, 1, roofline.sliding_window());
     assert_eq!((clipped.context, clipped.clipped), (4000, 128));
-    assert!(roofline.step(&clipped) < roofline.step(&near));
+    assert!(roofline.step_time(&clipped) < roofline.step_time(&near));
 }
 
 #[test]
@@ -207,13 +219,15 @@ fn numbers_that_cannot_be_used_are_named() {
 
 #[test]
 fn every_known_model_has_a_step_on_every_gpu() {
-    for name in crate::latency::known_models() {
+    for name in crate::latency::known_model_names() {
         for gpu in crate::latency::GPUS {
-            let setup =
-                RooflineSetup { tp: 8, ..RooflineSetup::new(model(name).unwrap(), gpu.clone()) };
+            let setup = RooflineSetup {
+                tp: 8,
+                ..RooflineSetup::new(known_model_shape(name).unwrap(), gpu.clone())
+            };
             let mut batch = decodes(32, 700);
-            batch.add_chunk(500, 20, None);
-            let total = Roofline::new(&setup).unwrap().breakdown(&batch).total();
+            batch.add_prompt_chunk(500, 20, None);
+            let total = Roofline::new(&setup).unwrap().step_breakdown(&batch).total_us();
             assert!(total.is_finite() && total > 600.0, "{name} on {}: {total}", gpu.name);
         }
     }
@@ -222,35 +236,35 @@ fn every_known_model_has_a_step_on_every_gpu() {
 #[test]
 fn a_prompt_that_exceeds_every_cuda_graph_takes_longer() {
     let roofline = Roofline::new(&llama(1)).unwrap();
-    let most = *CudaGraphs::default().sizes().last().unwrap();
+    let most = *CudaGraphs::default().captured_sizes().last().unwrap();
     let overhead = |tokens| {
-        let mut batch = Batch::default();
-        batch.add_chunk(tokens, 0, None);
-        roofline.breakdown(&batch).overhead
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(tokens, 0, None);
+        roofline.step_breakdown(&batch).overhead
     };
     let more = overhead(most + 1) - overhead(most);
     assert!((1110.0..1150.0).contains(&more), "{more} us");
     // Decodes of this size wait for no launch.
     let wide = decodes(most + 1, 100);
-    assert!(roofline.breakdown(&wide).overhead < 81.5 + 4.51 * 600.0);
+    assert!(roofline.step_breakdown(&wide).overhead < 81.5 + 4.51 * 600.0);
 }
 
 #[test]
 fn a_longer_prompt_takes_longer_in_the_front_end() {
     let roofline = Roofline::new(&llama(1)).unwrap();
-    let more = roofline.front_end(10_000, 0) - roofline.front_end(0, 0);
+    let more = roofline.front_end_delay(10_000, 0) - roofline.front_end_delay(0, 0);
     assert_eq!(more, Duration::from_millis(32));
 }
 
 #[test]
 fn early_versions_have_slower_kernels() {
     let time = |name: &str, version, tokens| {
-        let shape = model("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8").unwrap();
-        let gpu = gpu(name).unwrap().with_kernels_of(version);
+        let shape = known_model_shape("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8").unwrap();
+        let gpu = find_gpu(name).unwrap().with_kernels_of(version);
         let setup = RooflineSetup { tp: 8, ..RooflineSetup::new(shape, gpu) };
-        let mut batch = Batch::default();
-        batch.add_chunk(tokens, 0, None);
-        Roofline::new(&setup).unwrap().step(&batch)
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(tokens, 0, None);
+        Roofline::new(&setup).unwrap().step_time(&batch)
     };
     assert_eq!(time("H100", (0, 11), 16), time("H100", (0, 12), 16));
     assert!(time("H100", (0, 11), 32) > time("H100", (0, 12), 32));
@@ -264,11 +278,11 @@ fn more_expert_ranks_slow_no_engine() {
         let setup = RooflineSetup {
             expert_ranks: ranks,
             ..RooflineSetup::new(
-                model("deepseek-ai/DeepSeek-V3").unwrap(),
-                gpu("H200").unwrap().clone(),
+                known_model_shape("deepseek-ai/DeepSeek-V3").unwrap(),
+                find_gpu("H200").unwrap().clone(),
             )
         };
-        Roofline::new(&setup).unwrap().step(&decodes(64, 1000))
+        Roofline::new(&setup).unwrap().step_time(&decodes(64, 1000))
     };
     assert!(time(16) <= time(8), "{:?} {:?}", time(16), time(8));
     assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));

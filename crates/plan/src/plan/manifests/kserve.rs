@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::servers::{Servers, yaml};
-use vllm_sim_command_line::quoted;
+use vllm_sim_command_line::shell_quote;
 
 pub(super) const FILE: &str = "kserve.yaml";
 pub(super) const APPLY: &str = "kubectl apply -f kserve.yaml";
@@ -41,7 +41,7 @@ fn workload(servers: &Servers<'_>, replicas: u32) -> Value {
     let mut environment = servers.environment();
     if !arguments.is_empty() {
         // A shell splits the value into words.
-        let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
+        let words: Vec<String> = arguments.iter().map(|word| shell_quote(word)).collect();
         environment.push(json!({"name": "VLLM_ADDITIONAL_ARGS", "value": words.join(" ")}));
     }
     json!({

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{RunExtent, Trial, TrialRunner, WorkerCount, gpus};
+use super::{RunExtent, SimulatedTrial, TrialRunner, WorkerCount, gpus_of_workers};
 
 impl TrialRunner<'_> {
     /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
@@ -10,7 +10,7 @@ impl TrialRunner<'_> {
     /// It takes more workers of either kind to be no worse. The fewest of one kind with the most of
     /// the other bound the search. Then each number of prefill workers gets the fewest decode
     /// workers, as long as that can be fewer GPUs than the best split so far.
-    pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
+    pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         let most = self.most_workers();
         let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
         let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
@@ -24,16 +24,16 @@ impl TrialRunner<'_> {
         let Some((least_prefill, least_decode)) = fewest else {
             return self.largest_split(traffic);
         };
-        let mut best: Option<Trial> = None;
+        let mut best: Option<SimulatedTrial> = None;
         for prefill in least_prefill..=most.0 {
             let budget = best.as_ref().map_or(self.most_gpus, |best| best.gpus - 1);
             let count = |decode| WorkerCount::Split { prefill, decode };
-            let fits = |decode: &u32| gpus(self.pools, count(*decode)) <= budget;
+            let fits = |decode: &u32| gpus_of_workers(self.pools, count(*decode)) <= budget;
             let Some(largest) = (least_decode..=most.1).take_while(fits).last() else {
                 break;
             };
-            let trial = self.play(count(largest), traffic, RunExtent::UntilMissed)?;
-            if self.suffices(&trial) {
+            let trial = self.simulate_trial(count(largest), traffic, RunExtent::UntilMissed)?;
+            if self.meets_requirements(&trial) {
                 let bounds = (least_decode - 1, largest);
                 let found = self.fewest_between(bounds, traffic, count)?;
                 best = found.map(|(_, trial)| trial);
@@ -47,9 +47,9 @@ impl TrialRunner<'_> {
 
     /// Returns the maximum numbers of prefill and of decode workers, each with one of the other kind.
     fn most_workers(&self) -> (u32, u32) {
-        let one = gpus(self.pools, WorkerCount::Groups(1));
+        let one = gpus_of_workers(self.pools, WorkerCount::Groups(1));
         let of = |count: WorkerCount| {
-            let each = gpus(self.pools, count) - one;
+            let each = gpus_of_workers(self.pools, count) - one;
             1 + self.most_gpus.saturating_sub(one) / each.max(1)
         };
         (
@@ -59,14 +59,14 @@ impl TrialRunner<'_> {
     }
 
     /// Runs the largest even split to its end, so that the report can name what it misses.
-    fn largest_split(&mut self, traffic: f64) -> Result<Option<Trial>> {
+    fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         let groups = self.most_groups();
         let count = WorkerCount::Split { prefill: groups, decode: groups };
-        let trial = self.play(count, traffic, RunExtent::Whole)?;
+        let trial = self.simulate_trial(count, traffic, RunExtent::Whole)?;
         // The report names what the last trial misses, so a known run moves to the end.
-        let is_same = |other: &Trial| other.workers == count && other.traffic == traffic;
+        let is_same = |other: &SimulatedTrial| other.workers == count && other.traffic == traffic;
         self.trials.retain(|other| !is_same(other));
         self.trials.push(trial.clone());
-        Ok(self.suffices(&trial).then_some(trial))
+        Ok(self.meets_requirements(&trial).then_some(trial))
     }
 }

@@ -1,5 +1,5 @@
 use crate::kv::BlockAllocationRequest;
-use crate::latency::Batch;
+use crate::latency::BatchWork;
 use crate::{PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason};
 
 use super::prefill::is_prefill;
@@ -332,8 +332,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns whether a sequence was preempted without a new token, and another start would take no
     /// time. Without a token it would then start forever.
     fn starts_in_vain_at_once(&self, slot: SequenceSlot) -> bool {
-        let mut batch = Batch::default();
-        batch.add_chunk(1, 0, None);
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(1, 0, None);
         self.seqs[slot].preemptions.recent > 0 && self.config.step_time(&batch).is_zero()
     }
 

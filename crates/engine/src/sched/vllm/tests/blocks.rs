@@ -250,8 +250,8 @@ fn events_of_a_planned_step_come_with_the_step_before() {
             ..config()
         };
         // The prompt of 2 arrives while 1 decodes, and is computed in a step of 11 ms.
-        let inputs = vec![(0, seq(1, 16, 6)), (11, planned(2, 7, 32, 2))];
-        play(config, submits(inputs))
+        let inputs = vec![(0, new_sequence(1, 16, 6)), (11, sequence_in_family(2, 7, 32, 2))];
+        event_log(config, submit_inputs(inputs))
     };
     assert_eq!(
         log(false),
