@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use vllm_sim_engine::{HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
-const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+const MAX_BYTES: usize = 64 << 20;
 /// Estimated size of a block's key and hash in an event, in bytes.
 const BLOCK_BYTES: usize = 64;
 
@@ -55,6 +55,8 @@ pub(super) struct BatchQueue {
     state: Mutex<QueueState>,
     filled: Condvar,
     bound: usize,
+    /// Maximum size of the batches, in bytes.
+    max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -74,14 +76,15 @@ pub(super) struct TakenBatches {
 
 impl BatchQueue {
     pub(super) fn new(bound: usize) -> Self {
-        Self { state: Mutex::default(), filled: Condvar::new(), bound: bound.max(1) }
+        Self { state: Mutex::default(), filled: Condvar::new(), bound: bound.max(1),
+            max_bytes: MAX_BYTES, }
     }
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
     pub(super) fn push(&self, events: Vec<SchedulerEvent>, ts: f64, withheld: bool) -> bool {
         let bytes = events.iter().map(size).fold(0, usize::saturating_add);
         let mut state = self.state.lock();
-        let is_large = !state.batches.is_empty() && state.bytes.saturating_add(bytes) > MAX_BYTES;
+        let is_large = !state.batches.is_empty() && state.bytes.saturating_add(bytes) > self.max_bytes;
         if state.closed || is_large || state.batches.len() >= self.bound {
             state.lost += 1;
             return false;
@@ -146,7 +149,10 @@ mod tests {
             let keys = (0..4096).map(|key| (BlockKey(key), None));
             vec![SchedulerEvent::Removed { keys: keys.collect() }]
         };
-        let queue = BatchQueue::new(100_000);
+        let queue = BatchQueue {
+            max_bytes: 1 << 20,
+            ..BatchQueue::new(100_000)
+        };
         let pushed = (0..10).filter(|_| queue.push(large(), 0.0, false)).count();
         assert_eq!(pushed, 3);
         assert_eq!(queue.wait_for_batches(None).batches.len(), 3);

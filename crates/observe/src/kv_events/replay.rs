@@ -25,13 +25,14 @@ const MAX_REPLAY_CLIENTS: usize = 256;
 /// that do not read.
 const MAX_UNREAD: i32 = 64;
 /// Maximum size of the messages kept for replay, in bytes; a single message may exceed it.
-const MAX_KEPT_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+const MAX_KEPT_BYTES: usize = 256 << 20;
 const END_OF_REPLAY_SEQUENCE: [u8; 8] = [0xff; 8];
 
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
     kept: Mutex<KeptBatches>,
     capacity: usize,
+    max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +44,8 @@ struct KeptBatches {
 
 impl ReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { kept: Mutex::default(), capacity }
+        Self { kept: Mutex::default(), capacity,
+            max_bytes: MAX_KEPT_BYTES, }
     }
 
     pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
@@ -54,7 +56,7 @@ impl ReplayBuffer {
         let KeptBatches { batches, bytes } = &mut *kept;
         *bytes += payload.len();
         batches.push_back((sequence, payload));
-        while batches.len() > self.capacity || *bytes > MAX_KEPT_BYTES && batches.len() > 1 {
+        while batches.len() > self.capacity || *bytes > self.max_bytes && batches.len() > 1 {
             let oldest = batches.pop_front();
             *bytes -= oldest.map_or(0, |(_, payload)| payload.len());
         }
@@ -305,7 +307,10 @@ mod tests {
 
     #[test]
     fn large_batches_leave_the_replay_buffer_by_their_bytes() {
-        let buffer = ReplayBuffer::new(10_000);
+        let buffer = ReplayBuffer {
+            max_bytes: 1 << 20,
+            ..ReplayBuffer::new(10_000)
+        };
         for sequence in 0..10 {
             buffer.push(sequence, vec![0; 300_000].into());
         }

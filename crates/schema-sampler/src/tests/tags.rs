@@ -155,13 +155,16 @@ fn invalid_structural_tags_are_rejected_with_a_reason() {
 #[test]
 fn the_limit_of_a_text_counts_characters() {
     let text = "\u{20ac}".repeat(40_000);
-    let tag = json!({"type": "sequence", "elements": [
-        {"type": "const_string", "value": text}, {"type": "const_string", "value": "end"}
-    ]});
-    assert_eq!(sample_tag(&tag, 0), Ok(format!("{text}end")));
-    let tag = json!({"type": "sequence", "elements": [
-        {"type": "const_string", "value": text}, {"type": "const_string", "value": text},
-        {"type": "const_string", "value": "end"}
-    ]});
-    assert_eq!(sample_tag(&tag, 0), Err(ConstraintError::TooLong(64 * 1024)));
+    let joined = |texts: &[&str]| {
+        let parts = texts.iter();
+        let parts = parts.map(|text| json!({"type": "const_string", "value": text}));
+        let elements: Vec<Value> = parts.collect();
+        sample(
+            &json!({"format": {"type": "sequence", "elements": elements}}),
+            0,
+        )
+    };
+    assert_eq!(joined(&[&text, "end"]), Ok(format!("{text}end")));
+    let long =ConstraintError::TooLong(64 * 1024);
+    assert_eq!(joined(&[&text, &text, "end"]), Err(long));
 }
