@@ -21,7 +21,7 @@ pub struct StepRecord {
     pub change: StepChange,
     /// Number of KV blocks held by sequences after the change.
     pub used_blocks: u32,
-    /// Number of the layer group of [`Event::Stored`] and [`Event::Removed`].
+    /// Number of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
     pub first_group: u32,
 }
 

@@ -149,19 +149,17 @@ pub fn build_worker_pools(
                     (engines, worker.gpus, worker.ranks)
                 }
             };
-            let pool = PoolSpec { ranks, ..pool(engines, router)? };
-            (None, pool, (0, gpus), (1, ranks))
+            (None, PoolSpec { ranks, ..pool(engines, router)? }, (0, gpus), (1, ranks))
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
     let is_one_kind = has_one_worker_kind(args);
-    let provenance = match is_one_kind {
-        true => plain.provenance,
-        false => plain.provenance.of_several_workers(),
-    };
-    if is_one_kind {
+    let provenance = if is_one_kind {
         plain.step_times.warn_of_default();
-    }
+        plain.provenance
+    } else {
+        plain.provenance.of_several_workers()
+    };
     Ok(WorkerPools {
         prefill,
         serving,

@@ -24,7 +24,7 @@ pub struct ReplaySettings {
     /// Interval between samples of the workers' gauges, in virtual time; `None` takes none.
     pub sample_every: Option<Duration>,
     /// Whether the sink receives a record of every engine step. All engines must keep a step log
-    /// ([`EngineSpec::with_step_log`]).
+    /// ([`SchedulerSpec::with_step_log`]).
     pub step_log: bool,
     /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,

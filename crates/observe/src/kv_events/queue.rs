@@ -76,15 +76,20 @@ pub(super) struct TakenBatches {
 
 impl BatchQueue {
     pub(super) fn new(bound: usize) -> Self {
-        Self { state: Mutex::default(), filled: Condvar::new(), bound: bound.max(1),
-            max_bytes: MAX_BYTES, }
+        Self {
+            state: Mutex::default(),
+            filled: Condvar::new(),
+            bound: bound.max(1),
+            max_bytes: MAX_BYTES,
+        }
     }
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
     pub(super) fn push(&self, events: Vec<SchedulerEvent>, ts: f64, withheld: bool) -> bool {
         let bytes = events.iter().map(size).fold(0, usize::saturating_add);
         let mut state = self.state.lock();
-        let is_large = !state.batches.is_empty() && state.bytes.saturating_add(bytes) > self.max_bytes;
+        let is_large =
+            !state.batches.is_empty() && state.bytes.saturating_add(bytes) > self.max_bytes;
         if state.closed || is_large || state.batches.len() >= self.bound {
             state.lost += 1;
             return false;
@@ -149,10 +154,7 @@ mod tests {
             let keys = (0..4096).map(|key| (BlockKey(key), None));
             vec![SchedulerEvent::Removed { keys: keys.collect() }]
         };
-        let queue = BatchQueue {
-            max_bytes: 1 << 20,
-            ..BatchQueue::new(100_000)
-        };
+        let queue = BatchQueue { max_bytes: 1 << 20, ..BatchQueue::new(100_000) };
         let pushed = (0..10).filter(|_| queue.push(large(), 0.0, false)).count();
         assert_eq!(pushed, 3);
         assert_eq!(queue.wait_for_batches(None).batches.len(), 3);

@@ -44,8 +44,7 @@ struct KeptBatches {
 
 impl ReplayBuffer {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { kept: Mutex::default(), capacity,
-            max_bytes: MAX_KEPT_BYTES, }
+        Self { kept: Mutex::default(), capacity, max_bytes: MAX_KEPT_BYTES }
     }
 
     pub(super) fn push(&self, sequence: u64, payload: Arc<[u8]>) {
@@ -307,10 +306,7 @@ mod tests {
 
     #[test]
     fn large_batches_leave_the_replay_buffer_by_their_bytes() {
-        let buffer = ReplayBuffer {
-            max_bytes: 1 << 20,
-            ..ReplayBuffer::new(10_000)
-        };
+        let buffer = ReplayBuffer { max_bytes: 1 << 20, ..ReplayBuffer::new(10_000) };
         for sequence in 0..10 {
             buffer.push(sequence, vec![0; 300_000].into());
         }

@@ -497,7 +497,7 @@ fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     pools
 }
 
-/// Returns the rates of generated tokens, and of all tokens, per second, as in [`Trial`].
+/// Returns the rates of generated tokens, and of all tokens, per second, as in [`SimulatedTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
     let is_plain =

@@ -159,12 +159,9 @@ fn the_limit_of_a_text_counts_characters() {
         let parts = texts.iter();
         let parts = parts.map(|text| json!({"type": "const_string", "value": text}));
         let elements: Vec<Value> = parts.collect();
-        sample(
-            &json!({"format": {"type": "sequence", "elements": elements}}),
-            0,
-        )
+        sample_tag(&json!({"format": {"type": "sequence", "elements": elements}}), 0)
     };
     assert_eq!(joined(&[&text, "end"]), Ok(format!("{text}end")));
-    let long =ConstraintError::TooLong(64 * 1024);
+    let long = ConstraintError::TooLong(64 * 1024);
     assert_eq!(joined(&[&text, &text, "end"]), Err(long));
 }
