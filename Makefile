@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end lab
+.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -105,9 +105,6 @@ vllm-flags: ## add the flags of the vLLM that is installed to the list of those 
 
 image: ## run the Dockerfile without Docker, and its image read-only
 	python3 tests/ship/image_root.py
-
-lab: ## the scheduler beside vLLM's own, over random workloads (lab/scheduler)
-	lab/scheduler/run.sh
 
 front-end: ## FRONT (vllm-rs, a file of vLLM's wheel) over the engine core of BINARY
 	python3 tests/python/front_end_shows.py $(FRONT) $(BINARY)

@@ -97,11 +97,7 @@ impl ServerObservers {
         #[cfg(feature = "zmq")]
         if config.kv_events.enabled && setup::has_prefix_cache(config) {
             let publisher = start_kv_event_publisher(config, (rank, port), &self.event_loss)?;
-            let observer = KvEventObserver::new(publisher, features.steps);
-            observers.push(Box::new(match config.engine.scheduler {
-                vllm_sim_config::SchedulerKind::Vllm => observer.for_vllm_scheduler(),
-                _ => observer,
-            }));
+            observers.push(Box::new(KvEventObserver::new(publisher, features.steps)));
         }
         #[cfg(feature = "zmq")]
         if let Some(notifier) = &self.notifier {

@@ -101,16 +101,20 @@ fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
 const QUOTED: [(&str, &str, &str); 8] = [
     ("(200 µs,", "crates/engine/src/driver/live.rs", "quantum: Duration::from_micros(200),"),
     // Twenty events in 200 µs, on a grid of twice that.
-    ("400 µs from 100,000 tokens a second", "crates/engine/src/driver/live.rs", "crowded: 20,"),
+    ("400 µs from 100,000 tokens a second", "crates/engine/src/driver/live.rs", "crowded: 20 }"),
     ("frames of\n16 KiB", "crates/http/src/stream.rs", "MAX_FRAME_BYTES: usize = 16 * 1024;"),
     ("the first 24 events", "crates/http/src/stream.rs", "SINGLE_EVENT_FRAMES: u32 = 24;"),
-    ("56 KiB at most", "src/server/accept.rs", "MAX_BUFFER: usize = 40 * 1024;"),
+    ("56 KiB at most", "src/server/accept.rs", "CONNECTION_BUFFER_BYTES: usize = 40 * 1024;"),
     (
         "texts of\n16 KiB and more",
         "crates/service/src/blocking_pool.rs",
         "LARGE_TEXT_BYTES: usize = 16 * 1024;",
     ),
-    ("A request of 64 KiB and more", "crates/http/src/layers.rs", "LARGE: u64 = 64 * 1024;"),
+    (
+        "A request of 64 KiB and more",
+        "crates/http/src/layers.rs",
+        "LARGE_BODY_BYTES: u64 = 64 * 1024;",
+    ),
     ("eleven are listed in `crates/engine/src/lib.rs`", "crates/engine/src/lib.rs", "//! 11. "),
 ];
 

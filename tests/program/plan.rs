@@ -295,8 +295,8 @@ fn infeasible_candidates_are_not_simulated() {
     );
     let plan: Value = serde_json::from_str(&plan).unwrap();
     let whys = [
-        "not simulated: with any number of workers at most 49.3 % of the requests are good (alone \
-         on an idle worker: TTFT above 60 ms for 50.7 %)",
+        "not simulated: with any number of workers at most 48.7 % of the requests are good (alone \
+         on an idle worker: TTFT above 60 ms for 51.3 %)",
         "not simulated: with any number of workers at most 0.0 % of the requests are good (alone \
          on an idle worker: TTFT above 60 ms for 89.3 %, ITL above 12 ms for 100.0 %)",
     ];

@@ -183,31 +183,6 @@ fn without_command(report: &str) -> String {
 }
 
 #[test]
-fn the_step_log_admits_and_ends_every_request_and_changes_no_report() {
-    let dir = tempfile::tempdir().unwrap();
-    let words = format!("replay {SMALL} --request-rate 30 --num-workers 2 --report-json -");
-    let report = printed(dir.path(), &words);
-    let logged = printed(dir.path(), &format!("{words} --step-log steps.jsonl"));
-    // The wall time differs.
-    let summary = |text: &str| {
-        let report: Value = serde_json::from_str(text).unwrap();
-        report["summary"]["duration_ms"].clone()
-    };
-    assert_eq!(summary(&logged), summary(&report));
-    let text = std::fs::read_to_string(dir.path().join("steps.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    let lines: Vec<Value> = lines.collect();
-    for key in ["admitted", "ended"] {
-        let listed = lines.iter().filter_map(|line| line[key].as_array()).flatten();
-        let mut requests: Vec<u64> = listed.filter_map(Value::as_u64).collect();
-        requests.sort_unstable();
-        assert_eq!(requests, (0..60).collect::<Vec<_>>(), "{key}");
-    }
-    let planned = lines.iter().filter(|line| line.get("scheduled").is_some());
-    assert_eq!(planned.count() * 2, lines.len());
-}
-
-#[test]
 fn replay_is_independent_of_thread_count() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!(

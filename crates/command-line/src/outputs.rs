@@ -11,11 +11,10 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::all_effective_flags;
 
-const OUTPUT_FLAGS: [&str; 8] = [
+const OUTPUT_FLAGS: [&str; 7] = [
     "--report-json",
     "--json",
     "--per-request",
-    "--step-log",
     "--html",
     "--helm-values",
     "--deploy-dir",

@@ -108,32 +108,6 @@ impl SpeculativeConfig {
     }
 }
 
-impl SpeculativeConfig {
-    /// Returns the number of tokens after those of a step for which KV blocks are allocated, because
-    /// the drafter writes there.
-    ///
-    /// **Source:** `num_lookahead_tokens`, `vllm/config/vllm.py`.
-    pub fn lookahead_slots(&self) -> u32 {
-        match self.method.as_str() {
-            "dflash" => self.num_tokens + 1,
-            "eagle" | "eagle3" | "mtp" | "dspark" | "draft_model" => self.num_tokens,
-            _ => 0,
-        }
-    }
-
-    /// Returns the number of tokens that each sequence takes of a batch for drafting.
-    ///
-    /// **Source:** `max_num_new_slots_for_drafting`, `vllm/config/speculative.py`.
-    pub fn input_slots(&self) -> u32 {
-        match (self.method.as_str(), self.parallel) {
-            ("draft_model", true) => self.num_tokens,
-            ("draft_model", false) => 1,
-            ("eagle" | "eagle3", true) => self.num_tokens.saturating_sub(1),
-            _ => 0,
-        }
-    }
-}
-
 impl SpeculativeConfigKeys {
     fn read_speculative_config(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut config: Map<String, Value> = v

@@ -27,7 +27,6 @@ pub(super) fn simulate_deployment(
     };
     let (before, after) = setup.router.prefill_and_decode_routers();
     let settings = ReplaySettings {
-        step_log: false,
         pool: pool(
             &setup.serving,
             match setup.prefill {

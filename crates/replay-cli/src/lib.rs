@@ -20,12 +20,11 @@ use clap::CommandFactory;
 use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::RequestOutcome;
 use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
+use vllm_sim_replay::{ArrivalPacing, ReplaySettings};
 
 pub use deploy::{
     Deployment, DeploymentFactory, FlagSplitter, Provenance, StepTimeOrigin, WeightsDoNotFit,
@@ -34,7 +33,7 @@ pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, spli
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
-use sink::{ReportSink, create_report_sink, run_totals};
+use sink::{create_report_sink, run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
@@ -78,9 +77,6 @@ pub fn run_replay_command(
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
-    if args.step_log.is_some() && (served || args.dynamo_run.is_some()) {
-        refuse!("--step-log: no effect because no engine of vllm-sim runs");
-    }
     if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
@@ -107,11 +103,7 @@ pub fn run_replay_command(
         let origin = Provenance::of_step_times("those of the recorded Dynamo run (--dynamo-run)");
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
-    let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
-    if args.step_log.is_some() {
-        pools.serving = with_step_log(&pools.serving)?;
-        pools.prefill = pools.prefill.as_ref().map(with_step_log).transpose()?;
-    }
+    let pools = build_worker_pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
@@ -120,13 +112,13 @@ pub fn run_replay_command(
         told.add_finished(1);
         ControlFlow::Continue(())
     };
-    let sink = create_report_sink(
+    let report = replay_with_watcher(
+        &pools,
+        source.as_mut(),
+        (pace, limit, threads),
         &args.report,
-        args.step_log.as_deref(),
-        args.report.report_json.is_some(),
+        &mut tell,
     )?;
-    let how = (pace, limit, threads);
-    let report = play_into(sink, &pools, source.as_mut(), how, &args.report, &mut tell)?;
     drop(told);
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
@@ -153,18 +145,6 @@ pub fn replay_single_threaded(
 pub fn replay_with_watcher(
     pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
-    how: (ArrivalPacing, Option<SimTime>, usize),
-    args: &ReportArgs,
-    watch: &mut OutcomeWatcher<'_>,
-) -> Result<ReplayReport> {
-    let sink = create_report_sink(args, None, args.report_json.is_some())?;
-    play_into(sink, pools, source, how, args, watch)
-}
-
-fn play_into(
-    mut sink: ReportSink,
-    pools: &WorkerPools,
-    source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
     watch: &mut OutcomeWatcher<'_>,
@@ -178,7 +158,6 @@ fn play_into(
     }
     let settings = ReplaySettings {
         prefill: pools.prefill.clone(),
-        step_log: sink.logs_steps(),
         pace,
         limit,
         seed: pools.seed,
@@ -186,6 +165,7 @@ fn play_into(
         threads,
         ..ReplaySettings::new(pools.serving.clone())
     };
+    let mut sink = create_report_sink(args, args.report_json.is_some())?;
     let mut watched = sink.with_watcher(watch);
     let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
@@ -202,16 +182,6 @@ fn play_into(
         report.add_cost(price);
     }
     Ok(report)
-}
-
-/// Returns the pool with engines that record their steps.
-fn with_step_log(pool: &PoolSpec) -> Result<PoolSpec> {
-    let engines = pool.engines.iter().cloned();
-    let engines: Option<Vec<SchedulerSpec>> = engines.map(SchedulerSpec::with_step_log).collect();
-    let Some(engines) = engines else {
-        refuse!("--step-log: only the scheduler vllm keeps a step log; name --scheduler vllm");
-    };
-    Ok(PoolSpec { engines, ..pool.clone() })
 }
 
 fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>> {

@@ -50,7 +50,7 @@ pub(super) fn run_online_replay(
         ..OnlineOptions::default()
     };
     let mut sink =
-        create_report_sink(report, None, report.html.is_some() || report.report_json.is_some())?;
+        create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
     let bar = request_progress_bar(source.max_requests());
     let sent = online::run_online(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);

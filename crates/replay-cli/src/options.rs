@@ -45,15 +45,11 @@ pub(super) struct ReplayArgs {
         value_name = "REPORT",
         conflicts_with_all = [
             "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
-            "report_json", "per_request", "step_log", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
+            "report_json", "per_request", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
             "gpu_hour_price",
         ]
     )]
     pub compare: Option<Vec<String>>,
-    /// Write what each engine step scheduled, admitted, preempted, ended and published to this
-    /// .jsonl file; only with --scheduler vllm.
-    #[arg(long, value_name = "FILE")]
-    pub step_log: Option<PathBuf>,
     /// Run in virtual time, or against the servers of --target [online with --target, else
     /// offline].
     #[arg(long, value_enum)]
@@ -80,7 +76,7 @@ pub struct WorkloadArgs {
     /// Trace files; several are read as one.
     #[arg(value_name = "TRACE")]
     pub files: Vec<PathBuf>,
-    /// Synthetic workload as text: "20 req/s of 2 k/300" has prompts of 2,000 tokens and outputs of
+    /// Synthetic workload as text: "20 req/s of 2k/300" has prompts of 2,000 tokens and outputs of
     /// 300. It lasts a minute (at least 300 requests) unless --request-count is given.
     #[arg(
         long,

@@ -1,13 +1,10 @@
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use serde_json::json;
-
-use vllm_sim_engine::step_log::StepRecord;
-use vllm_sim_engine::{SeqId, SimTime};
+use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample};
 use vllm_sim_replay::report::{
     self, KeptRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
@@ -28,11 +25,7 @@ const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
 /// Creates the report sink of a replay; `keep` records of requests unless `--no-per-request` is
 /// given.
-pub(super) fn create_report_sink(
-    args: &ReportArgs,
-    step_log: Option<&Path>,
-    keep: bool,
-) -> Result<ReportSink> {
+pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<ReportSink> {
     let options = report::ReportOptions {
         slo: args.latency_slo()?,
         records: match args.no_per_request {
@@ -46,7 +39,6 @@ pub(super) fn create_report_sink(
     Ok(ReportSink {
         collector: ReportCollector::new(options),
         rows: args.per_request.as_deref().map(open_request_rows).transpose()?,
-        steps: step_log.map(StepRows::create).transpose()?,
     })
 }
 
@@ -88,47 +80,13 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
 pub(super) struct ReportSink {
     collector: ReportCollector,
     rows: Option<(RequestRowWriter, AtomicFile)>,
-    steps: Option<StepRows>,
-}
-
-/// Writes the step log of the workers to a file, one JSON object per line.
-struct StepRows {
-    out: BufWriter<std::fs::File>,
-    draft: AtomicFile,
-    failed: io::Result<()>,
-}
-
-impl StepRows {
-    fn create(path: &Path) -> Result<Self> {
-        let open = || {
-            let draft = AtomicFile::create(path)?;
-            let out = BufWriter::new(draft.clone_file_handle()?);
-            let failed = Ok(());
-            Ok(Self { out, draft, failed })
-        };
-        let opened: io::Result<Self> = open();
-        opened.with_context(|| format!("--step-log: {}", path.display()))
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.failed?;
-        self.out.flush()?;
-        self.draft.commit()
-    }
 }
 
 impl ReportSink {
-    pub(super) fn logs_steps(&self) -> bool {
-        self.steps.is_some()
-    }
-
     pub(super) fn finish_report(self, facts: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish().and_then(|()| draft.commit());
             written.context("--per-request")?;
-        }
-        if let Some(steps) = self.steps {
-            steps.finish().context("--step-log")?;
         }
         Ok(self.collector.finish(facts))
     }
@@ -174,16 +132,6 @@ impl ReplaySink for WatchedSink<'_> {
     fn on_worker_sample(&mut self, sample: &WorkerSample) {
         self.sink.on_worker_sample(sample);
     }
-
-    fn steps(
-        &mut self,
-        worker: u32,
-        pool: PoolRole,
-        records: &[StepRecord],
-        number: &dyn Fn(SeqId) -> u64,
-    ) {
-        self.sink.steps(worker, pool, records, number);
-    }
 }
 
 impl ReplaySink for ReportSink {
@@ -208,27 +156,5 @@ impl ReplaySink for ReportSink {
 
     fn on_worker_sample(&mut self, sample: &WorkerSample) {
         self.collector.on_worker_sample(sample);
-    }
-
-    fn steps(
-        &mut self,
-        worker: u32,
-        pool: PoolRole,
-        records: &[StepRecord],
-        number: &dyn Fn(SeqId) -> u64,
-    ) {
-        let Some(steps) = &mut self.steps else {
-            return;
-        };
-        let pool = match pool {
-            PoolRole::Prefill => "prefill",
-            PoolRole::Serving => "serving",
-        };
-        for record in records {
-            let mut line = record.to_json(|id| json!(number(id)));
-            (line["worker"], line["pool"]) = (json!(worker), json!(pool));
-            let written = writeln!(steps.out, "{line}");
-            steps.failed = std::mem::replace(&mut steps.failed, Ok(())).and(written);
-        }
     }
 }

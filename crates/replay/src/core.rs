@@ -315,9 +315,6 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         out: &mut Outbox,
     ) -> Result<(), ReplayError> {
         let (pool, at) = address;
-        if self.settings.step_log {
-            self.report_steps(address);
-        }
         let mut admissions = std::mem::take(&mut self.admissions);
         let worker = &mut self.pools[pool].workers[at as usize];
         worker.engine.take_admissions(&mut admissions);
@@ -365,17 +362,6 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             self.flush_log(address);
         }
         Ok(())
-    }
-
-    fn report_steps(&mut self, (pool, at): WorkerAddress) {
-        let mut records = Vec::new();
-        let worker = &mut self.pools[pool].workers[at as usize];
-        worker.engine.take_step_log(&mut records);
-        if !records.is_empty() {
-            let (role, requests) = (self.pools[pool].role, &self.requests);
-            let number = |id: SeqId| requests.get(id.0 as u32).number;
-            self.sink.steps(at, role, &records, &number);
-        }
     }
 
     fn record_admission(&mut self, pool: usize, admitted: AdmittedSequence) {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use vllm_sim_engine::step_log::StepRecord;
-use vllm_sim_engine::{SeqId, SimTime};
+use vllm_sim_engine::SimTime;
 
 /// Final state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -256,19 +255,6 @@ pub trait ReplaySink {
     fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
         let _ = (at, worker, pool, change);
     }
-    /// Receives the records of a worker's engine steps, if [`Settings::step_log`] is set. `number`
-    /// returns the number of a request in dispatch order.
-    ///
-    /// [`Settings::step_log`]: crate::Settings::step_log
-    fn steps(
-        &mut self,
-        worker: u32,
-        pool: PoolRole,
-        records: &[StepRecord],
-        number: &dyn Fn(SeqId) -> u64,
-    ) {
-        let _ = (worker, pool, records, number);
-    }
     /// Receives a sample of a worker's gauges, taken at a fixed interval of virtual time.
     fn on_worker_sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
@@ -290,15 +276,6 @@ impl ReplaySink for &mut (dyn ReplaySink + '_) {
     }
     fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
         (**self).on_worker_change(at, worker, pool, change);
-    }
-    fn steps(
-        &mut self,
-        worker: u32,
-        pool: PoolRole,
-        records: &[StepRecord],
-        number: &dyn Fn(SeqId) -> u64,
-    ) {
-        (**self).steps(worker, pool, records, number);
     }
     fn on_worker_sample(&mut self, sample: &WorkerSample) {
         (**self).on_worker_sample(sample);

@@ -23,9 +23,6 @@ pub struct ReplaySettings {
     pub seed: u64,
     /// Interval between samples of the workers' gauges, in virtual time; `None` takes none.
     pub sample_every: Option<Duration>,
-    /// Whether the sink receives a record of every engine step. All engines must keep a step log
-    /// ([`SchedulerSpec::with_step_log`]).
-    pub step_log: bool,
     /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,
     /// Status of a request that the engine ends without a token, such as one whose prompt is beyond
@@ -44,7 +41,6 @@ impl ReplaySettings {
             limit: None,
             seed: 42,
             sample_every: None,
-            step_log: false,
             threads: 1,
             without_tokens: RequestStatus::Rejected,
         }

@@ -13,21 +13,12 @@ pub struct KvEventObserver {
     batch: Vec<SchedulerEvent>,
     /// Whether the engine emits step events; else a batch ends when the engine is idle.
     steps: bool,
-    /// Whether the engine emits KV events only when they are to be published, also between steps.
-    withholds: bool,
 }
 
 impl KvEventObserver {
     /// Creates an observer that passes KV cache events to `publisher`.
     pub fn new(publisher: KvEventPublisher, steps: bool) -> Self {
-        Self { publisher, batch: Vec::new(), steps, withholds: false }
-    }
-
-    /// Publishes events immediately that no step event follows. The vLLM scheduler keeps its KV
-    /// events until vLLM would publish them, sometimes in a step without sequences.
-    #[must_use]
-    pub fn for_vllm_scheduler(self) -> Self {
-        Self { withholds: true, ..self }
+        Self { publisher, batch: Vec::new(), steps }
     }
 
     fn publish_step_events(&mut self) {
@@ -62,7 +53,7 @@ impl EngineObserver for KvEventObserver {
 
     fn on_events_delivered(&mut self) {
         // Copies to CPU memory also end between steps, in which vLLM runs empty steps.
-        if !self.steps || self.withholds || self.batch.last().is_some_and(is_host_memory_event) {
+        if !self.steps || self.batch.last().is_some_and(is_host_memory_event) {
             self.publish_step_events();
         }
     }

@@ -359,7 +359,7 @@ fn unread_messages_are_bounded_by_their_bytes() {
         let frames = subscriber.0.recv_multipart(0).unwrap();
         read += usize::from(frames[2].len() > 100_000);
     }
-    assert!((8..250).contains(&read), "{read} large messages were kept");
+    assert!((1..250).contains(&read), "{read} large messages were kept");
     // A subscriber that reads again gets all that follows.
     subscriber.attach(&publisher, made + 800);
 }

@@ -18,9 +18,8 @@ use super::family::Hidden::{From, UntilStep};
 use super::family::Scope::{Added, Model, Rank, Server};
 use super::family::WhenEmpty::{Absent, HeaderOfOneServer};
 use super::family::{Family, Group, Topic, counter, gauge, histogram, summary};
-use super::offload::{offload_config, simple_offload};
-use super::page::ApiServers;
-use super::process::python;
+use super::info_labels::{offload_config, python, simple_offload};
+use super::settings::ApiServers;
 
 type LabelValues = &'static [(&'static str, &'static [&'static str])];
 

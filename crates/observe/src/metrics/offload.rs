@@ -7,50 +7,9 @@ use std::time::Duration;
 
 use super::families::{FAMILIES, Id};
 use super::series::Cells;
-use super::settings::Settings;
+use super::settings::OffloadInfo;
 use vllm_sim_engine::kv::HostChunkCounts;
 use vllm_sim_engine::{HostCacheEvent, HostCopyDirection};
-
-/// Description of a CPU memory tier for KV blocks, on `/metrics`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OffloadInfo {
-    /// Whether the tier belongs to a `SimpleCPUOffloadConnector`.
-    pub simple: bool,
-    /// Number of GPUs of one engine, each of which copies its part of the blocks.
-    pub workers: u32,
-    /// Capacity of the CPU memory tier, in chunks.
-    pub chunks: u32,
-    /// Number of KV blocks per chunk of the CPU memory tier.
-    pub blocks_per_chunk: u32,
-    /// Configured size of the CPU memory tier, in bytes.
-    pub bytes: u64,
-    /// Capacity of the CPU memory tier, in tokens.
-    pub tokens: u64,
-}
-
-/// Returns the labels of `vllm:kv_offload_config_info`.
-pub(super) fn offload_config(settings: &Settings, _: usize) -> Option<Vec<(String, String)>> {
-    let info = settings.offload.as_ref()?;
-    let labels = [
-        ("cpu_blocks_per_chunk", info.blocks_per_chunk.to_string()),
-        ("cpu_kv_cache_size_bytes", info.bytes.to_string()),
-        ("cpu_kv_cache_size_tokens", info.tokens.to_string()),
-        ("cpu_num_chunks", info.chunks.to_string()),
-    ];
-    Some(labels.map(|(name, value)| (name.to_owned(), value)).to_vec())
-}
-
-/// Returns the labels of `vllm:simple_kv_offload_info`.
-pub(super) fn simple_offload(settings: &Settings, _: usize) -> Option<Vec<(String, String)>> {
-    let info = settings.offload.as_ref()?;
-    let labels = [
-        ("backend", "cpu".to_owned()),
-        ("capacity_blocks", info.chunks.to_string()),
-        ("lazy_offload", "False".to_owned()),
-        ("page_cache", "False".to_owned()),
-    ];
-    Some(labels.map(|(name, value)| (name.to_owned(), value)).to_vec())
-}
 
 /// Records the copies between the GPU and CPU memory of one engine.
 pub(super) struct OffloadRecorder {

@@ -18,21 +18,9 @@ use super::families::FAMILIES;
 use super::family::{Family, Group, Topic, WhenEmpty};
 use super::number::float;
 use super::series::{CellCollector, CellVec, metric_family};
-use super::settings::{Compat, Settings};
+use super::settings::{ApiServers, Compat, Settings};
 use super::text::{TextWriter, header};
 
-/// Number of vLLM API server processes that the text of `/metrics` describes.
-///
-/// With several, there are no `_created`, `python_*` and `process_*` series and no families without
-/// series. Families are grouped by type, and sums come first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ApiServers {
-    /// One API server process.
-    #[default]
-    One,
-    /// More than one API server process.
-    Several,
-}
 pub(super) struct Page {
     registry: Registry,
     entries: Vec<Entry>,

@@ -13,23 +13,9 @@ use parking_lot::Mutex;
 
 use super::families::Id;
 use super::series::Cells;
-use super::settings::Settings;
 
 /// Cache time of the number of open files, in seconds: counting lists a directory.
 const OPEN_FILES_CACHE_S: f64 = 1.0;
-
-/// Returns the labels of `python_info`.
-
-pub(super) fn python(_: &Settings, _: usize) -> Option<Vec<(String, String)>> {
-    let labels = [
-        ("implementation", "CPython"),
-        ("major", "3"),
-        ("minor", "12"),
-        ("patchlevel", "12"),
-        ("version", "3.12.12"),
-    ];
-    Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
-}
 
 pub(super) struct ProcessInfo {
     ticks: f64,

@@ -12,8 +12,7 @@ use prometheus::proto::{
 use super::cell::Cell;
 use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::family::{By, CellSource, Family, Hidden, Owner, Scope};
-use super::page::ApiServers;
-use super::settings::Settings;
+use super::settings::{ApiServers, Settings};
 
 /// Cells of one engine, or of the server, for every family; clones share the cells.
 #[derive(Debug, Clone)]

@@ -3,8 +3,6 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::fake::FakeMetrics;
-use super::offload::OffloadInfo;
-use super::page::ApiServers;
 
 /// Source of the Unix time, in seconds.
 pub type Clock = fn() -> f64;
@@ -103,4 +101,34 @@ impl Default for Settings {
             clock: wall_clock,
         }
     }
+}
+
+/// Number of vLLM API server processes that the text of `/metrics` describes.
+///
+/// With several, there are no `_created`, `python_*` and `process_*` series and no families without
+/// series. Families are grouped by type, and sums come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ApiServers {
+    /// One API server process.
+    #[default]
+    One,
+    /// More than one API server process.
+    Several,
+}
+
+/// Description of a CPU memory tier for KV blocks, on `/metrics`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OffloadInfo {
+    /// Whether the tier belongs to a `SimpleCPUOffloadConnector`.
+    pub simple: bool,
+    /// Number of GPUs of one engine, each of which copies its part of the blocks.
+    pub workers: u32,
+    /// Capacity of the CPU memory tier, in chunks.
+    pub chunks: u32,
+    /// Number of KV blocks per chunk of the CPU memory tier.
+    pub blocks_per_chunk: u32,
+    /// Configured size of the CPU memory tier, in bytes.
+    pub bytes: u64,
+    /// Capacity of the CPU memory tier, in tokens.
+    pub tokens: u64,
 }

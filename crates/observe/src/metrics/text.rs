@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use prometheus::proto::{Histogram, LabelPair, MetricFamily, MetricType};
 
 use super::number::push_float;
-use super::page::ApiServers;
+use super::settings::ApiServers;
 
 /// Returns the HELP and TYPE lines of a family.
 pub(super) fn header(family: &MetricFamily) -> String {

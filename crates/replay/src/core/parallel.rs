@@ -41,7 +41,6 @@ pub(super) fn workers_are_independent(
     let mut sizes = pool.engines.iter().map(|engine| engine.block_size());
     let size = sizes.next();
     settings.prefill.is_none()
-        && !settings.step_log
         && settings.pace.concurrency.is_none()
         && settings.pace.plays.is_none()
         && settings.pace.speedup > 0.0

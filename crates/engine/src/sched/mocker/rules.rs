@@ -53,7 +53,6 @@ impl SchedulingRules for MockerRules {
     const INSTANT_STEPS_COME_FIRST: bool = true;
     const OVERSIZED_RUN_ALONE: bool = false;
     const RESERVES_NEXT_TOKEN: bool = false;
-    const ABANDONED_STEPS_END: bool = true;
     const LOADED_PROMPTS_DECODE: bool = false;
 
     fn step_cost(&self, work: &SequenceStepWork, window: Option<u32>) -> BatchWork {

@@ -312,8 +312,7 @@ impl SglangScheduler {
             let Some(victim) = victims.iter().copied().min_by_key(made) else {
                 break;
             };
-            let is_last = victims.len() == 1;
-            if is_last && !self.destinations.has_ready() {
+            if victims.len() == 1 {
                 break;
             }
             let slot = self.running.remove(victim);
@@ -323,10 +322,6 @@ impl SglangScheduler {
             self.stats.preemptions += 1;
             retracted = true;
             out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
-            if is_last {
-                // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
-                self.join_ready_sequences(now, out);
-            }
         }
         retracted
     }

@@ -97,11 +97,6 @@ impl BulkDecode {
         }
     }
 
-    /// Returns the number of the newest step.
-    pub(super) fn planned(&self) -> u64 {
-        self.planned
-    }
-
     pub(super) fn record_finished_step(&mut self, step: &ScheduledStep) {
         self.ended = step.number;
     }
@@ -236,7 +231,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let need = BlockAllocationRequest {
             tokens,
-            cache: tokens.min(self.cacheable(slot, known)),
+            cache: tokens.min(self.seqs[slot].tokens_with_keys(known)),
             processed: self.processed_tokens(slot, past),
             ..BlockAllocationRequest::default()
         };
@@ -308,7 +303,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.register_next_need(slot, number);
     }
 
-    pub(super) fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
+    fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             self.flush_bulk_decode(self.running[at], now, out);
         }

@@ -1,8 +1,8 @@
-//! Ends sequences, frees their KV blocks and slots, and handles their timers.
+//! Ends sequences and frees their KV blocks and slots.
 
 use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime};
 
-use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
+use super::seqs::{SequenceRunState, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let due = now + seq.request.tail;
         self.timers.schedule(due, (slot, seq.generation));
         // The sequence stays in the batch, but needs no cache.
-        self.free_ended(slot);
+        self.free_sequence_blocks(slot);
     }
 
     /// Keeps the KV blocks of a finished prefill for the remote decode engine.
@@ -51,37 +51,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out.push_back((now, SchedulerEvent::Leased { id, blocks }));
     }
 
-    /// Keeps the KV blocks of an aborted sequence until the fetch of its prompt has ended.
-    ///
-    /// **Source:** `delay_free_blocks` in `finish_requests`, `vllm/v1/core/sched/scheduler.py`.
-    fn keep_loading(&mut self, slot: SequenceSlot, now: SimTime) {
-        let seq = &mut self.seqs[slot];
-        let rest = seq.load.ends.since(now);
-        if !rest.is_zero() {
-            let table = std::mem::take(&mut seq.table);
-            self.leases.lease_blocks(now, rest, seq.id, table);
-        }
-    }
-
-    /// Frees the KV blocks of an ended sequence, or leaves that to the end of the steps in flight.
-    fn free_ended(&mut self, slot: SequenceSlot) {
-        let seq = &mut self.seqs[slot];
-        if seq.in_flight > 0 && self.config.defers_frees() {
-            let table = std::mem::take(&mut seq.table);
-            self.reports.deferred_frees.push_back((self.bulk.planned(), table));
-        }
-        self.free_sequence_blocks(slot);
-    }
-
-    /// Frees the KV blocks that no step in flight writes since step `ended` has ended.
-    pub(in crate::sched) fn free_deferred(&mut self, ended: u64) {
-        while let Some((_, mut table)) =
-            self.reports.deferred_frees.pop_front_if(|(at, _)| *at <= ended)
-        {
-            self.pool.release_table(&mut table);
-        }
-    }
-
     /// Frees the KV blocks and the slot of a sequence. The sequence must be in no queue except the
     /// running batch.
     pub(in crate::sched) fn end_sequence(
@@ -91,7 +60,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) {
-        self.free_ended(slot);
+        self.free_sequence_blocks(slot);
         self.remove_from_host_cache(slot);
         R::on_sequence_left(self, slot);
         let id = self.seqs[slot].id;
@@ -108,10 +77,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         match self.seqs[slot].state {
             SequenceRunState::Waiting => self.waiting.remove_sequence(&self.seqs, slot),
-            SequenceRunState::Fetching => {
-                self.fetching -= 1;
-                self.keep_loading(slot, now);
-            }
+            SequenceRunState::Fetching => self.fetching -= 1,
             SequenceRunState::Running | SequenceRunState::Draining => {
                 self.flush_bulk_decode(slot, now, out);
                 self.bulk.remove_sequence(slot);
@@ -121,43 +87,5 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             SequenceRunState::Free | SequenceRunState::Dead => return,
         }
         self.end_sequence(slot, end, now, out);
-    }
-
-    /// Handles the end of a KV transfer or of the delay after a last token.
-    pub(super) fn handle_sequence_timer(
-        &mut self,
-        now: SimTime,
-        slot: SequenceSlot,
-        generation: u32,
-        out: &mut Outbox,
-    ) {
-        let seq = &mut self.seqs[slot];
-        if seq.generation != generation {
-            return;
-        }
-        match seq.state {
-            SequenceRunState::Fetching => {
-                if let Some(failure) = seq.load.failure.take() {
-                    self.handle_load_failure(slot, failure, now, out);
-                    return;
-                }
-                self.fetching -= 1;
-                seq.state = SequenceRunState::Waiting;
-                (seq.load.is_here, seq.load.is_uncached) = (true, true);
-                // The last prompt token is computed locally, for its logits.
-                seq.computed = seq.prompt - 1;
-                self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
-                self.waiting.insert_sequence(&self.seqs, slot);
-                self.request_scheduling_pass(now);
-            }
-            SequenceRunState::Draining | SequenceRunState::Resting => {
-                self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
-                self.request_scheduling_pass(now);
-            }
-            SequenceRunState::Free
-            | SequenceRunState::Waiting
-            | SequenceRunState::Running
-            | SequenceRunState::Dead => {}
-        }
     }
 }

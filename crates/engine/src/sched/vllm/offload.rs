@@ -220,8 +220,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let Some(host) = &mut self.host else {
             return false;
         };
-        // Steps in flight changed the tier first.
-        out.extend(self.reports.events.drain(..).map(|event| (now, event)));
+        // The steps in flight changed the tier first.
+        for step in &mut self.flight {
+            out.extend(step.events.drain(..).map(|event| (now, event)));
+        }
         host.clear_chunks();
         self.request_scheduling_pass(now);
         true

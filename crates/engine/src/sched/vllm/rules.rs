@@ -32,8 +32,6 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether a joining sequence needs free KV blocks for its next token too, while KV
     /// transfers or leases hold blocks.
     const RESERVES_NEXT_TOKEN: bool = true;
-    /// Decides whether a step ends when all its sequences have left. vLLM cannot stop a step.
-    const ABANDONED_STEPS_END: bool = false;
     /// Decides whether the last token of a prompt loaded from host memory is computed as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
 
@@ -234,12 +232,4 @@ pub(in crate::sched) fn tokens_with_block_keys(plan: &BlockPlan, known: u32) -> 
 #[derive(Debug)]
 pub struct VllmRules;
 
-impl SchedulingRules for VllmRules {
-    fn admission_stops_when_idle(&self) -> bool {
-        true
-    }
-
-    fn takes_fetched_blocks(&self, _running: usize) -> bool {
-        false
-    }
-}
+impl SchedulingRules for VllmRules {}

@@ -1,11 +1,10 @@
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::config::SchedulingPolicy;
-use super::seqs::{Rank, SequenceSlab, SequenceSlot, WaitingClass};
+use super::seqs::{SequenceSlab, SequenceSlot};
 
 /// Sort key and slot of a waiting sequence.
-type QueuePosition = (Rank, SequenceSlot);
+type QueuePosition = ((i64, i64), SequenceSlot);
 
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
@@ -15,8 +14,6 @@ pub(in crate::sched) struct WaitingQueue {
     queue: BTreeSet<QueuePosition>,
     /// Lowest sort key in use, for preempted sequences.
     front: i64,
-    /// Number of sequences that began to hold KV blocks; orders them.
-    holders: i64,
 }
 
 impl WaitingQueue {
@@ -39,19 +36,9 @@ impl WaitingQueue {
     }
 
     /// Returns a sort key before those of all waiting sequences.
-    pub(in crate::sched) fn front_sort_key(&mut self) -> Rank {
+    pub(in crate::sched) fn front_sort_key(&mut self) -> (i64, i64) {
         self.front -= 1;
-        (WaitingClass::Plain, 0, self.front)
-    }
-
-    /// Returns the sort key of a sequence that waits with KV blocks, before those without. Its
-    /// policy orders such sequences too.
-    pub(in crate::sched) fn holder_rank(&mut self, policy: SchedulingPolicy, rank: Rank) -> Rank {
-        self.holders += 1;
-        match policy {
-            SchedulingPolicy::Fcfs => (WaitingClass::HoldsBlocks, 0, self.holders),
-            SchedulingPolicy::Priority => (WaitingClass::HoldsBlocks, rank.1, rank.2),
-        }
+        (0, self.front)
     }
 
     pub(in crate::sched) fn remove_sequence(&mut self, seqs: &SequenceSlab, slot: SequenceSlot) {

@@ -4,7 +4,7 @@
 //! `prefill_schedule_interval`).
 
 use crate::sched::vllm::pass::SchedulingPass;
-use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
@@ -45,8 +45,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut end = past + new;
         if end < all {
             let most = match self.config.prefill.long_prefill_token_threshold {
-                0 => self.config.scheduled_tokens(),
-                threshold => threshold.min(self.config.scheduled_tokens()),
+                0 => self.config.max_num_batched_tokens,
+                threshold => threshold.min(self.config.max_num_batched_tokens),
             };
             // A block larger than any chunk is filled by several chunks.
             if floor(end) > past || size <= most {
@@ -75,26 +75,22 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.running.iter().any(|&slot| {
             let seq = &self.seqs[slot];
-            matches!(seq.state, SequenceRunState::Running | SequenceRunState::Draining)
-                && !seq.step.is_prefill_chunk
+            seq.state == SequenceRunState::Running && !is_prefill(seq, seq.computed)
         })
     }
 
     /// Records for `prefill_schedule_interval` whether the scheduled step computes prompt tokens.
     #[inline]
     pub(super) fn record_prefill_step(&mut self, pass: &SchedulingPass) {
-        if self.config.prefill.prefill_schedule_interval <= 1 {
+        if self.config.prefill.prefill_schedule_interval <= 1 || pass.step.is_empty() {
             return;
         }
-        if !pass.holds_prefill && !pass.preempted {
-            let deferred = |&slot: &SequenceSlot| self.seqs[slot].step.is_deferred;
-            self.cadence.was_short = !self.waiting.iter_from_back().all(|slot| deferred(&slot));
+        if !pass.holds_prefill {
+            self.cadence.was_short = !self.waiting.is_empty();
         }
-        if !pass.step.is_empty() {
-            self.cadence.since = match pass.has_prefill || pass.admits_prefill {
-                false => self.cadence.since.saturating_add(1),
-                true => 0,
-            };
-        }
+        self.cadence.since = match pass.step.prompt_tokens {
+            0 => self.cadence.since.saturating_add(1),
+            _ => 0,
+        };
     }
 }
