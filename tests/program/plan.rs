@@ -298,7 +298,7 @@ fn infeasible_candidates_are_not_simulated() {
         "not simulated: with any number of workers at most 48.7 % of the requests are good (alone \
          on an idle worker: TTFT above 60 ms for 51.3 %)",
         "not simulated: with any number of workers at most 0.0 % of the requests are good (alone \
-         on an idle worker: TTFT above 60 ms for 89.3 %, ITL above 12 ms for 100.0 %)",
+         on an idle worker: TTFT above 60 ms for 89.7 %, ITL above 12 ms for 100.0 %)",
     ];
     let page = std::fs::read_to_string(dir.path().join("plan.html")).unwrap();
     for (point, why) in plan["points"].as_array().unwrap().iter().zip(whys) {

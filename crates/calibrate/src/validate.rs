@@ -93,7 +93,6 @@ const SEEDS: u64 = 5;
 pub(crate) type Replay = (RecordedRun, Vec<RequestTiming>);
 
 /// Replays a recorded run: once, or with [`SEEDS`] seeds if its arrival times are random.
-
 fn simulate_run(
     run: &Value,
     coefficients: &RooflineCoefficients,

@@ -40,7 +40,7 @@ pub(crate) enum RejectedRequest {
 impl RejectedRequest {
     /// Converts the error to the form in which a stream reports it: an error after the headers
     /// becomes one before them if the imitated server reports all errors by the HTTP status.
-    pub(crate) fn as_reported_in_stream(self, late: LateErrorReporting) -> Self {
+    pub(crate) fn into_stream_report(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,
             LateErrorReporting::AsStatus => Self::Early(self.into()),

@@ -96,7 +96,6 @@ impl RequestLog {
     ///
     /// # Errors
     /// [`bounded_body::read_limited_body`]'s error for a body that cannot be read or arrives too slowly.
-
     async fn log_request(&self, request: Request) -> Result<Request, Fault> {
         if !(self.log.http || self.log.requests) {
             return Ok(request);

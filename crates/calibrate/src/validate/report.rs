@@ -167,7 +167,6 @@ impl LatencySummary {
 }
 
 /// Returns the mean of values; 0 without values.
-
 pub(super) fn mean(values: &[f64]) -> f64 {
     statistics::mean(values).unwrap_or(0.0)
 }

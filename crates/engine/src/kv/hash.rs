@@ -321,7 +321,7 @@ impl BlockPlanBuilder<'_> {
             return;
         }
         self.plan.extra_keys.resize(block, None);
-        let shown = extra_keys.iter().map(ExtraKeyPart::to_event_key).collect();
+        let shown = extra_keys.iter().copied().map(ExtraKeyPart::to_event_key).collect();
         self.plan.extra_keys.push(Some(shown));
     }
 }
@@ -334,8 +334,8 @@ enum ExtraKeyPart<'a> {
 }
 
 impl ExtraKeyPart<'_> {
-    fn to_event_key(&self) -> ExtraKey {
-        match *self {
+    fn to_event_key(self) -> ExtraKey {
+        match self {
             Self::Lora(lora) => ExtraKey::Text(Arc::clone(&lora.name)),
             Self::Media(identifier, offset) => {
                 ExtraKey::Media { identifier: Arc::clone(identifier), offset }

@@ -94,7 +94,7 @@ async fn answer_message(
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start_chats(app, head, requests, resolved, id, threshold).await;
     let started = match started
-        .map_err(|refused| refused.as_reported_in_stream(dialect.late_error_reporting()))
+        .map_err(|refused| refused.into_stream_report(dialect.late_error_reporting()))
     {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {

@@ -147,6 +147,5 @@ pub(crate) async fn oauth2_redirect_page() -> Response<Body> {
 const OAUTH2_HTML: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
 
 /// Page of the API's routes. FastAPI's pages load their scripts from other hosts; this one works
-
 /// offline.
 const PAGE: &str = include_str!("docs.html");

@@ -68,7 +68,6 @@ impl Page {
     }
 
     /// Appends the text of the page.
-
     pub(super) fn write(&self, out: &mut String) {
         let mut families = self.registry.gather();
         for family in &mut families {

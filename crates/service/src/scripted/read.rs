@@ -121,7 +121,6 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
 }
 
 /// Reads the numbers of prompt and of output tokens of `usage`.
-
 fn usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
     let fields = expect_mapping(value, "prompt_tokens, completion_tokens")?;
     let number = |key: &str, least: u64| match whole_number_field(fields, key, least)? {

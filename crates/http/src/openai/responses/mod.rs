@@ -140,7 +140,7 @@ async fn answer_response(
     let (generation, response) = prepare_response(app, head, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
     let started = match started
-        .map_err(|refused| refused.as_reported_in_stream(app.dialect.late_error_reporting()))
+        .map_err(|refused| refused.into_stream_report(app.dialect.late_error_reporting()))
     {
         Ok((generated, guard)) => StartedGeneration {
             view: response.object_builder(app, &generated.facts),
