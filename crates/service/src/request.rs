@@ -104,8 +104,8 @@ pub enum SubmissionChecks {
 
 /// The served model or LoRA adapter that a request names.
 ///
-/// Created by [`Service::resolve`](super::Service::resolve) and consumed by
-/// [`Service::generate`](super::Service::generate).
+/// Created by `Service::resolve` and consumed by
+/// `Service::generate`.
 #[derive(Debug)]
 pub struct ResolvedModel {
     pub(super) target: ModelTarget,

@@ -519,7 +519,7 @@ impl BlockPool {
         self.usable_blocks() - self.free.len()
     }
 
-    /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable`].
+    /// Returns the numbers of KV blocks by state; their sum is `BlockPool::usable_blocks`.
     pub const fn block_counts(&self) -> BlockCounts {
         BlockCounts {
             unused: self.free.len() - self.idle,

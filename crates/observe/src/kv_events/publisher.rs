@@ -38,7 +38,7 @@ pub enum EventBatching {
 /// Configuration of a [`KvEventPublisher`]; its endpoints are those of the publisher's data-parallel rank.
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
-    /// ZMQ endpoint of the PUB socket; [`binds`](super::binds) decides whether it binds or
+    /// ZMQ endpoint of the PUB socket; `binds` decides whether it binds or
     /// connects.
     pub endpoint: String,
     /// ZMQ endpoint of the replay socket, which always binds; `None` disables replay.
