@@ -283,7 +283,7 @@ impl HeadlessEngines {
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
         let services = self.ranks.iter().map(|rank| &*rank.backend.service);
-        replies::log_unused(services);
+        super::replies::log_unused(services);
         let mut ending = JoinSet::new();
         for rank in self.ranks {
             let patience = self.shutdown_timeout;

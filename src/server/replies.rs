@@ -38,6 +38,7 @@ pub(super) fn install(
 }
 
 /// Refuses rules that no request of token ids can meet, as those of vLLM's own API server.
+#[cfg(feature = "zmq")]
 pub(super) fn check_token_prompts(
     config: &Config,
     rules: Option<&ReplyRules>,
