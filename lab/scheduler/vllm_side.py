@@ -246,7 +246,7 @@ class Player:
         return step
 
     def output(self, step):
-        """What the model returns: the sampled tokens, and the drafts after them."""
+        """Returns the model's output: the sampled tokens, and the drafts after them."""
         out, sampled, drafts = step["out"], [], []
         for rid in out.num_scheduled_tokens:
             request = self.scheduler.requests.get(rid)

@@ -168,7 +168,7 @@ async fn admin_key_guards_admin_routes() {
     assert_eq!(Sim::serve(&[]).await.get("/admin/config").await.status, 404);
 }
 
-/// Who protects the API does not leave the operator's routes open.
+/// A key that protects the API protects the operator's routes, too.
 #[tokio::test]
 async fn without_an_operators_key_the_apis_keys_guard_the_operators_routes() {
     let sim = Sim::serve(&["--api-key", "one", "two", "--dev-mode", "--request-history=9"]).await;

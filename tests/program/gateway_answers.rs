@@ -342,7 +342,7 @@ async fn resetting(listener: TcpListener, pod: SocketAddr, resets: Arc<AtomicUsi
     }
 }
 
-/// What goes to a pod on a connection that it has just closed is sent again on a fresh one.
+/// A call that fails on a connection that the pod has just closed is sent again on a fresh one.
 #[test]
 fn a_disturbance_that_is_lost_on_an_idle_connection_is_sent_again() {
     let fleet = Fleet::start(&NAMED);

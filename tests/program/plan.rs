@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::replay_command::{printed, vllm_sim};
 
-/// Llama 8 B on two GPUs of different speed, at a rate that one of neither serves.
+/// Llama 8B on two GPUs of different speed, at a rate that one of neither serves.
 const WORK: &str = "--model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 1 \
                     --input-tokens 1500 --output-tokens 60 --request-count 300 --request-rate 40";
 const BOUNDS: &str = "--slo-ttft-ms 400 --slo-itl-ms 30";

@@ -211,7 +211,7 @@ def flags():
 
 
 def taken(binary, words, seconds):
-    """Whether a command line is accepted; None if it is neither accepted nor refused."""
+    """Returns whether a command line is accepted; None if it is neither accepted nor refused."""
     began = time.monotonic()
     try:
         done = subprocess.run([binary, "config", *words], capture_output=True, timeout=seconds * 5, preexec_fn=within_limit)

@@ -94,7 +94,7 @@ class Connection:
 
 
 def lost(port, kind, count, draw):
-    """What went wrong with the requests of one kind, by its words."""
+    """Returns the failures of the requests of one kind, counted by text."""
     name, method, path, headers, wanted = kind
     wrong, connection = {}, Connection(port)
     for size in itertools.islice(itertools.cycle(SIZES), count):

@@ -407,7 +407,7 @@ fn fit_targets(
     let known = |measured: Option<f64>| measured.filter(|ms| ms.is_finite() && *ms > 0.0);
     let (mean, median) = (known(stats.ttft_mean), known(stats.ttft_p50));
     let tail = known(stats.ttft_p90);
-    // A mean above the 90 th percentile is dominated by a few requests, such as those that waited
+    // A mean above the 90th percentile is dominated by a few requests, such as those that waited
     // for the compilation of kernels.
     let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
     let first = match (mean, median, tail) {

@@ -41,7 +41,7 @@ impl FittedRoofline {
     }
 
     /// Returns the mean absolute prediction errors over the runs of `set`, in the form of
-    /// `FittedRoofline::median_errors`.
+    /// [`FittedRoofline::median_errors`].
     pub fn mean_errors(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
         self.aggregate_errors(set, |sizes| {
             let n = sizes.len();

@@ -41,7 +41,7 @@ pub enum ParsedCommand {
     Help(String),
     /// Run a tool, such as `replay`, with its own arguments.
     Tool {
-        /// Name of the tool to run, one of `super::TOOL_COMMANDS`.
+        /// Name of the tool to run, one of [`TOOL_COMMANDS`].
         name: &'static str,
         /// Arguments after the tool's name.
         args: Vec<String>,

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 pub type PromptHash = [u8; 32];
 
 /// Hashes the token ids of a prompt, each as 4 bytes, little-endian (key of
-/// `super::DatasetFormat::Tokens`).
+/// [`DatasetFormat::Tokens`](super::DatasetFormat::Tokens)).
 pub fn hash_tokens(tokens: &[u32]) -> PromptHash {
     let mut hasher = Sha256::new();
     for token in tokens {

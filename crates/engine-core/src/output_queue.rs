@@ -11,7 +11,7 @@ const MAX_DEFERRED_ABORTS: usize = 65_536;
 /// Limits on the messages that wait for a slow front end: their number, and their bytes in total.
 ///
 /// libzmq limits only messages, so its own queue is short
-/// ([`OUTPUT_HIGH_WATER_MARK`](super::handshake::MAX_QUEUED_OUTPUT)).
+/// ([`OUTPUT_HIGH_WATER_MARK`](super::handshake::OUTPUT_HIGH_WATER_MARK)).
 const MAX_UNREAD_MESSAGES: usize = 100_000;
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 

@@ -176,7 +176,7 @@ pub enum HostCopyDirection {
     ToDevice,
 }
 
-/// Event of the host tier (`HostCacheConfig`).
+/// Event of the host tier ([`HostCacheConfig`](crate::kv::HostCacheConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostCacheEvent {
     /// Chunks of KV blocks were written to host memory.
@@ -241,9 +241,9 @@ impl SchedulerEvent {
 pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
-    /// Continues scheduling after `EngineCommand::Pause`.
+    /// Continues scheduling after [`EngineCommand::Pause`].
     Resume,
-    /// Ends every sequence, waiting or running, with `SequenceEndReason::Cancelled`.
+    /// Ends every sequence, waiting or running, with [`SequenceEndReason::Cancelled`].
     CancelAll,
     /// Empties the prefix cache.
     ResetPrefixCache(PrefixCacheReset),

@@ -2,7 +2,7 @@
 //!
 //! # Rules
 //!
-//! A driver calls the methods of [`Scheduler`] in a loop; `Scheduler::apply_command` is for operators.
+//! A driver calls the methods of [`Scheduler`] in a loop; [`Scheduler::apply_command`] is for operators.
 //! At one instant, timers fire first, in the order they were set; then inputs are taken.
 //!
 //! Invariants, each checked by a property test in `tests/engine/invariants.rs`:
@@ -111,7 +111,7 @@ pub trait Scheduler {
     fn sequence_progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
-    /// Counts by use the KV blocks with these ids, which go from 1 to `EngineStats::total_blocks`.
+    /// Counts by use the KV blocks with these ids, which go from 1 to [`EngineStats::total_blocks`].
     fn block_usage(&self, _numbers: Range<u32>) -> KvBlockUsage {
         KvBlockUsage::default()
     }

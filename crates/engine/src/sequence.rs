@@ -166,7 +166,7 @@ pub struct Sequence {
     /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
     /// Minimum cached fraction of the prompt; below it the sequence ends with
-    /// `super::End::Threshold`.
+    /// [`SequenceEndReason::Threshold`](super::SequenceEndReason::Threshold).
     pub hit_threshold: Option<f64>,
     /// Indices of output tokens that follow without a delay, sorted (the first token of each
     /// further tool call, llm-d-inference-sim `latencies.go`). Only used by the pool scheduler: in
@@ -184,7 +184,7 @@ pub struct Sequence {
     /// Numbers of draft tokens after the first, second, ... output token, if they follow from the
     /// text (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
     pub drafts: Option<Arc<[StepDrafts]>>,
-    /// Media items of the prompt, from `PromptMediaItem::sorted_without_overlap`. Only used by the vLLM scheduler.
+    /// Media items of the prompt, from [`PromptMediaItem::sorted_without_overlap`]. Only used by the vLLM scheduler.
     pub media: Option<Arc<[PromptMediaItem]>>,
     /// Time between arrival and submission of the request. The pool scheduler subtracts it from the
     /// first delay of a sequence that starts immediately.

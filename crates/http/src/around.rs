@@ -13,7 +13,7 @@ use tower::{Layer, Service};
 
 /// Middleware that changes a request before it is handled, and its response afterwards.
 pub(super) trait Middleware: Clone {
-    /// The data of a request that [`Middleware::after`] needs for its response.
+    /// The data of a request that [`Middleware::on_response`] needs for its response.
     type RequestData;
 
     /// Sees a request before the inner services.

@@ -85,7 +85,7 @@ impl FromRequest<Arc<App>> for RawRequest {
     }
 }
 
-/// Headers of a request and its body as JSON ([`RawRequest::json`]).
+/// Headers of a request and its body as JSON ([`RawRequest::parse_fastapi_json`]).
 pub(super) struct JsonRequest {
     pub(super) head: RequestHead,
     pub(super) value: Value,

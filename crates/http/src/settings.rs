@@ -167,7 +167,7 @@ pub struct ServerSettings {
     pub startup_duration: Duration,
     /// Kubernetes pod in which the process runs.
     pub pod: PodIdentity,
-    /// Bearer key for operator routes (`--admin-api-key`); `None`: one of`api_keys`.
+    /// Bearer key for operator routes (`--admin-api-key`); `None`: one of `api_keys`.
     pub admin_key: Option<String>,
     /// Bearer keys for operator routes without `admin_key` (`--api-key`); an empty list leaves them
     /// open.

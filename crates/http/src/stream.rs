@@ -69,7 +69,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     /// is reached.
     ///
     /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
-    /// cursor was advanced by; 0 makes the caller use [`StreamRenderer::step`].
+    /// cursor was advanced by; 0 makes the caller use [`StreamRenderer::write_step`].
     fn write_single_tokens(
         &mut self,
         _out: &mut String,

@@ -2,7 +2,7 @@
 //!
 //! `NaN`, the infinities and integers beyond 64 bits do not fit a [`serde_json::Number`].
 //! [`number_beyond_json`] stores their text in an object with a key that clients do not send by accident;
-//! [`PythonValue::of`] reads it.
+//! [`PythonValue::of_json`] reads it.
 
 use serde_json::{Map, Value};
 

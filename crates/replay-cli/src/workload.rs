@@ -45,7 +45,7 @@ pub fn open_workload(
 /// Duration of a `--workload` text without `--request-count`, in seconds.
 const TEXT_WORKLOAD_DEFAULT_SECONDS: f64 = 60.0;
 
-/// Converts a workload text such as `20 req/s of 2 k/300` to the flags of a synthetic workload.
+/// Converts a workload text such as `20 req/s of 2k/300` to the flags of a synthetic workload.
 pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let tokens = |text: &str| {
         let text = text.trim();

@@ -82,7 +82,7 @@ pub struct RequestOutcome<'a> {
     pub last: Option<SimTime>,
     /// Time of each output token.
     ///
-    /// Empty unless `ReplaySink::wants_token_times` returns true: `ReplaySink::on_token_gaps` reports the gaps between
+    /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
     /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
     /// Number of the worker that generated the output tokens.

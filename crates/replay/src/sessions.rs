@@ -295,7 +295,7 @@ impl<N: NumberedSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Returns the session source. Call [`Sessions::resume`] after more sessions were added to it.
+    /// Returns the session source. Call [`Self::resume_reading`] after more sessions were added to it.
     pub(super) fn source_mut(&mut self) -> &mut N {
         &mut self.source
     }

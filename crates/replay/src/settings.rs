@@ -26,7 +26,7 @@ pub struct ReplaySettings {
     /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,
     /// Status of a request that the engine ends without a token, such as one whose prompt is beyond
-    /// the model's limit. Default `RequestStatus::Rejected`; Dynamo's replay has `RequestStatus::Completed`.
+    /// the model's limit. Default [`RequestStatus::Rejected`]; Dynamo's replay has [`RequestStatus::Completed`].
     pub without_tokens: RequestStatus,
 }
 

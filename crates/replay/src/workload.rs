@@ -121,7 +121,7 @@ pub trait WorkloadSource {
         None
     }
 
-    /// Returns whether any session depends on another one (`ClientSession::after`).
+    /// Returns whether any session depends on another one ([`ClientSession::after`]).
     fn has_dependencies(&self) -> bool {
         self.wrapped_source().is_some_and(WorkloadSource::has_dependencies)
     }

@@ -35,7 +35,7 @@ impl SchemaCache {
     /// Returns the compiled form of the JSON schema `schema`, from the cache if possible.
     ///
     /// # Errors
-    /// The same errors as `compile_constraint`; errors are not cached.
+    /// The same errors as [`compile_constraint`]; errors are not cached.
     pub fn compile_cached(
         &self,
         schema: &Value,

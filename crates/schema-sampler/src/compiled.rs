@@ -51,7 +51,7 @@ enum CompiledConstraintKind {
 ///
 /// # Errors
 /// [`ConstraintError`] if the constraint cannot be read. Some unsatisfiable schemas are detected
-/// only by `CompiledConstraint::sample_text`.
+/// only by [`CompiledConstraint::sample_text`].
 pub fn compile_constraint(constraint: &Constraint) -> Result<CompiledConstraint, ConstraintError> {
     let size = constraint.source_bytes();
     if size > MAX_CONSTRAINT_SOURCE_BYTES {

@@ -41,7 +41,7 @@ pub enum SleepTag {
 #[derive(Debug, Default)]
 pub struct PauseControl {
     state: Mutex<PauseState>,
-    /// Copy of [`PauseState::refuses`] that every request reads without the lock.
+    /// Copy of [`PauseState::rejects_requests`] that every request reads without the lock.
     refuses: AtomicBool,
 }
 

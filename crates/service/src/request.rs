@@ -104,8 +104,8 @@ pub enum SubmissionChecks {
 
 /// The served model or LoRA adapter that a request names.
 ///
-/// Created by `Service::resolve` and consumed by
-/// `Service::generate`.
+/// Created by [`InferenceService::resolve_model`](crate::InferenceService::resolve_model) and consumed by
+/// [`InferenceService::generate`](crate::InferenceService::generate).
 #[derive(Debug)]
 pub struct ResolvedModel {
     pub(super) target: ModelTarget,

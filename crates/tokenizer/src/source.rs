@@ -10,7 +10,7 @@ use crate::error::TokenizerError;
 /// Location of a model's tokenizer files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenizerLocation {
-    /// No files: the tokenizer is `Simulated`.
+    /// No files: the tokenizer is [`SimulatedTokenizer`](crate::simulated::SimulatedTokenizer).
     Simulated,
     /// Folder with a `tokenizer.json`, or that file itself.
     Folder(PathBuf),

@@ -1,6 +1,7 @@
 //! Checks of sampling parameters, in upstream's order.
 //!
-//! [`SamplingParams::verify`] runs before a stream starts, [`SamplingParams::verify_against_engine`] after
+//! [`SamplingParams::normalize_and_verify`] runs before a stream starts,
+//! [`SamplingParams::verify_against_engine`] after
 //! it. An error of the latter is a 400 for a unary request and an event in a stream.
 //!
 //! Source: `vllm/sampling_params.py` (`SamplingParams.__post_init__`, `_verify_args`, `verify`),

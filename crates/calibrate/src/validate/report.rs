@@ -24,9 +24,9 @@ pub struct LatencySummary {
     pub ttft_mean: f64,
     /// Median time to first token, in ms.
     pub ttft_p50: f64,
-    /// 90 th percentile of the time to first token, in ms.
+    /// 90th percentile of the time to first token, in ms.
     pub ttft_p90: f64,
-    /// 99 th percentile of the time to first token, in ms.
+    /// 99th percentile of the time to first token, in ms.
     pub ttft_p99: f64,
     /// Mean inter-token latency in ms: mean over requests of each request's mean gap.
     pub itl_mean: f64,
@@ -34,9 +34,9 @@ pub struct LatencySummary {
     pub e2e_mean: f64,
     /// Median end-to-end latency, in ms.
     pub e2e_p50: f64,
-    /// 90 th percentile of end-to-end latency, in ms.
+    /// 90th percentile of end-to-end latency, in ms.
     pub e2e_p90: f64,
-    /// 99 th percentile of end-to-end latency, in ms.
+    /// 99th percentile of end-to-end latency, in ms.
     pub e2e_p99: f64,
     /// Number of requests that received all their tokens.
     pub completed: usize,

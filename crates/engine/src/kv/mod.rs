@@ -1,7 +1,7 @@
 //! Simulates the KV cache: the blocks of each sequence, and the prefixes that need no computation.
 //!
 //! [`BlockPool`] is vLLM's block pool without the memory: reference counts, a free queue in
-//! eviction order, and a map from block keys to blocks. It does not hash; a `BlockHasher` computes the
+//! eviction order, and a map from block keys to blocks. It does not hash; a [`BlockHasher`] computes the
 //! keys of a [`BlockPlan`](super::BlockPlan) before submission.
 
 mod cache;

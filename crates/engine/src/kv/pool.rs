@@ -58,7 +58,7 @@ impl BlockTable {
     }
 }
 
-/// Arguments of [`BlockPool::allocate`], in tokens except `spare`.
+/// Arguments of [`BlockPool::allocate_blocks`], in tokens except `spare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockAllocationRequest {
     /// Number of cached prompt tokens from [`BlockPool::cached_prefix_tokens`]; used while the table is
@@ -317,7 +317,7 @@ impl BlockPool {
     /// Adds the blocks that the first `upto` tokens of a sequence fill to the prefix cache, with
     /// one event.
     ///
-    /// [`BlockPool::allocate`] does this itself; call it for loaded tokens.
+    /// [`BlockPool::allocate_blocks`] does this itself; call it for loaded tokens.
     pub(crate) fn cache_full_blocks(
         &mut self,
         table: &mut BlockTable,
@@ -519,7 +519,7 @@ impl BlockPool {
         self.usable_blocks() - self.free.len()
     }
 
-    /// Returns the numbers of KV blocks by state; their sum is `BlockPool::usable_blocks`.
+    /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable_blocks`].
     pub const fn block_counts(&self) -> BlockCounts {
         BlockCounts {
             unused: self.free.len() - self.idle,

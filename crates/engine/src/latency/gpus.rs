@@ -441,7 +441,7 @@ const LATE_2025: (u32, u32) = (0, 12);
 impl Gpu {
     /// Returns the GPU with the kernels of a vLLM version (major, minor).
     ///
-    /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70 B from
+    /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
     /// October 2025.
     pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
         let mut gpu = self.clone();
@@ -459,7 +459,7 @@ impl Gpu {
     }
 }
 
-/// Finds a GPU by name: `H100`, `h100-sxm-80 gb`, `NVIDIA H100 80 GB HBM3`, `b200_sxm`.
+/// Finds a GPU by name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`.
 pub fn find_gpu(name: &str) -> Option<&'static Gpu> {
     gpu_by_exact_name(name).or_else(|| gpu_by_exact_name(name.split_once("_sxm")?.0))
 }

@@ -155,7 +155,7 @@ impl LatencyModel {
         true
     }
 
-    /// Returns the sliding window in tokens, for `BatchWork::clipped`; `None` without window layers.
+    /// Returns the sliding window in tokens, for [`BatchWork::clipped`]; `None` without window layers.
     pub fn sliding_window(&self) -> Option<u32> {
         match self {
             Self::Roofline(roofline) => roofline.sliding_window(),

@@ -27,7 +27,7 @@ impl MockerScheduler {
     /// Creates an engine with the mocker's rules, without sequences.
     ///
     /// # Errors
-    /// `SchedulerConfigError` names the setting that cannot work.
+    /// [`SchedulerConfigError`] names the setting that cannot work.
     pub fn new(config: MockerConfig) -> Result<Self, SchedulerConfigError> {
         config.check_config()?;
         let rules = MockerRules::new(&config);

@@ -103,7 +103,7 @@ impl SglangScheduler {
     /// Creates an SGLang engine without sequences.
     ///
     /// # Errors
-    /// `SchedulerConfigError` names the setting that cannot work.
+    /// [`SchedulerConfigError`] names the setting that cannot work.
     pub fn new(config: SglangConfig) -> Result<Self, SchedulerConfigError> {
         config.check_config()?;
         Ok(Self {

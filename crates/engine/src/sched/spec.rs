@@ -68,7 +68,7 @@ impl SchedulerSpec {
     /// Creates the scheduler without sequences.
     ///
     /// # Errors
-    /// `SchedulerConfigError` names the setting that cannot work.
+    /// [`SchedulerConfigError`] names the setting that cannot work.
     pub fn build_scheduler(self) -> Result<Box<dyn Scheduler + Send>, SchedulerConfigError> {
         Ok(match self {
             Self::Pool(config) => Box::new(SlotScheduler::new(*config)),

@@ -97,7 +97,7 @@ impl VllmScheduler {
     /// Creates an engine with vLLM's rules, without sequences.
     ///
     /// # Errors
-    /// `SchedulerConfigError` names the setting that cannot work.
+    /// [`SchedulerConfigError`] names the setting that cannot work.
     pub fn new(config: VllmConfig) -> Result<Self, SchedulerConfigError> {
         Self::with_rules(config, VllmRules)
     }

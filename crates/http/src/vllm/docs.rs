@@ -133,7 +133,7 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Handles `GET /docs` and `GET / redoc_page`: returns a page of the routes that needs no other host.
+/// Handles `GET /docs` and `GET /redoc`: returns a page of the routes that needs no other host.
 pub(crate) async fn page(State(app): State<Arc<App>>) -> Response<Body> {
     html_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }

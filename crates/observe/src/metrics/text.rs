@@ -24,7 +24,8 @@ pub(super) fn header(family: &MetricFamily) -> String {
 
 /// Writer of the samples of families.
 ///
-/// It keeps what it rendered last, because consecutive lines often have equal labels or numbers.
+/// The writer keeps the labels and number that it rendered last, because consecutive lines often
+/// have equal ones.
 pub(super) struct TextWriter<'f, 'o> {
     pub(super) out: &'o mut String,
     api_servers: ApiServers,

@@ -198,7 +198,7 @@ impl PlanReport {
     }
 
     /// Returns the latencies of a run that the answer shows: the bounded percentiles, else the
-    /// 99 th of first token and inter-token latency.
+    /// 99th of first token and inter-token latency.
     pub(super) fn bounded_latencies(&self, trial: &SimulatedTrial) -> Vec<String> {
         let bounds = self.question.bounds.iter();
         let mut wanted: Vec<(String, String)> =

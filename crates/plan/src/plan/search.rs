@@ -274,7 +274,7 @@ impl<'c> TrialRunner<'c> {
     /// Creates a runner for one flag combination.
     ///
     /// # Errors
-    /// [`DoesNotFit`] if the model does not fit.
+    /// [`WeightsDoNotFit`] if the model does not fit.
     fn new(
         candidate: &'c DeploymentCandidate,
         question: &'c PlanRequirements,

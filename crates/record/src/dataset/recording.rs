@@ -27,7 +27,7 @@ pub(super) struct RecordedRequest {
     pub(super) prompt: Vec<u32>,
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
-    /// Time of each reply token since the start of the request, in µ s.
+    /// Time of each reply token since the start of the request, in µs.
     pub(super) micros: Vec<u64>,
     pub(super) reasoning: u32,
     pub(super) finish: Option<String>,

@@ -49,17 +49,17 @@ pub struct LatencyStats {
     pub ttft_mean: Option<f64>,
     /// Median time to the first token, in ms.
     pub ttft_p50: Option<f64>,
-    /// 90 th percentile of the time to the first token, in ms.
+    /// 90th percentile of the time to the first token, in ms.
     pub ttft_p90: Option<f64>,
-    /// 99 th percentile of the time to the first token, in ms.
+    /// 99th percentile of the time to the first token, in ms.
     pub ttft_p99: Option<f64>,
     /// Mean over requests of their mean gap between tokens (TPOT), in ms.
     pub itl_mean: Option<f64>,
     /// Mean time to the last token, in ms.
     pub e2e_mean: Option<f64>,
-    /// 90 th percentile of the time to the last token, in ms.
+    /// 90th percentile of the time to the last token, in ms.
     pub e2e_p90: Option<f64>,
-    /// 99 th percentile of the time to the last token, in ms.
+    /// 99th percentile of the time to the last token, in ms.
     pub e2e_p99: Option<f64>,
 }
 

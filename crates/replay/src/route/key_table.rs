@@ -40,7 +40,7 @@ impl KeyTable {
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// Returns the node of a block key, or the free slot for it: call [`KeyTable::fill`] with that
+    /// Returns the node of a block key, or the free slot for it: call [`KeyTable::fill_slot`] with that
     /// slot first.
     pub(super) fn find_or_free_slot(
         &mut self,

@@ -1,6 +1,6 @@
 //! Faults injected into replies and connections.
 //!
-//! There are two families. A `InjectedFailure` is an error response that replaces the reply, as in
+//! There are two families. An `InjectedFailure` is an error response that replaces the reply, as in
 //! llm-d-inference-sim. A [`StreamFault`] damages an accepted reply: a stall, a cut or reset
 //! connection, or malformed data. A [`FaultSpec`] lists the faults of one request; [`FaultRates`]
 //! draws them at random.

@@ -41,7 +41,7 @@ impl LogprobPosition {
         law.draw_rank(mix_u64_pair(self.context, u64::from(id)), self.temperature)
     }
 
-    /// Returns `row_of_likeliest` without duplicates: the chosen token `id`, then the other most
+    /// Returns [`Self::row_of_likeliest`] without duplicates: the chosen token `id`, then the other most
     /// likely ones.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.

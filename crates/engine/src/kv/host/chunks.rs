@@ -11,7 +11,7 @@ pub(super) type ChunkRecency = (u64, Reverse<u32>);
 /// Identifies a chunk in events: number of its layer group, and key of its last block.
 pub(super) type ChunkEventId = (u32, BlockKey);
 
-/// Holds the chunks of a [`HostCache`](super::HostTier), their copies and their eviction order.
+/// Holds the chunks of a [`HostCache`](super::HostCache), their copies and their eviction order.
 #[derive(Debug)]
 pub(super) struct HostChunks {
     capacity: u32,

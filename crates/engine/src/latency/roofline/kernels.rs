@@ -4,7 +4,7 @@ use crate::latency::memory::bytes_per_weight;
 use crate::latency::{QuantizationScheme, all_reduce};
 
 /// Factor of the bandwidth of decode attention with an fp8 KV cache, which is converted while it is
-/// read. Fitted to InferenceX points of Llama 70 B: 0.88 on Hopper, 0.94 on Blackwell.
+/// read. Fitted to InferenceX points of Llama 70B: 0.88 on Hopper, 0.94 on Blackwell.
 const FP8_CACHE_SHARE: f64 = 0.9;
 
 pub(super) struct KernelCostBuilder<'a> {
@@ -232,7 +232,7 @@ impl<'a> KernelCostBuilder<'a> {
     }
 
     /// Returns the launch time of prefill attention and the time per two (query, key) pairs
-    /// ([`Batch::chunk_pairs`]) in full-attention and in window layers, in us.
+    /// ([`BatchWork::chunk_pairs`](crate::latency::BatchWork::chunk_pairs)) in full-attention and in window layers, in us.
     pub(super) fn prefill_attention_us(&self) -> (f64, [f64; 2]) {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.prefill_attention;

@@ -48,7 +48,7 @@ pub struct MockerConfig {
     /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps that release one token each are reported as one
-    /// `SchedulerEvent::Decoded`. Default: false.
+    /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded). Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.

@@ -1,5 +1,5 @@
 //! Simulates the use of host memory by Dynamo's mocker
-//! ([`MockerHostCacheConfig`](crate::kv::MockerTierConfig)).
+//! ([`MockerHostCacheConfig`](crate::kv::MockerHostCacheConfig)).
 //!
 //! A request that finds further prompt blocks in host memory allocates blocks only for these and
 //! waits for their copy. Requests that wait for a copy are tried before all others.

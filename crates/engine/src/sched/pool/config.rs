@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::TokenDelays;
 use crate::kv::BlockPoolConfig;
 
-/// Configures the `Pool` scheduler.
+/// Configures the `SlotScheduler`.
 #[derive(Debug, Clone)]
 pub struct SlotSchedulerConfig {
     /// Maximum number of running sequences, at least 1. Default: 5.

@@ -34,7 +34,7 @@ pub struct SglangConfig {
     /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,
     /// Whether the caller transfers the KV cache of prompts between engines, as for
-    /// `Scheduler::take_reserved_prompts`. Default: false.
+    /// [`Scheduler::take_reserved_prompts`](crate::Scheduler::take_reserved_prompts). Default: false.
     pub handoff: bool,
     /// Whether computing prompts takes no time, as in a decode worker of the mocker. Default:
     /// false.

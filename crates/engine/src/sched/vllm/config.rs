@@ -51,7 +51,7 @@ pub struct VllmConfig {
     /// Transfer of prompts between prefill and decode engines.
     pub transfer: TransferConfig,
     /// Whether steps begin and end together with other ranks
-    /// (`RankLockStep`). Default: false.
+    /// ([`RankLockStep`](crate::lock_step::RankLockStep)). Default: false.
     pub lock_step: bool,
     /// Prefix cache in host memory. Default: none.
     pub host_tier: Option<HostCacheConfig>,
@@ -118,7 +118,7 @@ pub struct ReportingConfig {
     /// Whether block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps that release one token each are reported as one
-    /// `SchedulerEvent::Decoded`, for speed. Default: false.
+    /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded), for speed. Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.

@@ -7,8 +7,8 @@ use super::{RunExtent, SimulatedTrial, TrialRunner, WorkerCount, gpus_of_workers
 impl TrialRunner<'_> {
     /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.
     ///
-    /// It takes more workers of either kind to be no worse. The fewest of one kind with the most of
-    /// the other bound the search. Then each number of prefill workers gets the fewest decode
+    /// The search assumes that more workers of either kind are no worse. The fewest of one kind
+    /// with the most of the other bound the search. Then each number of prefill workers gets the fewest decode
     /// workers, as long as that can be fewer GPUs than the best split so far.
     pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         let most = self.most_workers();
