@@ -9,7 +9,8 @@ use super::fit::{FittedParameter, FittedRoofline, RunFitErrors};
 use super::plan::SET_BY_FLAG;
 use super::{RooflineParameter, apply_fit};
 
-fn median_of(mut values: Vec<f64>) -> Option<f64> {
+/// Returns the median of some numbers; `None` of none.
+pub(crate) fn median_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len().checked_sub(1)? / 2;
     let upper = values.len() / 2;

@@ -98,21 +98,24 @@ fn simulate_run(
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
 ) -> Result<Vec<Replay>, ValidateError> {
-    let mut replays = Vec::new();
-    for seed in 0..SEEDS {
-        let replay = play_once(RecordedRun::from_json(run, coefficients, seed)?, kernel_tables)?;
-        let again = replay.0.random_arrivals;
-        replays.push(replay);
-        if !again {
-            break;
-        }
+    let first = RecordedRun::from_json(run, coefficients, 0)?;
+    let roofline = Roofline::new(&first.setup)?;
+    let latency = latency_model(&first, &roofline, kernel_tables)?;
+    let seeds = if first.random_arrivals { 1..SEEDS } else { 0..0 };
+    let mut replays = vec![replay_run(first, &roofline, &latency)?];
+    for seed in seeds {
+        let run = RecordedRun::from_json(run, coefficients, seed)?;
+        replays.push(replay_run(run, &roofline, &latency)?);
     }
     Ok(replays)
 }
 
-fn play_once(run: RecordedRun, kernel_tables: Option<&Path>) -> Result<Replay, ValidateError> {
-    let roofline = Roofline::new(&run.setup)?;
-    let latency = match kernel_tables {
+fn latency_model(
+    run: &RecordedRun,
+    roofline: &Roofline,
+    kernel_tables: Option<&Path>,
+) -> Result<LatencyModel, ValidateError> {
+    Ok(match kernel_tables {
         None => LatencyModel::Roofline(Box::new(roofline.clone())),
         Some(folder) => {
             let asked = AicSetup::new(&run.setup, roofline.step_overhead());
@@ -120,7 +123,14 @@ fn play_once(run: RecordedRun, kernel_tables: Option<&Path>) -> Result<Replay, V
             let aic = aic.map_err(|error| ValidateError::Tables { run: run.id.clone(), error })?;
             LatencyModel::Aic(Box::new(aic))
         }
-    };
+    })
+}
+
+fn replay_run(
+    run: RecordedRun,
+    roofline: &Roofline,
+    latency: &LatencyModel,
+) -> Result<Replay, ValidateError> {
     let mut engines = Vec::new();
     for _ in 0..run.ranks {
         let mut config = run.engine.clone();
@@ -131,6 +141,6 @@ fn play_once(run: RecordedRun, kernel_tables: Option<&Path>) -> Result<Replay, V
                 .map_err(|error| ValidateError::Engine { run: run.id.clone(), error })?,
         );
     }
-    let done = SimulatedClient::new(&run, engines, &roofline).run_to_end();
+    let done = SimulatedClient::new(&run, engines, roofline).run_to_end();
     Ok((run, done))
 }

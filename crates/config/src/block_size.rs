@@ -9,9 +9,6 @@ use super::values::FlagValues;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_bytes_per_value};
 
 const LLMD_BLOCK_SIZES_TOKENS: [i64; 5] = [8, 16, 32, 64, 128];
-/// Names of data-center Blackwell GPUs (compute capability 10).
-const BLACKWELL_GPUS: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
-
 /// Names of GPUs where FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
 const FLASHINFER_GDN_GPUS: [&str; 7] =
     ["H100", "H200", "GH200", "B200", "B300", "RTX-PRO-6000", "RTX-5090"];
@@ -99,7 +96,7 @@ fn smallest_backend_block_size(
 ) -> (u32, &'static str) {
     let hf_config = model.hf_config.as_ref();
     let sparse = hf_config.is_some_and(|config| config["index_topk"].is_u64());
-    let blackwell = BLACKWELL_GPUS.iter().any(|name| gpu.name.starts_with(name));
+    let blackwell = gpu.is_data_center_blackwell();
     match (shape.mla.is_some(), blackwell) {
         (true, _) if sparse => (64, "sparse MLA takes blocks of 64"),
         (true, _) if backend == "FLASHMLA" => (64, "FlashMLA takes blocks of 64"),

@@ -63,10 +63,7 @@ pub(super) fn cuda_graph_batch_sizes(
         tokens,
         drafts,
         most,
-        blackwell: known.is_some_and(|gpu| {
-            let names = ["B200", "B300", "GB200", "GB300"];
-            names.iter().any(|name| gpu.name.starts_with(name))
-        }),
+        blackwell: known.is_some_and(|gpu| gpu.is_data_center_blackwell()),
         dense: dense == PerformanceMode::Interactivity,
     }))
 }

@@ -58,6 +58,8 @@ pub trait DrawRandom {
     fn draw_u64_between(&mut self, low: u64, high: u64) -> u64;
     /// Returns true with a probability of `percent` in a hundred.
     fn draw_percent_chance(&mut self, percent: u32) -> bool;
+    /// Draws the time between two events of a Poisson process with this mean.
+    fn draw_exponential(&mut self, mean: f64) -> f64;
     /// Draws a standard normal variate by Box-Muller, which takes two uniform draws.
     fn draw_standard_normal(&mut self) -> f64;
     /// Draws a delay from a normal distribution, clamped to 0.3..=1.7 times `mean`
@@ -81,6 +83,10 @@ impl<R: Rng> DrawRandom for R {
 
     fn draw_percent_chance(&mut self, percent: u32) -> bool {
         percent > 0 && self.draw_u64_between(1, 100) <= u64::from(percent)
+    }
+
+    fn draw_exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.draw_unit_f64()).ln()
     }
 
     fn draw_standard_normal(&mut self) -> f64 {

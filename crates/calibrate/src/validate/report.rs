@@ -3,6 +3,7 @@ use serde::Serialize;
 use super::Replay;
 use super::client::RequestTiming;
 use super::spec::RecordedRun;
+use crate::text::median_of;
 use vllm_sim_replay::statistics;
 
 /// Predicted latencies of a recorded run, in milliseconds.
@@ -56,9 +57,7 @@ impl LatencyPrediction {
             stages: (0..run.stages).map(stage).collect(),
         }
     }
-}
 
-impl LatencyPrediction {
     /// Returns the median over replays of each statistic.
     pub(super) fn median(replays: &[Replay]) -> Self {
         let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
@@ -114,9 +113,7 @@ pub(super) fn quantile_curve(mut values: Vec<f64>) -> Vec<f64> {
 impl LatencySummary {
     fn median(all: &[&Self]) -> Self {
         let of = |key: fn(&Self) -> f64| {
-            let mut values: Vec<f64> = all.iter().map(|one| key(one)).collect();
-            values.sort_by(f64::total_cmp);
-            percentile(&values, 0.5)
+            median_of(all.iter().map(|one| key(one)).collect()).unwrap_or(0.0)
         };
         Self {
             ttft_mean: of(|one| one.ttft_mean),

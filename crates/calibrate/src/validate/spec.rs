@@ -163,9 +163,10 @@ fn first_use_stall(fields: &RunJsonFields, setup: &RooflineSetup) -> Duration {
     }
 }
 
-/// Parses the major and minor number of a vLLM version; `None` for others, such as `nightly-...`.
-fn version(value: &Value) -> Option<(u32, u32)> {
-    let mut numbers = value.as_str()?.split('.');
+/// Parses the major and minor number of a vLLM version, such as `0.11.0` or `v0.11.0`; `None` for
+/// others, such as `nightly-...`.
+fn major_minor_version(value: &Value) -> Option<(u32, u32)> {
+    let mut numbers = value.as_str()?.trim_start_matches('v').split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
@@ -194,7 +195,7 @@ fn roofline_setup(
             coefficients.front_end_sequence_us,
         ),
     };
-    let gpu = match version(fields.value_at("vllm.version")) {
+    let gpu = match major_minor_version(fields.value_at("vllm.version")) {
         Some(version) => gpu.with_kernels_of(version),
         None => gpu.clone(),
     };
@@ -341,15 +342,15 @@ enum Arrivals {
 }
 
 fn arrivals(fields: &RunJsonFields) -> Result<Arrivals, ValidateError> {
-    const WEIGHT_QUANTIZATION_FIELD: &str = "workload.arrivals";
-    match fields.value_at(WEIGHT_QUANTIZATION_FIELD) {
+    const ARRIVALS_FIELD: &str = "workload.arrivals";
+    match fields.value_at(ARRIVALS_FIELD) {
         Value::Null => Ok(Arrivals::Random),
-        _ => match fields.text_at(WEIGHT_QUANTIZATION_FIELD)? {
+        _ => match fields.text_at(ARRIVALS_FIELD)? {
             "random" => Ok(Arrivals::Random),
             "even" => Ok(Arrivals::Even),
             other => {
                 let problem = format!("is {other:?}, must be \"random\" or \"even\"");
-                Err(fields.invalid_field(WEIGHT_QUANTIZATION_FIELD, problem))
+                Err(fields.invalid_field(ARRIVALS_FIELD, problem))
             }
         },
     }
@@ -369,7 +370,7 @@ fn stage_times(
     let mut sum = 0.0;
     let mut times: Vec<f64> = (0..count)
         .map(|_| {
-            sum -= (1.0 - rng.draw_unit_f64()).ln();
+            sum += rng.draw_exponential(1.0);
             sum
         })
         .collect();
@@ -404,6 +405,7 @@ fn shared_prefix_requests(
                 .max(1.0) as u32
         })
         .collect();
+    let arrivals = arrivals(fields)?;
     let drains = fields.value_at("score_level").as_str() == Some("stages");
     let mut requests = Vec::new();
     let mut start = 0.0;
@@ -417,7 +419,7 @@ fn shared_prefix_requests(
             let problem = format!("has more than {MAX_REQUESTS} requests");
             return Err(fields.invalid_field("workload.stages", problem));
         }
-        let times = stage_times(arrivals(fields)?, (rate, count), (seed, stage as u64));
+        let times = stage_times(arrivals, (rate, count), (seed, stage as u64));
         for time in times {
             let n = requests.len() as u64;
             let which = (n % u64::from(prompts)) as u32;
@@ -502,7 +504,7 @@ mod tests {
 
     #[test]
     fn versions_are_numbers() {
-        let read = |text: &str| version(&text.into());
+        let read = |text: &str| major_minor_version(&text.into());
         assert_eq!(read("0.11.0"), Some((0, 11)));
         assert_eq!((read("nightly-5b8c"), read("")), (None, None));
     }

@@ -15,7 +15,7 @@ const MESSAGE_SIZES_BYTES: [f64; 10] = [
 ];
 
 /// All-reduce times inside a CUDA graph over 2, 4 and 8 GPUs, in us. Columns are message sizes from
-/// 32 KiB to 32 MiB, see `BYTES`.
+/// 32 KiB to 32 MiB, see `MESSAGE_SIZES_BYTES`.
 ///
 /// A fixed time plus a bandwidth does not fit: small messages take one exchange, larger ones two,
 /// and NCCL's rings are used from 8 MiB.
@@ -45,6 +45,29 @@ pub(super) const fn estimated_table(rows: [(f64, f64); 3]) -> AllReduceTable {
         while point < MESSAGE_SIZES_BYTES.len() {
             let (fixed, gbs) = rows[row];
             table[row][point] = fixed + MESSAGE_SIZES_BYTES[point] / (gbs * 1e3);
+            point += 1;
+        }
+        row += 1;
+    }
+    table
+}
+
+/// Scales measured times by 0.911 up to 1 MiB, rising with the logarithm of the size to 1.66 from
+/// 16 MiB.
+const fn scaled_to_servers(measured: AllReduceTable) -> AllReduceTable {
+    const LAST_SMALL: usize = 4;
+    const FIRST_LARGE: usize = 8;
+    let mut table = measured;
+    let mut row = 0;
+    while row < table.len() {
+        let mut point = 0;
+        while point < MESSAGE_SIZES_BYTES.len() {
+            let rise = match point {
+                0..=LAST_SMALL => 0.0,
+                FIRST_LARGE.. => 1.0,
+                _ => (point - LAST_SMALL) as f64 / (FIRST_LARGE - LAST_SMALL) as f64,
+            };
+            table[row][point] *= 0.911 + rise * (1.66 - 0.911);
             point += 1;
         }
         row += 1;
@@ -89,18 +112,17 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
 ];
 /// All-reduce times of the B200, in us. Those over eight GPUs from 256 KiB to 1 MiB were measured
 /// longer than at 1 MiB; they are lowered to its time.
-///
-/// All are scaled by servers (InferenceX points, TP 2 to 8): by 0.911 up to 1 MiB, rising with the
-/// logarithm of the size to 1.66 from 16 MiB.
-pub(super) const B200_ALL_REDUCE: AllReduceTable = [
-    [6.4, 6.7, 7.0, 8.6, 11.9, 27.8, 43.3, 66.9, 95.4, 144.9],
-    [6.7, 7.4, 7.8, 16.4, 16.8, 26.2, 38.6, 63.7, 113.0, 197.8],
-    [7.5, 8.6, 15.7, 15.7, 15.7, 22.7, 33.8, 57.8, 105.0, 185.0],
+const B200_MEASURED: AllReduceTable = [
+    [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
+    [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],
+    [8.2, 9.4, 17.2, 17.2, 17.2, 20.7, 26.3, 39.2, 63.2, 111.3],
 ];
+/// All-reduce times of the B200 in servers, in us: fitted to InferenceX points of TP 2 to 8.
+pub(super) const B200_ALL_REDUCE: AllReduceTable = scaled_to_servers(B200_MEASURED);
 pub(super) const GB200_ALL_REDUCE: AllReduceTable = [
     [5.4, 5.8, 6.6, 8.0, 10.1, 15.2, 24.7, 62.2, 114.7, 216.7],
     [5.5, 6.0, 7.0, 11.1, 12.5, 17.6, 25.5, 50.6, 77.6, 113.4],
-    B200_ALL_REDUCE[2],
+    B200_MEASURED[2],
 ];
 
 #[cfg(test)]

@@ -99,9 +99,9 @@ impl CudaGraphs {
         self.sizes.get(at).map_or(tokens, |size| u64::from(*size))
     }
 
-    /// Returns whether a step of `tokens` is larger than every captured size, if there is one.
-    pub(super) fn exceeded(&self, tokens: u64) -> bool {
-        self.sizes.last().is_some_and(|most| u64::from(*most) < tokens)
+    /// Returns whether a step of `tokens` is larger than every captured size.
+    pub(super) fn is_exceeded_by(&self, tokens: u64) -> bool {
+        self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }
 
     pub(super) fn is_launch_bound(&self, tokens: u64) -> bool {

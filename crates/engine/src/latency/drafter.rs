@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::memory::weight_bytes;
 use super::{
-    BatchWork, ExpertsShape, ModelShape, Roofline, RooflineCoefficients, RooflineError,
-    RooflineSetup, SpeedFactors, WeightRanks, divide_duration,
+    BatchWork, ExpertsShape, MAX_SIMULATED_DELAY, ModelShape, Roofline, RooflineCoefficients,
+    RooflineError, RooflineSetup, SpeedFactors, WeightRanks, divide_duration,
 };
 
 /// Vocabulary size of EAGLE-3's own output head.
@@ -201,7 +201,8 @@ pub enum DraftLatency {
 }
 
 impl DraftLatency {
-    /// Returns the time to draft tokens after a step of the target model, divided by `speed`.
+    /// Returns the time to draft tokens after a step of the target model, divided by `speed`; at
+    /// most [`MAX_SIMULATED_DELAY`].
     pub fn draft_time(&self, batch: &BatchWork, speed: SpeedFactors) -> Duration {
         let time = match self {
             _ if batch.is_empty() => Duration::ZERO,
@@ -218,7 +219,7 @@ impl DraftLatency {
                 pass.step_time(&first) + pass.step_time(&one_token_per_sequence(batch)) * more
             }
         };
-        divide_duration(time, speed.all)
+        divide_duration(time, speed.all).min(MAX_SIMULATED_DELAY)
     }
 }
 
@@ -285,6 +286,18 @@ mod tests {
         let eagle = Drafter::for_method("eagle3", &shape, None, 4, false).unwrap();
         let halved = eagle.latency_model(&setup).unwrap().draft_time(&batch, fast).as_secs_f64();
         assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn draft_time_has_a_bound_at_any_speed() {
+        let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
+        let setup = RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
+        let mut batch = BatchWork::default();
+        batch.add_decode(1000, 4, None);
+        let drafter = Drafter::for_method("eagle3", &shape, None, 4, false).unwrap();
+        let slow = SpeedFactors { all: 1e-300, ..SpeedFactors::default() };
+        let time = drafter.latency_model(&setup).unwrap().draft_time(&batch, slow);
+        assert_eq!(time, MAX_SIMULATED_DELAY);
     }
 
     #[test]

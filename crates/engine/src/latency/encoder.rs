@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::shape::{clamp_size, read_size};
 use super::{
-    BatchWork, CudaGraphs, MAX_SIMULATED_DELAY, ModelShape, Quantization, Roofline,
+    BatchWork, CudaGraphs, Gpu, MAX_SIMULATED_DELAY, ModelShape, Quantization, Roofline,
     RooflineCoefficients, RooflineError, RooflineSetup, SlidingWindowLayers, divide_duration,
 };
 use crate::{EncoderKind, PromptMediaItem};
@@ -203,6 +203,8 @@ impl EncoderLatency {
                 async_scheduling: true,
                 truncated_sampling: false,
                 graphs: CudaGraphs::NO_GRAPHS,
+                // The times of eager steps are fitted to language models.
+                gpu: Gpu { eager_prefill_us: (0.0, 0.0), ..setup.gpu.clone() },
                 coefficients: RooflineCoefficients {
                     step_us: 0.0,
                     sequence_us: 0.0,

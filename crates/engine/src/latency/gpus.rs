@@ -34,7 +34,7 @@ pub struct Gpu {
     /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
     /// Factor of the memory time of fp8 products with more than 16 rows.
-    pub gemm_fp8_wide: f64,
+    pub fp8_memory_factor_above_16_rows: f64,
     /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
     /// Efficiency of matrix products with fp4 weights and activations.
@@ -45,10 +45,10 @@ pub struct Gpu {
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
-    /// Time per layer of steps with a prompt chunk that are larger than every CUDA graph, in us: in
-    /// addition to their kernels, and at least, to launch them. Fitted to InferenceX points of
-    /// Hopper and data-center Blackwell GPUs.
-    pub uncaptured: (f64, f64),
+    /// Time per layer of steps with a prompt chunk that are larger than every CUDA graph, in us:
+    /// what is added to their kernels, and the least time to launch these. Fitted to InferenceX
+    /// points of Hopper and data-center Blackwell GPUs; other GPUs have Hopper's.
+    pub eager_prefill_us: (f64, f64),
     /// All-reduce times over 2, 4 and 8 GPUs, in us.
     pub all_reduce: AllReduceTable,
     /// All-reduce times over NCCL, in us, for the token exchange between expert-parallel ranks
@@ -63,9 +63,9 @@ pub struct Gpu {
 }
 
 /// Least time per layer of large steps on Blackwell before vLLM 0.12, in us.
-const OLD_BLACKWELL_LAUNCH: f64 = 836.0;
+const BLACKWELL_LAUNCH_BEFORE_V0_12_US: f64 = 836.0;
 /// Factor of the memory time of fp8 products with more than 16 rows on Hopper before vLLM 0.12.
-const OLD_HOPPER_WIDE: f64 = 1.41;
+const FP8_MEMORY_FACTOR_BEFORE_V0_12: f64 = 1.41;
 
 const FALLBACK_GPU: Gpu = Gpu {
     name: "",
@@ -77,13 +77,13 @@ const FALLBACK_GPU: Gpu = Gpu {
     memory_gib: 0.0,
     gemm: kernel_efficiency(4.5, 0.80, 0.55),
     gemm_fp8: kernel_efficiency(14.0, 0.75, 0.30),
-    gemm_fp8_wide: 1.0,
+    fp8_memory_factor_above_16_rows: 1.0,
     gemm_fp8_block: kernel_efficiency(30.0, 0.60, 0.30),
     // Unused without fp4 units.
     gemm_fp4: kernel_efficiency(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
-    uncaptured: (35.0, 100.0),
+    eager_prefill_us: (35.0, 100.0),
     all_reduce: NVLINK_TIMES[0],
     exchange: NVLINK_TIMES[1],
     flash_attention: 3,
@@ -189,7 +189,7 @@ const B200: Gpu = Gpu {
     gemm_fp8_block: kernel_efficiency(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
     prefill_attention: (17.3, 0.512),
-    uncaptured: (160.0, 100.0),
+    eager_prefill_us: (160.0, 100.0),
     all_reduce: all_reduce::B200_ALL_REDUCE,
     experts: BLACKWELL_EXPERT_EFFICIENCY,
     ..gpu_from_data_sheet(
@@ -433,26 +433,35 @@ pub const GPUS: &[Gpu] = &[
 
 /// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
 /// tables of 0.24. In vLLM 0.14 such experts are as fast as other fp8 experts.
-const BLOCK_EXPERTS: (u32, u32) = (0, 15);
+const FAST_BLOCK_FP8_EXPERTS_VERSION: (u32, u32) = (0, 15);
 /// First vLLM version (major, minor) without the slow kernels of late 2025: fp8 products of more
 /// than 16 rows on Hopper, and the launch of prompt steps on Blackwell.
-const LATE_2025: (u32, u32) = (0, 12);
+const FAST_KERNELS_VERSION: (u32, u32) = (0, 12);
 
 impl Gpu {
+    /// Returns whether the GPU is a data-center Blackwell (compute capability 10).
+    pub fn is_data_center_blackwell(&self) -> bool {
+        ["B200", "B300", "GB200", "GB300"].iter().any(|name| self.name.starts_with(name))
+    }
+
+    fn is_hopper(&self) -> bool {
+        self.flash_attention == 3 && !self.is_data_center_blackwell()
+    }
+
     /// Returns the GPU with the kernels of a vLLM version (major, minor).
     ///
     /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
     /// October 2025.
     pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
         let mut gpu = self.clone();
-        if version < BLOCK_EXPERTS {
+        if version < FAST_BLOCK_FP8_EXPERTS_VERSION {
             gpu.experts.fp8_block = gpu.experts.fp8;
         }
-        if version < LATE_2025 {
-            match gpu.flash_attention {
-                3 if gpu.fp4_tflops > 0.0 => gpu.uncaptured.1 = OLD_BLACKWELL_LAUNCH,
-                3 => gpu.gemm_fp8_wide = OLD_HOPPER_WIDE,
-                _ => {}
+        if version < FAST_KERNELS_VERSION {
+            if gpu.is_data_center_blackwell() {
+                gpu.eager_prefill_us.1 = BLACKWELL_LAUNCH_BEFORE_V0_12_US;
+            } else if gpu.is_hopper() {
+                gpu.fp8_memory_factor_above_16_rows = FP8_MEMORY_FACTOR_BEFORE_V0_12;
             }
         }
         gpu

@@ -140,7 +140,8 @@ impl LatencyModel {
     pub fn spread_expert_time(&self, tokens: f64, speed: SpeedFactors) -> Duration {
         match self {
             Self::Roofline(roofline) => {
-                divide_duration(roofline.spread_expert_time(tokens), speed.all)
+                let time = divide_duration(roofline.spread_expert_time(tokens), speed.all);
+                time.min(MAX_SIMULATED_DELAY)
             }
             _ => Duration::ZERO,
         }

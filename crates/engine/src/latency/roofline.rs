@@ -41,8 +41,9 @@ pub struct Roofline {
     launch: f64,
     /// Time of the transfers between pipeline stages, summed over all stages.
     stage_transfer: AllReduceCost,
-    /// Time of steps that are larger than every CUDA graph, in us: in addition, and at least.
-    uncaptured: (f64, f64),
+    /// Time of prompt steps that are larger than every CUDA graph, in us: what is added to their
+    /// kernels, and the least time to launch these.
+    eager_prefill: (f64, f64),
     /// API server time of a request: fixed, per request in progress and per prompt token, in us.
     front_end: (f64, f64, f64),
 }
@@ -51,21 +52,17 @@ pub struct Roofline {
 struct GemmCost {
     times: f64,
     fixed: f64,
-    /// Factor of the memory time with more than [`NARROW_ROWS`] tokens.
-    wide: f64,
+    memory_factor_above_16_rows: f64,
     weights: f64,
     per_token: f64,
     compute: f64,
 }
 
-/// Number of tokens up to which fp8 products of early vLLM versions use their fastest kernel.
-const NARROW_ROWS: f64 = 16.0;
-
 impl GemmCost {
     #[inline]
     fn time_us(&self, tokens: f64) -> f64 {
-        let wide = if tokens > NARROW_ROWS { self.wide } else { 1.0 };
-        let memory = (self.weights + self.per_token * tokens) * wide;
+        let factor = if tokens > 16.0 { self.memory_factor_above_16_rows } else { 1.0 };
+        let memory = (self.weights + self.per_token * tokens) * factor;
         self.times * (self.fixed + smooth_max(memory, self.compute * tokens))
     }
 }
@@ -201,7 +198,7 @@ impl Roofline {
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,
             ),
             step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
-            uncaptured: (gpu.uncaptured.0 * layers, gpu.uncaptured.1 * layers),
+            eager_prefill: (gpu.eager_prefill_us.0 * layers, gpu.eager_prefill_us.1 * layers),
             per_sequence: co.sequence_us
                 + sync_sequence
                 + (co.vocab_us * truncated + co.penalty_vocab_us * penalized)
@@ -311,11 +308,14 @@ impl Roofline {
             small: self.small.0 + self.small.1 * tokens,
             overhead: 0.0,
         };
-        if prefill && self.graphs.exceeded(batch.computed_tokens()) {
-            let kernels = parts.total_us();
-            let (more, least) = self.uncaptured;
-            parts.overhead += more + smooth_max(kernels, least) - kernels;
-        }
+        let launch = match prefill && self.graphs.is_exceeded_by(batch.computed_tokens()) {
+            true => {
+                let kernels = parts.total_us();
+                let (more, least) = self.eager_prefill;
+                launch.max(more + smooth_max(kernels, least) - kernels)
+            }
+            false => launch,
+        };
         parts.overhead += self.step
             + launch
             + self.per_sequence * sequences

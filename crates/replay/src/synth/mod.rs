@@ -205,7 +205,7 @@ impl WorkloadSource for SyntheticSource {
             let mut turn = SessionTurn::new(prompt, output);
             if n > 0 {
                 let factor = match self.what.think_varies {
-                    true => -(1.0 - rng.draw_unit_f64()).ln(),
+                    true => rng.draw_exponential(1.0),
                     false => 1.0,
                 };
                 turn.delay_ns = (self.what.think_ms * factor * 1e6).round() as u64;

@@ -127,6 +127,10 @@ impl RooflineCoefficients {
                 return Err(RooflineError::Coefficient { what, value, bound });
             }
         }
+        if self.routing_share > 1.0 {
+            let (what, bound) = ("routing_share", "at most 1");
+            return Err(RooflineError::Coefficient { what, value: self.routing_share, bound });
+        }
         Ok(())
     }
 }

@@ -67,12 +67,12 @@ impl<'a> KernelCostBuilder<'a> {
         scheme: QuantizationScheme,
     ) -> GemmCost {
         let (fit, peak) = self.dense_gemm_efficiency(scheme);
-        let wide = match scheme {
-            QuantizationScheme::Fp8 => self.setup.gpu.gemm_fp8_wide,
+        let memory_factor = match scheme {
+            QuantizationScheme::Fp8 => self.setup.gpu.fp8_memory_factor_above_16_rows,
             _ => 1.0,
         };
         GemmCost {
-            wide,
+            memory_factor_above_16_rows: memory_factor,
             ..self.matrix_product_cost(times, n, k, bytes_per_weight(scheme), fit, peak)
         }
     }
@@ -91,7 +91,7 @@ impl<'a> KernelCostBuilder<'a> {
         GemmCost {
             times,
             fixed: fit.fixed,
-            wide: 1.0,
+            memory_factor_above_16_rows: 1.0,
             weights: n * k * width / bandwidth,
             per_token: 2.0 * (n + k) / bandwidth,
             compute: 2.0 * n * k / (fit.compute * co.gemm_compute_scale * peak),

@@ -3,7 +3,7 @@ use crate::latency::{find_gpu, known_model_shape};
 use super::*;
 
 #[test]
-fn a_pipeline_shares_the_sequences_and_hands_over() {
+fn pipeline_stages_split_sequences_and_pay_transfers() {
     let time = |pp: u32, sequences: u32| {
         let setup = RooflineSetup { pp, ..llama(1) };
         let mut batch = BatchWork::default();
@@ -20,7 +20,7 @@ fn a_pipeline_shares_the_sequences_and_hands_over() {
 }
 
 #[test]
-fn ranks_that_share_prompts_share_nothing_else() {
+fn ranks_share_only_prompt_chunks() {
     let time = |pcp: u32, batch: &BatchWork| {
         let setup = RooflineSetup { pcp, ..llama(1) };
         Roofline::new(&setup).unwrap().step_time(batch).as_secs_f64()
@@ -99,14 +99,14 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
 }
 
 #[test]
-fn a_busy_front_end_is_slower() {
+fn front_end_delay_grows_with_running_requests() {
     let roofline = Roofline::new(&llama(1)).unwrap();
     assert_eq!(roofline.front_end_delay(0, 0), Duration::from_micros(3400));
     assert_eq!(roofline.front_end_delay(0, 20), Duration::from_micros(4300));
 }
 
 #[test]
-fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
+fn top_p_costs_time_per_step_and_sequence() {
     let plain = Roofline::new(&llama(1)).unwrap();
     let cut = Roofline::new(&RooflineSetup { truncated_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
@@ -117,7 +117,7 @@ fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
 }
 
 #[test]
-fn a_penalty_costs_every_sequence() {
+fn repetition_penalty_costs_time_per_sequence() {
     let plain = Roofline::new(&llama(1)).unwrap();
     let penalized = Roofline::new(&RooflineSetup { penalized_sampling: true, ..llama(1) }).unwrap();
     for n in [1, 64] {
@@ -128,7 +128,7 @@ fn a_penalty_costs_every_sequence() {
 }
 
 #[test]
-fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
+fn flash_attention_2_rereads_kv_in_mixed_steps() {
     let more = |gpu_name: &str, repo: &str, tp: u32| {
         let setup = RooflineSetup {
             tp,
@@ -175,7 +175,7 @@ fn more_work_takes_longer_and_more_gpus_less() {
 }
 
 #[test]
-fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
+fn fp4_is_multiplied_natively_on_gpus_with_fp4_units() {
     let step = |repo: &str, on: &str, tokens: u32| {
         let setup =
             RooflineSetup::new(known_model_shape(repo).unwrap(), find_gpu(on).unwrap().clone());
@@ -191,7 +191,7 @@ fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
 }
 
 #[test]
-fn layers_with_a_window_stop_growing() {
+fn window_layer_time_is_bounded_by_the_window() {
     let setup = RooflineSetup::new(
         known_model_shape("openai/gpt-oss-20b").unwrap(),
         find_gpu("H100").unwrap().clone(),
@@ -206,7 +206,7 @@ fn layers_with_a_window_stop_growing() {
 }
 
 #[test]
-fn numbers_that_cannot_be_used_are_named() {
+fn unusable_roofline_setups_name_the_field() {
     let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
     assert_eq!(error(llama(0)), "tensor-parallel size is 0, must be at least 1");
     let mut setup = llama(1);
@@ -234,7 +234,7 @@ fn every_known_model_has_a_step_on_every_gpu() {
 }
 
 #[test]
-fn a_prompt_that_exceeds_every_cuda_graph_takes_longer() {
+fn prompts_above_every_cuda_graph_take_longer() {
     let roofline = Roofline::new(&llama(1)).unwrap();
     let most = *CudaGraphs::default().captured_sizes().last().unwrap();
     let overhead = |tokens| {
@@ -250,7 +250,23 @@ fn a_prompt_that_exceeds_every_cuda_graph_takes_longer() {
 }
 
 #[test]
-fn a_longer_prompt_takes_longer_in_the_front_end() {
+fn enforce_eager_never_shortens_a_step() {
+    for gpu in ["H100", "B200", "L40S"] {
+        let graphs = RooflineSetup::new(llama(1).shape, find_gpu(gpu).unwrap().clone());
+        let eager = RooflineSetup { graphs: CudaGraphs::NO_GRAPHS, ..graphs.clone() };
+        let time = |setup: &RooflineSetup, tokens| {
+            let mut batch = BatchWork::default();
+            batch.add_prompt_chunk(tokens, 0, None);
+            Roofline::new(setup).unwrap().step_time(&batch)
+        };
+        for tokens in [1, 100, 511, 512, 513, 2_000, 8_192] {
+            assert!(time(&eager, tokens) >= time(&graphs, tokens), "{gpu}, {tokens} tokens");
+        }
+    }
+}
+
+#[test]
+fn front_end_delay_grows_with_prompt_tokens() {
     let roofline = Roofline::new(&llama(1)).unwrap();
     let more = roofline.front_end_delay(10_000, 0) - roofline.front_end_delay(0, 0);
     assert_eq!(more, Duration::from_millis(32));
