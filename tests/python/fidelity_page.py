@@ -158,11 +158,12 @@ def page(report, measured, left_out, sequences):
     table = list(deployments("public runs", runs, left_out, sequences))
     points = list(deployments("InferenceX", measured["runs"], left_out, sequences))
     yield ("Median sizes of the errors of the stable runs of a deployment, or of the others where it has "
-           f"none. Those of InferenceX are by constants fitted without it, where it has one engine. `vllm-sim explain` names the "
-           "nearest of these deployments.")
+           f"none. Those of InferenceX are by constants fitted without it, except those marked \\*. `vllm-sim explain` names "
+           "the nearest of these deployments.")
     yield ""
     rows = [[row[1].split("/")[-1], f"{row[4]} x {row[2]}" + (f", {row[7]} ranks" if row[7] != "1" else ""),
-             row[3], row[6], f"{row[9]} to {row[10]}", f"{row[11]} {row[12]}", row[0], *row[14:]]
+             row[3], row[6], f"{row[9]} to {row[10]}", f"{row[11]} {row[12]}", row[0] + (" \\*" if row[0] == "InferenceX" and row[13] == "with" else ""),
+             *row[14:]]
             for row in table + points]
     yield from markdown(["Model", "GPUs", "weights", "prompts", "sequences", "runs", "from", "TTFT", "ITL",
                          "E2E"], rows)
@@ -198,8 +199,12 @@ def main():
     with open(PAGE) as file:
         before, rest = file.read().split(BEGIN)
     after = rest.split(END)[1]
-    sequences = {run["id"]: evidence.sequences(run) for run in evidence.load(runs, points)}
-    lines = page(validated(program, runs), inferencex(program, points), left_out, sequences)
+    known = list(evidence.load(runs, points))
+    sequences = {run["id"]: evidence.sequences(run) for run in known}
+    doubtful = {run["id"] for run in known if run["doubtful"]}
+    measured = inferencex(program, points)
+    measured["runs"] = [run for run in measured["runs"] if run["id"] not in doubtful]
+    lines = page(validated(program, runs), measured, left_out, sequences)
     text = "\n".join(lines)
     with open(PAGE, "w") as file:
         file.write(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")

@@ -30,7 +30,7 @@ NUMBERS = {
     "step_us": (494.0, 600.0), "truncated_us": (0.0, 600.0), "truncated_vocab_us": (0.0, 4.7e-3),
     "first_use_stall_s": (0.0, 3.0), "sequence_us": (7.3, 10.0),
     "sync_us": (410.0, 200.0), "sync_sequence_us": (0.0, 10.0), "mixed_group_share": (0.0, 0.5),
-    "front_end_us": (3400.0, 1500.0), "front_end_sequence_us": (45.0, 30.0),
+    "front_end_us": (5600.0, 1500.0), "front_end_sequence_us": (45.0, 30.0),
     "vocab_us": (38.8e-6, 20e-6), "mixed_us": (610.0, 400.0), "layer_us": (15.1, 3.0),
     "gemm_memory_scale": (1.0, 0.05), "gemm_compute_scale": (1.0, 0.15),
     "attention_scale": (1.0, 0.1), "all_reduce_scale": (1.0, 0.3), "moe_scale": (1.0, 0.1),

@@ -370,6 +370,7 @@ fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let front_end = |running: u32| roofline.front_end_delay(0, running).as_secs_f64() * 1e3;
     let (idle, busy) = (front_end(0), front_end(100));
     let longer = roofline.front_end_delay(1000, 0).as_secs_f64() * 1e3;
+    // Milliseconds of 1000 tokens are microseconds of one.
     let token = longer - idle;
     writeln!(
         text,

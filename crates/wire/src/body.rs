@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_python_cannot_read_has_a_separate_error() {
+    fn undecodable_input_is_unicode_error() {
         assert_eq!(
             Fault::from(JsonError::Unreadable).to_json(),
             r#"{"detail":"There was an error parsing the body"}"#
