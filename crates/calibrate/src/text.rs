@@ -4,18 +4,11 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use vllm_sim_engine::latency::RooflineCoefficients;
+use vllm_sim_replay::statistics;
 
 use super::fit::{FittedParameter, FittedRoofline, RunFitErrors};
 use super::plan::SET_BY_FLAG;
 use super::{RooflineParameter, apply_fit};
-
-/// Returns the median of some numbers; `None` of none.
-pub(crate) fn median_of(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len().checked_sub(1)? / 2;
-    let upper = values.len() / 2;
-    Some((values[middle] + values[upper]) / 2.0)
-}
 
 /// Subset of the measured runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +31,7 @@ impl FittedRoofline {
     ///
     /// Overloaded runs count for ITL only.
     pub fn median_errors(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
-        self.aggregate_errors(set, median_of)
+        self.aggregate_errors(set, statistics::median)
     }
 
     /// Returns the mean absolute prediction errors over the runs of `set`, in the form of

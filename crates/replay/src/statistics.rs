@@ -1,4 +1,4 @@
-//! Mean and percentiles of measured values.
+//! Mean, median and percentiles of measured values.
 
 /// Returns the mean of values; `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
@@ -14,4 +14,10 @@ pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     let low = sorted[at as usize];
     let high = sorted[(at as usize + 1).min(last)];
     Some(low + (high - low) * at.fract())
+}
+
+/// Returns the median of values in any order; `None` without values.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    percentile(&values, 0.5)
 }

@@ -3,7 +3,6 @@ use serde::Serialize;
 use super::Replay;
 use super::client::RequestTiming;
 use super::spec::RecordedRun;
-use crate::text::median_of;
 use vllm_sim_replay::statistics;
 
 /// Predicted latencies of a recorded run, in milliseconds.
@@ -113,7 +112,7 @@ pub(super) fn quantile_curve(mut values: Vec<f64>) -> Vec<f64> {
 impl LatencySummary {
     fn median(all: &[&Self]) -> Self {
         let of = |key: fn(&Self) -> f64| {
-            median_of(all.iter().map(|one| key(one)).collect()).unwrap_or(0.0)
+            statistics::median(all.iter().map(|one| key(one)).collect()).unwrap_or(0.0)
         };
         Self {
             ttft_mean: of(|one| one.ttft_mean),
