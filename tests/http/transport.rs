@@ -276,3 +276,18 @@ async fn invalid_http_gets_uvicorn_error() {
         assert!(wire.is_closed().await);
     }
 }
+
+#[tokio::test]
+async fn head_of_a_stream_waits_a_millisecond_for_the_first_token() {
+    let sim = Sim::serve(&["--time-to-first-token", "60s"]).await;
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "stream": true}).to_string();
+    for _ in 0..5 {
+        let mut wire = sim.connect().await;
+        let sent = std::time::Instant::now();
+        wire.send(&post("/v1/chat/completions", &[], body.as_bytes())).await;
+        assert_eq!(wire.head().await.status, 200);
+        let waited = sent.elapsed();
+        assert!(waited.as_micros() >= 1000, "{waited:?}");
+        assert!(waited.as_secs() < 30, "{waited:?}");
+    }
+}

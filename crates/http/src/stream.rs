@@ -28,6 +28,13 @@ const MAX_FRAME_BYTES: usize = 16 * 1024;
 /// Approximate size of one event of a stream, in bytes, to reserve capacity for a frame.
 const TYPICAL_EVENT_BYTES: usize = 320;
 
+/// Time that the head of a stream waits for the first token.
+///
+/// vLLM's front end takes about as long before it answers. A head that is sent within microseconds
+/// of the request makes proxies fail that still hold the request open: Caddy 2.6 cuts every tenth
+/// stream.
+const HEAD_WAIT: Duration = Duration::from_millis(1);
+
 /// Number of events at the start of a stream that are sent one per frame.
 ///
 /// Short replies then look like vLLM's, which sends one HTTP chunk per event. Ten events per frame
@@ -161,14 +168,29 @@ impl<R: StreamRenderer> EventStream<R> {
         }
     }
 
+    /// Waits until the first token of any choice is available or the reply has ended, but at most
+    /// for [`HEAD_WAIT`].
+    pub(super) async fn wait_for_first_token(&mut self) {
+        let first = std::future::poll_fn(move |cx| {
+            // Registers first, so that later releases wake this task.
+            self.register_waker(cx);
+            if self.has_begun() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        // Without a token the head is sent alone, as in vLLM.
+        let _ = tokio::time::timeout(HEAD_WAIT, first).await;
+    }
+
+    fn has_begun(&self) -> bool {
+        self.reply.choices.iter().any(|choice| {
+            let ended = matches!(choice.sequence_state(), SequenceState::Ended(_));
+            ended || choice.released_tokens() > 0 || choice.script.len() == 0
+        })
+    }
+
     /// Appends the stream events that precede the first token, once there is a token or the reply
     /// has ended.
     fn write_beginning(&mut self, out: &mut String) {
-        let begins = |c: &Choice| {
-            let over = matches!(c.sequence_state(), SequenceState::Ended(_));
-            over || c.released_tokens() > 0 || c.script.len() == 0
-        };
-        if self.reply.choices.iter().any(begins) {
+        if self.has_begun() {
             self.begun = true;
             out.reserve(TYPICAL_EVENT_BYTES);
             self.render.write_before_tokens(out);

@@ -107,7 +107,7 @@ async fn answer_message(
     let form = MessageFormat::of(dialect.response_detail());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
-        return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard));
+        return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];

@@ -125,7 +125,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         if app.settings.answers.force_include_usage {
             render = render.with_usage();
         }
-        return Ok(prepare::stream_reply(app, head, reply, render, 1, guard));
+        return Ok(prepare::stream_reply(app, head, reply, render, 1, guard).await);
     }
     let body =
         prepare::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;

@@ -65,7 +65,7 @@ pub(crate) async fn answer_chat(
     let StartedGeneration { view, reply, guard } = started;
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard));
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, headers, body))

@@ -107,7 +107,7 @@ async fn respond_completion(
     drop((generated.facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard));
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, headers, body))

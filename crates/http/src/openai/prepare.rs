@@ -229,7 +229,8 @@ pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn stream_reply<R: StreamRenderer + Unpin>(
+/// Returns a streamed response with at least `interval` tokens per event.
+pub(crate) async fn stream_reply<R: StreamRenderer + Unpin>(
     app: &App,
     head: &RequestHead,
     reply: Reply,
@@ -241,13 +242,11 @@ pub(crate) fn stream_reply<R: StreamRenderer + Unpin>(
     let silence = app.settings.answers.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     let faults = fault::stream_fault_injector(app, head);
-    event_stream_response(Body::new(EventStream::new(
-        reply, render, interval, faults, silence, guard,
-    )))
+    start_stream(EventStream::new(reply, render, interval, faults, silence, guard)).await
 }
 
 /// Returns a streamed response that sends no keep-alive comments.
-pub(crate) fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
+pub(crate) async fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
     app: &App,
     head: &RequestHead,
     reply: Reply,
@@ -256,14 +255,13 @@ pub(crate) fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
 ) -> Response<Body> {
     let interval = app.settings.answers.stream_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
-    event_stream_response(Body::new(EventStream::new(
-        reply,
-        render,
-        interval,
-        fault::stream_fault_injector(app, head),
-        None,
-        guard,
-    )))
+    let faults = fault::stream_fault_injector(app, head);
+    start_stream(EventStream::new(reply, render, interval, faults, None, guard)).await
+}
+
+async fn start_stream<R: StreamRenderer + Unpin>(mut stream: EventStream<R>) -> Response<Body> {
+    stream.wait_for_first_token().await;
+    event_stream_response(Body::new(stream))
 }
 
 pub(crate) fn event_stream_response(body: Body) -> Response<Body> {

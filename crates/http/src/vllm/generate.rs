@@ -114,7 +114,7 @@ async fn answer_generate(
     drop((generated.facts, request));
     if stream {
         let render = GenerateStream::new(view);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard));
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, &head.headers, body))

@@ -22,17 +22,15 @@ impl Grammar {
     /// # Errors
     /// [`ConstraintError::BadGrammar`] with the position of the syntax error.
     pub(crate) fn parse(source: &str) -> Result<Self, ConstraintError> {
-        let mut grammar = if is_lark_source(source) {
-            lark::parse_lark(source, 0).map_err(|error| format!("Grammar error: {error}"))
-        } else {
-            ebnf::parse_ebnf(source).map_err(|error| {
-                format!(
-                    "Invalid grammar specification: Failed to convert the grammar from GBNF to \
-                     Lark: {error}"
-                )
+        let parsed = if is_lark_source(source) {
+            lark::parse_lark(source, 0).map_err(|error| match ebnf::parse_ebnf(source) {
+                Err(ebnf_error) if !has_lark_start(source) => conversion_error(&ebnf_error),
+                _ => format!("Grammar error: {error}"),
             })
-        }
-        .map_err(ConstraintError::BadGrammar)?;
+        } else {
+            ebnf::parse_ebnf(source).map_err(|error| conversion_error(&error))
+        };
+        let mut grammar = parsed.map_err(ConstraintError::BadGrammar)?;
         grammar.compute_rule_heights();
         if grammar.rules[grammar.start].height == u32::MAX {
             return Err(ConstraintError::BadGrammar(
@@ -43,6 +41,21 @@ impl Grammar {
         }
         Ok(grammar)
     }
+}
+
+fn conversion_error(error: &str) -> String {
+    format!(
+        "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: {error}"
+    )
+}
+
+/// Returns whether llguidance takes a text for Lark: a line defines `start` or begins with
+/// `%llguidance` (`is_lark_syntax`, llguidance 1.9). Its errors about other texts are those of EBNF.
+fn has_lark_start(source: &str) -> bool {
+    source.lines().map(str::trim_start).any(|line| {
+        let after = line.strip_prefix("start").map(str::trim_start);
+        line.starts_with("%llguidance") || after.is_some_and(|after| after.starts_with(':'))
+    })
 }
 
 fn is_lark_source(source: &str) -> bool {

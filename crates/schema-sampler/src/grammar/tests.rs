@@ -129,8 +129,8 @@ fn grammar_errors_name_the_position() {
         ("root ::= \"a\"{3,2}", "the upper bound is below"),
         ("root ::= \"a\"\nroot ::= \"b\"", "already exists"),
         ("start: missing", "at 1(8): unknown name: \"missing\""),
-        ("other: \"a\"", "no start rule found"),
-        ("start \"a\"", "expected ':' after rule name"),
+        ("other: \"a\"", "Expected ::= at line 1, 'other' ^"),
+        ("start \"a\"", "Expected ::= at line 1, 'start ' ^"),
         ("start: /([/", "invalid regex \"([\" (in regex): regex parse error"),
         ("start: \"a\n", "unterminated string"),
         ("start: start", "no finite text"),
@@ -140,7 +140,7 @@ fn grammar_errors_name_the_position() {
         ("start: <[128]>", "token ids"),
         ("start: \"a\")", "unexpected ')'"),
         ("start: \"z\"..\"a\"", "at 1(8): invalid range order: 'z'..'a'"),
-        ("", "no start rule found"),
+        ("", "No 'root' rule found"),
     ] {
         let text = grammar_error(source);
         assert!(text.contains(words), "{source}: {text}");
@@ -184,4 +184,18 @@ fn hostile_grammars_have_bounded_work() {
             assert!(matches!(text, Err(ConstraintError::TooLong(_))), "{text:?}");
         }
     }
+}
+
+#[test]
+fn text_without_a_start_rule_is_reported_as_ebnf() {
+    let prefix = "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: ";
+    for (source, detail) in [
+        ("not a grammar", "Expected ::= at line 1, 'not ' ^ 'a grammar'"),
+        ("root := x", "Expected ::= at line 1, 'root ' ^ ':= x'"),
+        ("{", "Expected name at line 1, '' ^ '{'"),
+        ("a: \"b\"", "Expected ::= at line 1, 'a' ^ ': \"b\"'"),
+    ] {
+        assert_eq!(grammar_error(source), format!("{prefix}{detail}"));
+    }
+    assert!(grammar_error("start: x").starts_with("Grammar error: at 1(8): unknown name: \"x\""));
 }

@@ -158,7 +158,7 @@ async fn answer_response(
         keep if stream => {
             let StartedGeneration { view, reply, guard } = started;
             let render = ResponseStream::new(view, keep);
-            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard))
+            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await)
         }
         keep => {
             let StartedGeneration { view, reply, guard: _guard } = started;
