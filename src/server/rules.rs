@@ -36,7 +36,9 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
     RequestRules {
         limits,
         defaults: sampling_parameter_defaults(config, service),
-        tool_schemas: match tools.strict_whitelist && !config.content.skip_tool_validation {
+        tool_schemas: match (is_llmd || tools.strict_whitelist)
+            && !config.content.skip_tool_validation
+        {
             true => AllowedToolSchemas::Whitelisted,
             false => AllowedToolSchemas::Any,
         },

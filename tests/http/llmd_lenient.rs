@@ -339,3 +339,19 @@ async fn without_the_mode_vllms_rules_hold() {
     let request = format!("OPTIONS {CHAT} HTTP/1.1\r\nhost: sim\r\n\r\n");
     assert_eq!(sim.ask(request).await.status, 405);
 }
+
+#[tokio::test]
+async fn tools_that_llmd_refuses_are_refused() {
+    let sim = start(&[]).await;
+    let unknown = json!({"type": "function", "function": {"name": "zip"}});
+    let answer = sim.post(CHAT, &chat(tools(unknown))).await;
+    assert_eq!(answer.status, 500);
+    let words = "tool with name 'zip' requested in tool_choice but not found in the tools list";
+    assert_eq!(answer.json()["error"]["message"], words);
+    let mut strange = chat(tools(json!("required")));
+    strange["tools"][0]["function"]["parameters"] = json!({"anyOf": [{"type": "object"}]});
+    let answer = sim.post(CHAT, &strange).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let sim = start(&["--skip-tool-validation"]).await;
+    post(&sim, CHAT, &strange).await;
+}

@@ -180,7 +180,7 @@ async fn messages_of_unknown_role_are_accepted() {
     for more in [
         json!({"messages": [{"role": "alien", "content": "a"}]}),
         json!({"thinking": {"type": "enabled", "budget_tokens": 5}}),
-        json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "odd"}}),
+        json!({"tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}], "tool_choice": {"type": "odd"}}),
         json!({"messages": [{"role": "user", "content": [{"type": "odd"}, {"type": "text", "text": "a"}]}]}),
     ] {
         let mut body = said(&"a".into());

@@ -62,6 +62,6 @@ flags! {
         .with_default("45").with_integer_bounds(0, 100, "ToolCallExtraCallProbability should be between 0 and 100");
     SKIP_TOOL_VALIDATION: bool = Flag::new("skip-tool-validation", Tools, "Accept tool definitions without checking them.")
         .with_default("false");
-    STRICT_TOOL_VALIDATION: bool = Flag::new("strict-tool-validation", Tools, "Reject the JSON Schema keywords that llm-d-inference-sim rejects.")
+    STRICT_TOOL_VALIDATION: bool = Flag::new("strict-tool-validation", Tools, "Reject the JSON Schema keywords that llm-d-inference-sim rejects; `--compat llm-d` does so in any case.")
         .with_default("false");
 }

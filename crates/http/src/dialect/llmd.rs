@@ -77,9 +77,8 @@ impl ApiDialect for Llmd {
             }
             Endpoint::Messages => bodies::check_messages(body),
             Endpoint::Generate => bodies::check_generate(body),
-            Endpoint::Chat | Endpoint::Responses | Endpoint::Embeddings | Endpoint::Tokenize => {
-                Ok(())
-            }
+            Endpoint::Chat => bodies::check_forced_tool(body),
+            Endpoint::Responses | Endpoint::Embeddings | Endpoint::Tokenize => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Checks the prompt of a completion request.
 ///
@@ -58,6 +58,23 @@ pub(super) fn check_messages(body: &Value) -> Result<(), Fault> {
         return Err(Fault::bad_request("max_tokens is required"));
     }
     Ok(())
+}
+
+/// Checks that the tools of a chat request contain the tool that it forces.
+///
+/// # Errors
+/// llm-d's 500 for an unknown tool (`pkg/api/tool_choice.go`).
+pub(super) fn check_forced_tool(body: &Value) -> Result<(), Fault> {
+    let tools = body["tools"].as_array().filter(|tools| !tools.is_empty());
+    let forced = body["tool_choice"]["function"]["name"].as_str().filter(|name| !name.is_empty());
+    let (Some(tools), Some(forced)) = (tools, forced) else { return Ok(()) };
+    if tools.iter().any(|tool| tool["function"]["name"] == forced) {
+        return Ok(());
+    }
+    let message = format!(
+        "tool with name '{forced}' requested in tool_choice but not found in the tools list"
+    );
+    Err(Fault::new(500, ErrorType::InternalServer, message))
 }
 
 /// Checks the required members of a `/inference/v1/generate` body.
