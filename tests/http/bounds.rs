@@ -322,3 +322,16 @@ async fn a_large_answer_arrives_whole() {
     let json = answer.json();
     assert_eq!(json["count"], json["tokens"].as_array().unwrap().len());
 }
+
+#[tokio::test]
+async fn refused_request_of_several_sequences_leaves_no_trace() {
+    let flags = ["--model", "m", "--max-num-seqs", "2", "--max-waiting-queue-length", "1"];
+    let sim = Sim::start(CliMode::Llmd, &[&flags[..], &["--enable-kvcache"]].concat()).await;
+    let body = completion(json!({"model": "m", "prompt": vec!["word"; 40].join(" "), "n": 6}));
+    let answer = sim.post(COMPLETION, &body).await;
+    assert_eq!(answer.status, 429, "{}", answer.text());
+    for name in ["vllm:prefix_cache_queries_total", "vllm:prompt_tokens_total"] {
+        assert_eq!(sim.metric(name).await, 0.0, "{name}");
+    }
+    assert!(sim.is_idle().await);
+}

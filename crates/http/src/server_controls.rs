@@ -74,13 +74,12 @@ impl ServerControls {
     pub(crate) fn set_fake_metrics(&self, new: &Value) {
         let mut last = self.fake_metrics.lock();
         let changed = changed_members(&last, new);
-        last.clone_from(new);
         // Locks the engines, so that counts made at the same time are not lost.
         let _locks = self.service.lock_engines();
-        if let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed)
-            && let Err(error) = self.metrics.update_fake(&fake)
-        {
-            tracing::warn!(%error, "fake metrics not changed");
+        let Ok(fake) = serde_json::from_value::<FakeMetrics>(changed) else { return };
+        match self.metrics.update_fake(&fake) {
+            Ok(()) => last.clone_from(new),
+            Err(error) => tracing::warn!(%error, "fake metrics not changed"),
         }
     }
 
