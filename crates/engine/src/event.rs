@@ -147,7 +147,7 @@ pub enum LayerGroupCacheEvent {
     /// Some of the KV blocks `from..to` of a block plan entered the prefix cache of the layer
     /// group.
     Stored {
-        /// Number of the layer group.
+        /// Index of the KV cache group.
         group: u32,
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
@@ -160,7 +160,7 @@ pub enum LayerGroupCacheEvent {
     },
     /// KV blocks left the prefix cache of the layer group.
     Removed {
-        /// Number of the layer group.
+        /// Index of the KV cache group.
         group: u32,
         /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,

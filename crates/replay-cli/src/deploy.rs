@@ -34,7 +34,7 @@ pub struct Deployment {
 /// Model, GPU and source of the step times of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Provenance {
-    /// Name of the model; `None` if it is unknown, as on real servers.
+    /// Name of the model; `None` if it is unknown, which is so for real servers.
     pub model: Option<String>,
     /// Name of the GPU; `None` if no flag names one.
     pub gpu: Option<String>,
@@ -104,7 +104,7 @@ impl Provenance {
 pub enum StepTimeOrigin {
     /// Flags name a GPU, a latency model or delays.
     Configured,
-    /// No flag names any, so they are those of Dynamo's mocker.
+    /// No flag sets step times, so the step times of Dynamo's mocker apply.
     Default,
 }
 

@@ -88,7 +88,8 @@ impl EngineStepLog {
         step.map_or(self.before, |step| step.end)
     }
 
-    /// Counts the token gaps of a completed request with one token at the end of each of `n` steps.
+    /// Records the inter-token latencies of a completed request with one token at the end of each of
+    /// `n` steps.
     fn count_token_gaps(&mut self, first: u64, n: u32) {
         if n < 2 {
             return;

@@ -103,7 +103,9 @@ fn text_member<'m>(map: &'m Map<String, Value>, key: &str) -> &'m str {
     map.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Mirrors vLLM's `AnthropicContentBlock.validate_tool_change`.
+/// Checks that a block that changes the tools has a tool, and a removal only a reference.
+///
+/// Source: vLLM's `AnthropicContentBlock.validate_tool_change`.
 fn validate_tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let kind = text_member(map, "type");
     if !is_tool_change(kind) {
@@ -124,7 +126,9 @@ fn is_tool_change(kind: &str) -> bool {
     matches!(kind, "tool_addition" | "tool_removal")
 }
 
-/// Mirrors vLLM's `_reject_tool_changes`.
+/// Rejects blocks that change the tools, which only system messages may have.
+///
+/// Source: vLLM's `_reject_tool_changes`.
 fn reject_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
     let blocks = content.and_then(Value::as_array).into_iter().flatten();
     for kind in blocks.filter_map(|block| block.get("type")?.as_str()) {
@@ -147,7 +151,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `AnthropicMessage.validate_tool_change_role`.
+/// Checks that blocks that change the tools are in system messages.
+///
+/// Source: vLLM's `AnthropicMessage.validate_tool_change_role`.
 fn validate_tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     if text_member(map, "role") == "system" {
         Ok(())
@@ -175,7 +181,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `AnthropicTool.validate_input_schema`.
+/// Adds `type: object` to a tool schema without a type.
+///
+/// Source: vLLM's `AnthropicTool.validate_input_schema`.
 fn validate_input_schema(schema: &Value) -> Result<Option<Value>, ValidatorError> {
     if schema.get("type").is_some() {
         return Ok(None);
@@ -197,7 +205,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `AnthropicToolChoice.validate_name_required_for_tool`.
+/// Checks that a tool choice of type `tool` has a name.
+///
+/// Source: vLLM's `AnthropicToolChoice.validate_name_required_for_tool`.
 fn validate_name_required_for_tool(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     if text_member(map, "type") == "tool" && text_member(map, "name").is_empty() {
         return Err(ValidatorError::ValueError(
@@ -364,7 +374,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `AnthropicMessagesRequest.validate_thinking_budget`.
+/// Checks that the thinking budget is below `max_tokens`.
+///
+/// Source: vLLM's `AnthropicMessagesRequest.validate_thinking_budget`.
 fn validate_thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let params = map.get("kv_transfer_params").and_then(Value::as_object);
     if params.is_some_and(|params| validators::is_truthy_member(params, "do_remote_decode")) {

@@ -22,7 +22,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `CohereEmbedContent.validate_content_payload`.
+/// Checks that a content part has the text or the image that its type needs.
+///
+/// Source: vLLM's `CohereEmbedContent.validate_content_payload`.
 fn validate_content_payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let text = map.get("type").is_some_and(|kind| kind == "text");
     let missing = if text {
@@ -79,7 +81,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `CohereEmbedRequest.validate_input_fields`.
+/// Checks that exactly one of `texts`, `images` and `inputs` is given.
+///
+/// Source: vLLM's `CohereEmbedRequest.validate_input_fields`.
 fn validate_input_fields(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let mut given = ["texts", "images", "inputs"]
         .iter()

@@ -180,7 +180,9 @@ fn truncate_chars(mut text: String, limit: usize) -> String {
     text
 }
 
-/// Mirrors vLLM's `_summarize_error_input`.
+/// Shortens the input that a schema error repeats.
+///
+/// Source: vLLM's `_summarize_error_input`.
 fn summarize_error_input(input: &Value) -> String {
     let text = match PythonValue::of_json(input) {
         PythonValue::Str(text) => text.chars().take(MAX_INPUT_CHARS + 1).collect(),

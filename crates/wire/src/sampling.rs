@@ -268,7 +268,9 @@ pub(crate) fn to_token_bias<'b>(
     Ok(TokenBias(pairs.collect()))
 }
 
-/// Mirrors `SamplingParams.__post_init__` for parameters inside a request body.
+/// Checks sampling parameters given as an object inside a request body.
+///
+/// Source: vLLM's `SamplingParams.__post_init__`.
 fn verify_sampling_in_body(
     map: &Map<String, Value>,
     bounds: &RequestBounds,

@@ -79,8 +79,10 @@ fn reject_with(message: &str) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
-/// Mirrors vLLM's `check_json_nesting`, which limits the nesting of a schema: parses texts first
-/// and accepts invalid JSON, which other checks reject.
+/// Limits the nesting of a schema, given as a value or as its JSON text. Invalid JSON passes, which
+/// other checks reject.
+///
+/// Source: vLLM's `check_json_nesting`.
 fn check_json_nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     let read = match schema {
         Value::String(text) => python::loads(text.as_bytes()),

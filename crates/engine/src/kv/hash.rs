@@ -303,7 +303,8 @@ impl BlockPlanBuilder<'_> {
         }
     }
 
-    /// Returns the block plan of all appended tokens.
+    /// Returns the KV blocks of all appended tokens: the hash of each full block and the last partial
+    /// block.
     pub fn finish(mut self) -> BlockPlan {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();

@@ -115,7 +115,7 @@ pub struct BlockPool {
     idle: u32,
     epoch: u32,
     pub(super) groups: ExtraLayerGroups,
-    /// Number of the layer group of each block, if there are several groups; 0 is the first.
+    /// Index of the KV cache group of each block, if there are several groups.
     owners: Vec<u8>,
 }
 

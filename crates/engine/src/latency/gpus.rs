@@ -448,7 +448,7 @@ impl Gpu {
         self.flash_attention == 3 && !self.is_data_center_blackwell()
     }
 
-    /// Returns the GPU with the kernels of a vLLM version (major, minor).
+    /// Returns the performance of this GPU with the kernels of a vLLM version (major, minor).
     ///
     /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
     /// October 2025.

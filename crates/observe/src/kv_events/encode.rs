@@ -15,7 +15,7 @@ pub struct KvEventEncoding {
     pub format: KvEventFormat,
     /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
-    /// Detail of KV events about blocks in CPU memory.
+    /// Level of detail of KV events about blocks in CPU memory.
     pub host: HostDetail,
     /// Groups of layers with a KV cache of their own.
     pub groups: LayerCacheGroups,
@@ -42,7 +42,7 @@ impl LayerCacheGroups {
     }
 }
 
-/// Detail of KV events about blocks stored in CPU memory.
+/// Level of detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostDetail {
     /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).

@@ -74,7 +74,8 @@ pub(super) struct ValueSampler<'a> {
     pub(super) values: u32,
     /// Whether generated values must differ, so that unusual ones are allowed.
     pub(super) spread: bool,
-    /// First schema node of each value being generated, outermost first.
+    /// Values being generated, outermost first: the schema node of each, before its `$ref` is
+    /// followed.
     pub(super) open: Vec<SchemaNodeId>,
     /// Schema path and reason of the first unresolved failure.
     pub(super) failure: Option<(String, String)>,

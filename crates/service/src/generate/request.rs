@@ -86,7 +86,7 @@ pub struct AudioInput {
 /// The conditions, other than the token limit, that end a sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StopConditions {
-    /// Stop strings, the first of which wins.
+    /// Stop strings; the one that occurs first in the output ends it.
     pub strings: Vec<StopString>,
     /// Whether a matched stop string stays in the output.
     pub include: bool,

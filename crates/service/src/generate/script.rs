@@ -116,7 +116,8 @@ pub struct ScriptCursor {
     taken: u32,
     /// Number of sentences of the run before the position.
     sentence: u32,
-    /// Number of tokens of the current sentence or text before the position.
+    /// Number of tokens of the current sentence that precede the position; of the current text, if it
+    /// has no sentences.
     offset: u32,
 }
 

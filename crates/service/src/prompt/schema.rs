@@ -10,7 +10,7 @@ const MAX_SEARCH_BYTES: usize = 256 * 1024;
 /// Number of opening braces per text at which a JSON Schema is tried.
 const MAX_BRACES: usize = 32;
 
-/// Returns the last JSON Schema of an object in the last text that mentions a schema.
+/// Searches the texts of a prompt, newest first, for the last JSON Schema with `type: object`.
 pub(super) fn find_prompt_schema<'t>(
     texts: impl DoubleEndedIterator<Item = &'t str>,
 ) -> Option<Value> {

@@ -22,9 +22,9 @@ pub(super) struct RuleCondition {
     role: Option<String>,
     /// Number of user messages.
     turn: Option<u64>,
-    /// Part of a system or developer message.
+    /// Text that a system or developer message contains.
     system: Option<String>,
-    /// Part of a tool result behind the last reply of the model.
+    /// Text that a tool message after the last assistant message contains.
     tool_result: Option<String>,
     /// Names of tools that the request must offer.
     tools: Vec<String>,

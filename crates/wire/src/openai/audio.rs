@@ -183,7 +183,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `validate_transcription_request` and `validate_stream_options`.
+/// Checks the options of a transcription against each other.
+///
+/// Source: vLLM's `validate_transcription_request` and `validate_stream_options`.
 ///
 /// Form values are strings, and a nonempty string counts as true.
 fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {

@@ -110,7 +110,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `check_batch_mode`.
+/// Rejects the options that a batch of chats cannot have.
+///
+/// Source: vLLM's `check_batch_mode`.
 fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if is_truthy_member(body, "use_beam_search") {
         return Err(Fault::bad_parameter(

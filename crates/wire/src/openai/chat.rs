@@ -33,7 +33,7 @@ wire_model! {
     pub struct ChatRequest: Wrapped "ChatCompletionRequest" before [
         check_messages_iterable,
         drop_prompt_token_ids_with_media,
-        check_generation_prompt,
+        validators::check_generation_prompt,
         check_tool_usage,
         check_structured_outputs_count,
         check_logprobs,
@@ -223,7 +223,9 @@ fn check_messages_iterable(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     }
 }
 
-/// Mirrors vLLM's `drop_prompt_token_ids_with_media`.
+/// Removes `prompt_token_ids` from `kv_transfer_params` if a message has media.
+///
+/// Source: vLLM's `drop_prompt_token_ids_with_media`.
 fn drop_prompt_token_ids_with_media(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let with_media = match body_member(body, "messages") {
         Some(Value::Array(messages)) => messages.iter().any(has_media),
@@ -252,20 +254,9 @@ fn has_media(message: &Value) -> bool {
     })
 }
 
-/// Mirrors vLLM's `check_generation_prompt`.
-fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    if is_truthy_member(body, "continue_final_message")
-        && is_truthy_member(body, "add_generation_prompt")
-    {
-        return Err(Fault::bad_request(
-            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
-        )
-        .into());
-    }
-    Ok(())
-}
-
-/// Mirrors vLLM's `check_tool_usage`.
+/// Checks `tools` and `tool_choice` against each other, and defaults the choice to `auto`.
+///
+/// Source: vLLM's `check_tool_usage`.
 fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if body_member(body, "tools").is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
         return Err(Fault::bad_parameter(
@@ -385,7 +376,9 @@ fn string_index_fault() -> Fault {
     Fault::bad_request("string indices must be integers, not 'str'")
 }
 
-/// Mirrors vLLM's `check_structured_outputs_count`.
+/// Checks that a chat has one kind of constraint at most, and no forced tool beside it.
+///
+/// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let two = Fault::bad_request(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
@@ -405,7 +398,9 @@ fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResu
     validators::check_structural_tag(body)
 }
 
-/// Mirrors vLLM's `check_logprobs`.
+/// Checks `logprob_token_ids`, `prompt_logprobs` and `top_logprobs` of a chat.
+///
+/// Source: vLLM's `check_logprobs`.
 fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     if is_truthy_member(body, ids) && is_truthy_member(body, "use_beam_search") {
@@ -440,8 +435,9 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors vLLM's `_normalize_messages_before`: tool calls of messages become lists,
-/// `reasoning_content` becomes `reasoning`.
+/// Turns tool calls of messages into lists, and `reasoning_content` into `reasoning`.
+///
+/// Source: vLLM's `_normalize_messages_before`.
 fn normalize_messages(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let as_it_is = |message: &Value| {
         !message.as_object().is_some_and(|message| {

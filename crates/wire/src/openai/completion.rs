@@ -232,7 +232,9 @@ impl CompletionRequest {
     }
 }
 
-/// Mirrors vLLM's `validate_prompt_list_length`, which limits the number of prompts.
+/// Limits the number of prompts of a request.
+///
+/// Source: vLLM's `validate_prompt_list_length`.
 fn validate_prompt_list_length(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
     let most = bounds.prompts;
     let too_many = |key: &str, count: usize| {
@@ -262,7 +264,9 @@ fn validate_prompt_list_length(body: &Value, bounds: &RequestBounds) -> Result<(
     }
 }
 
-/// Mirrors vLLM's `validate_prompt_and_prompt_embeds`.
+/// Checks that a completion has a `prompt` or `prompt_embeds`.
+///
+/// Source: vLLM's `validate_prompt_and_prompt_embeds`.
 fn validate_prompt_and_embeds(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let no_prompt = non_null_member(body, "prompt").is_none_or(|prompt| prompt == "");
     let no_embeds = non_null_member(body, "prompt_embeds")
@@ -277,7 +281,9 @@ fn validate_prompt_and_embeds(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors vLLM's `check_logprobs`.
+/// Checks `logprobs` and `prompt_logprobs` of a completion.
+///
+/// Source: vLLM's `check_logprobs`.
 fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     let refuse = |text: &str, key: &str| Err(Fault::bad_parameter(text, key).into());
@@ -316,7 +322,9 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     }
 }
 
-/// Mirrors vLLM's `check_structured_outputs_count`.
+/// Checks that a completion has one kind of constraint at most.
+///
+/// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let two = Fault::bad_parameter(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
@@ -327,7 +335,9 @@ fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResu
     validators::check_structural_tag(body)
 }
 
-/// Mirrors vLLM's `normalize_null_max_tokens`.
+/// Sets a `max_tokens` that is missing or null to 16.
+///
+/// Source: vLLM's `normalize_null_max_tokens`.
 fn normalize_null_max_tokens(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if non_null_member(body, "max_tokens").is_none() {
         #[expect(clippy::cast_possible_truncation, reason = "16")]

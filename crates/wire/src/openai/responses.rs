@@ -222,7 +222,9 @@ impl ResponsesRequest {
     }
 }
 
-/// Mirrors vLLM's `check_tool_usage`: a tool choice needs tools, and a named tool must exist.
+/// Checks that a tool choice comes with tools, and that a named tool is one of them.
+///
+/// Source: vLLM's `check_tool_usage`.
 fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let missing = || {
         Fault::bad_parameter(
@@ -274,8 +276,10 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors vLLM's `_resolve_named_tool_choice`: returns the flat `namespace__name` of a tool that
-/// the request names by its local name; `None` leaves the name unchanged.
+/// Returns the flat `namespace__name` of a tool that the request names by its local name; `None`
+/// leaves the name unchanged.
+///
+/// Source: vLLM's `_resolve_named_tool_choice`.
 fn resolve_named_tool_choice(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
     let mut exact = Vec::new();
     let mut flat = Vec::new();
@@ -323,7 +327,9 @@ fn resolve_named_tool_choice(name: &Value, tools: &[Value]) -> Result<Option<Str
     }
 }
 
-/// Mirrors vLLM's `check_custom_tool_format`.
+/// Rejects custom tools with a grammar format.
+///
+/// Source: vLLM's `check_custom_tool_format`.
 fn check_custom_tool_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
     let tools = body.get("tools").and_then(Value::as_array);
@@ -341,8 +347,10 @@ fn check_custom_tool_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors vLLM's `input_item_parsing`: an object becomes its keys, and items of earlier responses
-/// get the members that the API would have added.
+/// Replaces an `input` that is an object by the list of its keys, as Python's iteration does, and
+/// adds to items of earlier responses the members that clients may omit.
+///
+/// Source: vLLM's `input_item_parsing`.
 fn parse_input_items(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if body.get("input").is_none_or(Value::is_string) {
         return Ok(());
@@ -411,7 +419,9 @@ fn to_output_message(map: &JsonBody) -> Option<Value> {
     Some(Value::Object(message))
 }
 
-/// Mirrors vLLM's `_default_input_image_details`.
+/// Sets the `detail` of input images that have none to `auto`.
+///
+/// Source: vLLM's `_default_input_image_details`.
 fn default_input_image_details(item: &Value) -> Result<Option<Value>, Fault> {
     let lacks = |part: &Value| {
         part.get("type").is_some_and(|kind| kind == "input_image") && part.get("detail").is_none()
@@ -431,7 +441,9 @@ fn default_input_image_details(item: &Value) -> Result<Option<Value>, Fault> {
     Ok(Some(item))
 }
 
-/// Mirrors vLLM's `validate_prompt`.
+/// Rejects prompt templates, which vLLM does not support.
+///
+/// Source: vLLM's `validate_prompt`.
 fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if validators::non_null_member(body, "prompt").is_some() {
         return Err(Fault::bad_parameter("prompt template is not supported", "prompt").into());
@@ -439,7 +451,9 @@ fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors vLLM's `validate_background`.
+/// Checks that a response in the background is also stored.
+///
+/// Source: vLLM's `validate_background`.
 fn validate_background(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let stored = !body.contains_key("store") || is_truthy_member(body, "store");
     if is_truthy_member(body, "background") && !stored {

@@ -103,8 +103,9 @@ impl ResponsesRequest {
         }))
     }
 
-    /// Mirrors vLLM's `extract_structured_outputs`: the text format is a structured-output
-    /// constraint too.
+    /// Returns the constraint of a request: `structured_outputs` or its text format.
+    ///
+    /// Source: vLLM's `extract_structured_outputs`.
     fn structured_outputs(&self) -> Result<Option<StructuredOutputs>, Fault> {
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let Some(format) = format.filter(|format| !format.is_null()) else {

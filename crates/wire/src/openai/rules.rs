@@ -328,8 +328,9 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// Mirrors vLLM's `structured_outputs_from_response_format`: the response format overrides
-/// `structured_outputs`.
+/// Returns the constraint of a request: that of its response format before `structured_outputs`.
+///
+/// Source: vLLM's `structured_outputs_from_response_format`.
 fn constraint(
     outputs: Option<&StructuredOutputs>,
     format: Option<&ResponseFormat>,

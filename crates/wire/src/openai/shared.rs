@@ -310,7 +310,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `StructuredOutputsParams.__post_init__`.
+/// Checks that `structured_outputs` has exactly one kind of constraint.
+///
+/// Source: vLLM's `StructuredOutputsParams.__post_init__`.
 fn validate_one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let given = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"]
         .iter()
@@ -361,7 +363,9 @@ wire_model! {
     }
 }
 
-/// Mirrors vLLM's `RepetitionDetectionParams.__post_init__`.
+/// Checks the pattern sizes and the minimum count of `repetition_detection`.
+///
+/// Source: vLLM's `RepetitionDetectionParams.__post_init__`.
 fn validate_repetition_detection(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let number = |key: &str| map.get(key).and_then(i128::read).unwrap_or_default();
     let (max, min) = (number("max_pattern_size"), number("min_pattern_size"));

@@ -52,7 +52,9 @@ pub(crate) fn no_get_attribute_fault(value: &Value) -> Fault {
     Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
 }
 
-/// Mirrors vLLM's `check_cache_salt_support`.
+/// Checks that `cache_salt`, if given, is a text of 1 to 128 allowed characters.
+///
+/// Source: vLLM's `check_cache_salt_support`.
 pub(crate) fn check_cache_salt_support(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     const FORBIDDEN_CHARS: [char; 4] = ['@', '/', '\\', '\0'];
     const MAX_SALT_LENGTH: usize = 128;
@@ -78,7 +80,24 @@ pub(crate) fn check_cache_salt_support(body: &mut Cow<'_, JsonBody>) -> Validato
     }
 }
 
-/// Mirrors vLLM's `apply_return_mm_kwargs_alias`.
+/// Checks that `continue_final_message` and `add_generation_prompt` are not both true.
+///
+/// Source: vLLM's `ChatRequestMixin.check_generation_prompt`.
+pub(crate) fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if is_truthy_member(body, "continue_final_message")
+        && is_truthy_member(body, "add_generation_prompt")
+    {
+        return Err(Fault::bad_request(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Translates `return_mm_kwargs: false` into `mm_payload: none`.
+///
+/// Source: vLLM's `apply_return_mm_kwargs_alias`.
 pub(crate) fn apply_return_mm_kwargs_alias(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let silent = body_member(body, "mm_payload").is_none();
     if body_member(body, "return_mm_kwargs") == Some(&Value::Bool(false)) && silent {
@@ -87,7 +106,9 @@ pub(crate) fn apply_return_mm_kwargs_alias(body: &mut Cow<'_, JsonBody>) -> Vali
     Ok(())
 }
 
-/// Mirrors vLLM's `validate_stream_options`.
+/// Checks that `stream_options` comes with `stream: true`.
+///
+/// Source: vLLM's `validate_stream_options`.
 pub(crate) fn validate_stream_options(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if is_truthy_member(body, "stream_options") && !is_truthy_member(body, "stream") {
         return Err(Fault::bad_parameter(
@@ -99,7 +120,9 @@ pub(crate) fn validate_stream_options(body: &mut Cow<'_, JsonBody>) -> Validator
     Ok(())
 }
 
-/// Mirrors vLLM's `validate_response_format`.
+/// Checks that a `response_format` has the schema or the tag that its type needs.
+///
+/// Source: vLLM's `validate_response_format`.
 pub(crate) fn validate_response_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let Some(Value::Object(format)) = non_null_member(body, "response_format") else {
         return Ok(());
@@ -117,7 +140,9 @@ pub(crate) fn validate_response_format(body: &mut Cow<'_, JsonBody>) -> Validato
     }
 }
 
-/// Mirrors vLLM's `validate_structural_tag_response_format`, for response formats of that type.
+/// Checks that a response format of type `structural_tag` has one of the two forms of a tag.
+///
+/// Source: vLLM's `validate_structural_tag_response_format`.
 pub(crate) fn validate_structural_tag_format(body: &JsonBody) -> ValidatorResult {
     let Some(Value::Object(format)) = non_null_member(body, "response_format") else {
         return Ok(());

@@ -98,7 +98,9 @@ fn list_length(body: &Map<String, Value>, key: &str) -> Option<usize> {
     body.get(key).and_then(Value::as_array).map(Vec::len)
 }
 
-/// Mirrors vLLM's `_validate_prompt_tokens_length`.
+/// Checks that each list of prompt tokens has one entry per response.
+///
+/// Source: vLLM's `_validate_prompt_tokens_length`.
 fn validate_prompt_tokens_length(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let replies = list_length(body, "generate_responses").unwrap_or(0);
     for key in ["prompt_tokens", "prompt_token_ids"] {
@@ -111,7 +113,9 @@ fn validate_prompt_tokens_length(body: &Map<String, Value>) -> Result<(), Valida
     Ok(())
 }
 
-/// Mirrors vLLM's `_validate_output_chunk_lens`.
+/// Checks that the chunk lengths add up to the number of output tokens.
+///
+/// Source: vLLM's `_validate_output_chunk_lens`.
 fn validate_output_chunk_lens(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let tokens = list_length(body, "output_token_ids").unwrap_or(0) as u64;
     let lens = body.get("output_chunk_lens").and_then(Value::as_array);

@@ -77,7 +77,9 @@ pub struct PoolingRequest {
     pub top_n: usize,
 }
 
-/// Mirrors vLLM's `reject_removed_pooling_parameters`.
+/// Rejects the pooling parameters that vLLM has removed.
+///
+/// Source: vLLM's `reject_removed_pooling_parameters`.
 fn reject_removed_parameters(body: &Value) -> Result<(), Fault> {
     let Value::Object(body) = body else {
         return Ok(());
@@ -94,7 +96,9 @@ fn reject_removed_parameters(body: &Value) -> Result<(), Fault> {
     }
 }
 
-/// Mirrors vLLM's `_REMOVED_POOLING_TASK_MESSAGES`.
+/// Returns the message about a pooling task that vLLM has removed.
+///
+/// Source: vLLM's `_REMOVED_POOLING_TASK_MESSAGES`.
 fn removed_task_message(task: &str) -> Option<&'static str> {
     match task {
         "score" => Some("`score` task was removed; use `classify` instead."),

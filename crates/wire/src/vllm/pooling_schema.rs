@@ -9,12 +9,11 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::fault::Fault;
 use crate::openai::completion::PromptTokenIds;
 use crate::openai::message::RequestMessage;
 use crate::openai::message_schema::{SCORE_INPUT, SCORE_INPUTS};
 use crate::openai::shared::{CACHE_SALT, TRUNCATION_SIDE};
-use crate::openai::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
+use crate::openai::validators::{self, JsonBody, ValidatorResult};
 use crate::schema::{
     ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, LengthLimits, Model, RequestField,
     STR, Schema, ValidatorError, int_from, optional, required,
@@ -123,7 +122,7 @@ const fn concat_fields<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
 
 const TEXT_CHECKS: &[BeforeValidator] = &[validators::check_cache_salt_support];
 const CHAT_CHECKS: &[BeforeValidator] =
-    &[validators::check_cache_salt_support, check_generation_prompt];
+    &[validators::check_cache_salt_support, validators::check_generation_prompt];
 
 const fn form(
     name: &'static str,
@@ -183,7 +182,11 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
             &LAST_FIELDS,
             &[required("input", CONVERSATION)],
         ]),
-        &[normalize_input_messages, validators::check_cache_salt_support, check_generation_prompt],
+        &[
+            normalize_input_messages,
+            validators::check_cache_salt_support,
+            validators::check_generation_prompt,
+        ],
     )),
     Schema::Model(&form(
         "EmbeddingBatchChatInputRequest",
@@ -199,7 +202,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
         &[
             normalize_input_conversations,
             validators::check_cache_salt_support,
-            check_generation_prompt,
+            validators::check_generation_prompt,
         ],
     )),
 ];
@@ -327,20 +330,9 @@ pub(super) static RERANK_REQUEST: Model = form(
     TEXT_CHECKS,
 );
 
-/// Mirrors vLLM's `ChatRequestMixin.check_generation_prompt`.
-fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    if is_truthy_member(body, "continue_final_message")
-        && is_truthy_member(body, "add_generation_prompt")
-    {
-        return Err(Fault::bad_request(
-            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
-        )
-        .into());
-    }
-    Ok(())
-}
-
-/// Mirrors vLLM's `_is_chat_messages`.
+/// Returns whether a value is a list of messages, each with a role.
+///
+/// Source: vLLM's `_is_chat_messages`.
 fn is_messages(value: &Value) -> bool {
     let message = |item: &Value| item.get("role").is_some_and(Value::is_string);
     value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(message))
@@ -355,13 +347,17 @@ fn adopt_input_as_messages(body: &mut Cow<'_, JsonBody>, fits: fn(&Value) -> boo
     }
 }
 
-/// Mirrors vLLM's `EmbeddingChatInputRequest.normalize_input_messages`.
+/// Moves a conversation given as `input` to `messages`.
+///
+/// Source: vLLM's `EmbeddingChatInputRequest.normalize_input_messages`.
 fn normalize_input_messages(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     adopt_input_as_messages(body, is_messages);
     Ok(())
 }
 
-/// Mirrors vLLM's `EmbeddingBatchChatInputRequest.normalize_input_messages`.
+/// Moves conversations given as `input` to `messages`.
+///
+/// Source: vLLM's `EmbeddingBatchChatInputRequest.normalize_input_messages`.
 fn normalize_input_conversations(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     adopt_input_as_messages(body, |value| {
         value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(is_messages))

@@ -2,8 +2,6 @@
 //!
 //! Source: `vllm/entrypoints/serve/tokenize/protocol.py`.
 
-use std::borrow::Cow;
-
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
@@ -11,7 +9,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::openai::message::RequestMessage;
 use crate::openai::shared::ChatTool;
-use crate::openai::validators::{JsonBody, ValidatorResult, is_truthy_member};
+use crate::openai::validators;
 use crate::schema::{ANY_LENGTH, RequestField, Schema, int_within, wire_model};
 
 wire_model! {
@@ -30,7 +28,7 @@ wire_model! {
 
 wire_model! {
     /// A request to render a conversation by the chat template and tokenize it.
-    pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [check_generation_prompt] {
+    pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [validators::check_generation_prompt] {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Messages of the conversation, oldest first.
@@ -54,19 +52,6 @@ wire_model! {
         /// Functions (tools) for the chat template to show.
         tools: Option<Vec<ChatTool>> = None,
     }
-}
-
-/// Mirrors vLLM's `TokenizeChatRequest.check_generation_prompt`.
-fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    if is_truthy_member(body, "continue_final_message")
-        && is_truthy_member(body, "add_generation_prompt")
-    {
-        return Err(Fault::bad_request(
-            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
-        )
-        .into());
-    }
-    Ok(())
 }
 
 /// A tokenize request: a text or a conversation.

@@ -11,7 +11,7 @@ use crate::{BlockKey, SeqId};
 pub(super) enum ChunkUseKind {
     /// The request added the chunk to the host tier.
     Stored,
-    /// The host tier held the chunk before.
+    /// The host tier already held the chunk.
     Reused,
 }
 
@@ -116,8 +116,8 @@ impl ArcPolicy {
         used.entry(place).or_insert((key, how));
     }
 
-    /// Updates the order of eviction by the chunks that an ended request used, from the last to the
-    /// first.
+    /// Marks the KV chunks that a request used as recently used when the request ends, the last chunk
+    /// first, so that it is evicted first.
     pub(super) fn reorder_after_request(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, how) in used.into_values().rev() {

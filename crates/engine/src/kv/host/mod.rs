@@ -81,7 +81,7 @@ pub enum HostEvictionPolicy {
 pub struct HostChunkCounts {
     /// Capacity of host memory, in chunks.
     pub total: u32,
-    /// Number of stored chunks, including those being written.
+    /// Number of KV chunks in host memory, including those being written.
     pub used: u32,
     /// Number of chunks being written to host memory.
     pub storing: u32,

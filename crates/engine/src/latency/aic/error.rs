@@ -28,7 +28,7 @@ pub enum AicError {
     Backend {
         /// Requested backend, such as `vllm`.
         backend: String,
-        /// Backends in the kernel-time tables, separated by commas.
+        /// Comma-separated names of the inference engines that the kernel-time tables cover.
         known: String,
     },
     /// The kernel-time tables hold no measurements of the requested backend version.

@@ -103,7 +103,8 @@ pub struct LoraConfig {
 /// Configures the transfer of prompts between prefill and decode engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransferConfig {
-    /// Time to fetch a remote prompt: fixed, and per token. Default: zero.
+    /// Time to fetch the KV cache of a prompt from another engine: fixed, and per token. Default:
+    /// zero.
     pub fetch: (Duration, Duration),
     /// Whether the fetch of a remote prompt includes locally cached tokens. Default: false.
     pub fetch_whole_prompt: bool,
