@@ -10,7 +10,6 @@ mod hf;
 #[cfg(not(feature = "hf"))]
 #[path = "without_hf.rs"]
 mod hf;
-mod interner;
 mod media;
 mod simulated;
 mod source;

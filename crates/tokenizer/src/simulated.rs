@@ -9,17 +9,40 @@
 //! **Source:** llm-d-inference-sim `pkg/tokenizer/tokenizer.go`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 use serde_json::{Value as Json, json};
-
-use crate::interner::TokenTextInterner;
 
 const CHARACTER_ID_FLAG: u32 = 0x8000_0000;
 
+/// Memory for the texts of token ids, in bytes; the least useful ones are dropped.
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// Approximate memory of an entry of the cache beside its text, in bytes.
+const ENTRY_BYTES: u64 = 64;
+
 /// Simulated tokenizer, which splits text into words and punctuation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SimulatedTokenizer {
-    memory: TokenTextInterner,
+    texts: Cache<u32, Arc<str>, EntryMemory>,
+}
+
+#[derive(Debug, Clone)]
+struct EntryMemory;
+
+impl Weighter<u32, Arc<str>> for EntryMemory {
+    fn weight(&self, _: &u32, text: &Arc<str>) -> u64 {
+        text.len() as u64 + ENTRY_BYTES
+    }
+}
+
+impl Default for SimulatedTokenizer {
+    fn default() -> Self {
+        let typical_entries = MAX_TEXT_BYTES / (2 * ENTRY_BYTES);
+        Self { texts: Cache::with_weighter(typical_entries as usize, MAX_TEXT_BYTES, EntryMemory) }
+    }
 }
 
 impl SimulatedTokenizer {
@@ -42,18 +65,20 @@ impl SimulatedTokenizer {
 
     fn intern_piece(&self, text: &str, piece: &SimulatedPiece) -> u32 {
         let text = &text[piece.range.clone()];
-        match piece.hash {
-            Some((id, hash)) => {
-                self.memory.intern_text(id, hash, text);
-                id
-            }
-            None => CHARACTER_ID_FLAG | text.chars().next().map_or(0, u32::from),
+        let Some(id) = piece.hash else {
+            return CHARACTER_ID_FLAG | text.chars().next().map_or(0, u32::from);
+        };
+        // Of two texts with one id the later one wins.
+        if self.texts.get(&id).is_none_or(|stored| *stored != *text) {
+            self.texts.insert(id, text.into());
         }
+        id
     }
 
     /// Appends the text of a token id to `out`; returns false if the text is not stored.
     pub(crate) fn append_text(&self, id: u32, out: &mut String) -> bool {
-        if self.memory.append_text(id, out) {
+        if let Some(text) = self.texts.get(&id) {
+            out.push_str(&text);
             return true;
         }
         match character_of_id(id) {
@@ -98,16 +123,10 @@ fn fnv1a_with(hash: u32, byte: u8) -> u32 {
     (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
 }
 
-const FNV_64_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-
-fn fnv1a_64_with(hash: u64, byte: u8) -> u64 {
-    (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-}
-
 struct SimulatedPiece {
     range: Range<usize>,
-    /// FNV-1a hashes of the word, of 32 and 64 bits; `None` for a character beyond ASCII.
-    hash: Option<(u32, u64)>,
+    /// FNV-1a hash of the word; `None` for a character beyond ASCII.
+    hash: Option<u32>,
 }
 
 /// Splits a text into the simulated tokenizer's tokens, without gaps.
@@ -121,13 +140,11 @@ fn split_pieces(text: &str) -> impl Iterator<Item = SimulatedPiece> + '_ {
         let first = *bytes.get(start)?;
         let mut end = start + 1;
         let mut hash = fnv1a_with(FNV_BASIS, first);
-        let mut wide = fnv1a_64_with(FNV_64_BASIS, first);
         let mut run = |class| {
             while let Some(byte) = bytes.get(end)
                 && BYTE_CLASSES[usize::from(*byte)] == class
             {
                 hash = fnv1a_with(hash, *byte);
-                wide = fnv1a_64_with(wide, *byte);
                 end += 1;
             }
         };
@@ -142,7 +159,7 @@ fn split_pieces(text: &str) -> impl Iterator<Item = SimulatedPiece> + '_ {
         }
         Some(SimulatedPiece {
             range: std::mem::replace(&mut start, end)..end,
-            hash: first.is_ascii().then_some((hash, wide)),
+            hash: first.is_ascii().then_some(hash),
         })
     })
 }
@@ -224,6 +241,20 @@ mod tests {
         assert_eq!(tokenizer.id_of("世"), Some(0x8000_4e16));
         assert_eq!(tokenizer.id_of("two words"), None);
         assert_eq!(tokenizer.id_of(""), None);
+    }
+
+    #[test]
+    fn stored_texts_are_bounded_and_the_later_one_of_an_id_wins() {
+        let tokenizer = SimulatedTokenizer::default();
+        let long = "x".repeat(20_000);
+        for n in 0..10_000 {
+            tokenizer.encode(&format!("{n}y{long}"));
+            tokenizer.encode("used");
+        }
+        assert!(tokenizer.texts.weight() <= MAX_TEXT_BYTES);
+        assert_eq!(decode(&tokenizer, &tokenizer.encode("used")), "used");
+        tokenizer.texts.insert(fnv1a_32(b"used"), "other".into());
+        assert_eq!(decode(&tokenizer, &tokenizer.encode("used")), "used");
     }
 
     proptest! {
