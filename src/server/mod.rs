@@ -39,7 +39,6 @@ use vllm_sim_engine::latency::RooflineSetup;
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
-
 use vllm_sim_service::InferenceService;
 
 use backend::{BackendInputs, EngineBackend};
@@ -92,9 +91,11 @@ pub struct SimulatorServer {
 }
 
 impl SimulatorServer {
+    /// Returns the service that generates the replies.
     pub(super) fn service(&self) -> &InferenceService {
         &self.backend.service
     }
+
     /// Starts a server that accepts requests when this function returns.
     ///
     /// # Errors

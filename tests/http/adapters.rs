@@ -152,7 +152,8 @@ async fn an_adapter_in_the_resolvers_folder_is_loaded_when_it_is_asked_for() {
     assert_eq!(answer.json()["model"], "mine");
     let listed = sim.get("/v1/models").await.json();
     assert_eq!(listed["data"].as_array().unwrap().len(), 2);
-    for model in ["other", "none", "../lora/mine", "/", "."] {
+    for model in ["other", "none", "../lora/mine", "/", ".", "mine/", "mine//", "mine/.", "./mine"]
+    {
         assert_eq!(ask(&sim, model).await.status, 404, "{model}");
     }
     let sim = Sim::start(CliMode::Vllm, &[&flags[..], &resolver].concat()).await;

@@ -69,6 +69,20 @@ async fn cross_origin_page_cannot_use_admin_routes() {
     assert_eq!(sim.post_with("/pause", &named, &json!({})).await.status, 200);
 }
 
+/// A foreign page could otherwise lead the reader's clicks to the page's buttons.
+#[tokio::test]
+async fn documentation_pages_cannot_be_framed() {
+    let sim = Sim::serve(&["--api-key", "k"]).await;
+    for path in ["/docs", "/redoc", "/dashboard"] {
+        let answer = sim.get(path).await;
+        let policy = answer.header("content-security-policy").unwrap_or_default();
+        assert!(policy.contains("frame-ancestors 'self'"), "{path}: {policy:?}");
+        assert!(policy.contains("connect-src 'self'"), "{path}: {policy:?}");
+        let page = answer.text();
+        assert!(page.contains("Authorization: `Bearer ${key}`"), "{path} takes a key");
+    }
+}
+
 /// A stranger's name that was made to resolve to this server (DNS rebinding).
 #[tokio::test]
 async fn a_page_under_a_strange_name_of_this_server_is_no_operators() {
@@ -94,4 +108,20 @@ async fn a_page_under_a_strange_name_of_this_server_is_no_operators() {
     assert_eq!(get("evil.example", "").await.status, 200, "a program");
     let post = b"POST /admin/config HTTP/1.1\r\nhost: evil.example\r\naccept-language: en\r\ncontent-length: 2\r\n\r\n{}";
     assert_eq!(sim.ask(post).await.status, 403);
+}
+
+/// A rebound page does not know the key that the operator routes need.
+#[tokio::test]
+async fn with_a_key_operators_may_use_any_host() {
+    for key in ["--api-key", "--admin-api-key"] {
+        let sim = Sim::serve(&["--dashboard-control", key, "k"]).await;
+        let get = async |key: &str| {
+            let head = format!(
+                "GET /admin/config HTTP/1.1\r\nhost: sim.example\r\naccept-language: en\r\n{key}\r\n"
+            );
+            sim.ask(head).await.status
+        };
+        assert_eq!(get("authorization: Bearer k\r\n").await, 200, "{key}");
+        assert_eq!(get("").await, 401, "{key}");
+    }
 }

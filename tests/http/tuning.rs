@@ -178,6 +178,8 @@ async fn delay_without_effect_is_warned_about() {
         warning.contains("--time-to-first-token: no effect because a latency model"),
         "{warning}"
     );
+    let answer = sim.post("/admin/config", &json!({"time_to_first_token": "3s"})).await;
+    assert_eq!(answer.header("warning"), Some(warning));
     let sim = Sim::serve(&["--dev-mode"]).await;
     let answer = sim.post("/admin/config", &change).await;
     assert_eq!(answer.header("warning"), None);
@@ -197,6 +199,15 @@ async fn a_change_is_answered_with_what_changed() {
     let answer = sim.post("/admin/config", &json!({"reset": ["time-to-first-token"]})).await;
     let changed = json!({"time-to-first-token": {"from": "2s", "to": "10ms"}});
     assert_eq!(answer.json()["changed"], changed);
+    // Fields may have underscores.
+    let update = json!({"time_to_first_token": "3s", "reset": ["failure_injection_rate"]});
+    let answer = sim.post("/admin/config", &update).await.json();
+    let changed = json!({"time-to-first-token": {"from": "10ms", "to": "3s"}});
+    assert_eq!(answer["changed"], changed);
+    let drills = sim.get("/dashboard/drills").await.json();
+    let newest = drills["events"].as_array().unwrap().last().unwrap();
+    let changed = json!({"time-to-first-token": "3s", "failure-injection-rate": null});
+    assert_eq!(newest["changed"], changed, "{newest}");
     // llm-d's clients get its form.
     let sim = Sim::llmd(&["--compat", "llm-d"]).await;
     let answer = sim.post("/admin/config", &json!({"failure-injection-rate": 1})).await.json();

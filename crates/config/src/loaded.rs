@@ -351,12 +351,20 @@ impl LoadedConfig {
         show::changed_config_to_json(self)
     }
 
-    /// Returns the names of the flags that an admin API update for [`Self::with_admin_update`] changes.
-    pub fn updated_flag_names(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    /// Returns the names of the flags that an admin API update for [`Self::with_admin_update`]
+    /// changes, with their new values; the value of a reset flag is `null`.
+    ///
+    /// Fields with underscores get the flag's name.
+    pub fn updated_flags(update: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
         let reset = update.get(RESET_KEY).and_then(Value::as_array);
         let reset = reset.into_iter().flatten().filter_map(Value::as_str);
-        let set = update.keys().map(String::as_str);
-        set.filter(|field| *field != RESET_KEY).chain(reset)
+        let set = update.iter().map(|(field, value)| (field.as_str(), value));
+        let set = set.filter(|(field, _)| *field != RESET_KEY);
+        let all = reset.map(|field| (field, &Value::Null)).chain(set);
+        all.map(|(field, value)| {
+            let flag = flags::find_runtime_changeable_flag(field);
+            (flag.map_or(field, |(flag, _)| flag.name), value)
+        })
     }
 
     /// Returns this configuration with the changes of an admin API update.

@@ -24,7 +24,8 @@ pub struct HttpServerConfig {
     pub root_path: String,
     /// API keys: accepted bearer tokens; empty: no authentication.
     pub api_keys: Vec<String>,
-    /// Bearer token of `/admin` and `/fake_metrics`; `None`: no authentication.
+    /// Bearer token of `/admin` and `/fake_metrics`; `None`: the API keys guard
+    /// them, if there are any.
     pub admin_key: Option<String>,
     /// Host names under which browsers may use the admin routes, in addition to local ones.
     pub allowed_hosts: Vec<String>,

@@ -1,8 +1,9 @@
 //! LoRA adapters of an engine core, keyed by the ids that front ends assign.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use super::control::lock_unpoisoned;
 use super::parts::EngineCoreParts;
 use super::request::LoraRequest;
 use vllm_sim_service::AdapterLoadMode;
@@ -16,11 +17,6 @@ pub(crate) struct LoraAdapters {
 impl LoraAdapters {
     pub(crate) fn new(parts: EngineCoreParts) -> Self {
         Self { parts, names: Mutex::default() }
-    }
-
-    /// A poisoned lock is safe to use, because each change is one assignment.
-    fn lock_names(&self) -> MutexGuard<'_, BTreeMap<i64, String>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Loads the adapter of a request, as vLLM's workers do on its first use.
@@ -38,20 +34,20 @@ impl LoraAdapters {
                 models.load_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);
             loaded.map_err(|error| error.to_string())?;
         }
-        self.lock_names().insert(lora.id, lora.name);
+        lock_unpoisoned(&self.names).insert(lora.id, lora.name);
         Ok(())
     }
 
     pub(crate) fn remove_adapter(&self, id: i64) -> bool {
-        let name = self.lock_names().remove(&id);
+        let name = lock_unpoisoned(&self.names).remove(&id);
         name.is_some_and(|name| self.parts.service.models.unload_adapter(&name))
     }
 
     pub(crate) fn is_loaded(&self, id: i64) -> bool {
-        self.lock_names().contains_key(&id)
+        lock_unpoisoned(&self.names).contains_key(&id)
     }
 
     pub(crate) fn adapter_ids(&self) -> Vec<i64> {
-        self.lock_names().keys().copied().collect()
+        lock_unpoisoned(&self.names).keys().copied().collect()
     }
 }

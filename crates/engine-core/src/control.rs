@@ -21,8 +21,8 @@ pub(crate) struct UtilityCalls {
     adapters: Arc<LoraAdapters>,
 }
 
-/// A poisoned lock is safe to use, because each change is one assignment.
-fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// Locks a mutex, also a poisoned one: what is locked here changes in one step.
+pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

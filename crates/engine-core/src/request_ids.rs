@@ -1,7 +1,9 @@
 //! Ids of the requests in submission and in the engine.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use super::control::lock_unpoisoned;
 
 type Ids = Arc<Mutex<HashSet<Arc<str>>>>;
 
@@ -18,14 +20,13 @@ pub(crate) struct ReservedId {
 impl RequestIds {
     /// Reserves `id`; `None` if another request uses it.
     pub(crate) fn reserve(&self, id: &Arc<str>) -> Option<ReservedId> {
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = lock_unpoisoned(&self.0);
         used.insert(id.clone()).then(|| ReservedId { ids: self.0.clone(), id: id.clone() })
     }
 }
 
 impl Drop for ReservedId {
     fn drop(&mut self) {
-        let mut used = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        used.remove(&self.id);
+        lock_unpoisoned(&self.ids).remove(&self.id);
     }
 }

@@ -180,11 +180,11 @@ pub(super) fn ratios_to_ideal(live: &MeasureValues, ideal: &MeasureValues) -> Me
 
 /// Returns a gateway's score: the fraction of completed requests, times a mean ratio to the ideal.
 ///
-/// The mean covers prefix reuse, mean TTFT and mean E2E latency, each at most 1.
+/// The mean covers prefix reuse, mean TTFT and mean E2E latency. Each share is at most 1.
 pub(super) fn gateway_score(shares: &MeasureValues) -> Option<f64> {
     let of = |name: &str| {
         let at = MEASURES.iter().position(|measure| measure.name == name)?;
-        shares[at].map(|share| share.min(1.0))
+        shares[at]
     };
     let parts: Vec<f64> = SCORED.into_iter().filter_map(of).collect();
     let served = of("served")?;

@@ -35,7 +35,8 @@ pub(super) struct ScoreReport {
     ideal: MeasureValues,
     /// Ratios to the ideal, at most 1.
     shares: MeasureValues,
-    /// Indices of the scored measures that are better than the ideal, with their ratios to it.
+    /// Indices of the scored measures that are more than 5 % better than the ideal, with their ratios
+    /// to it.
     above_ideal: Vec<(usize, f64)>,
     requirements: Vec<MetricRequirement>,
     requests: usize,
@@ -60,14 +61,16 @@ impl ScoreReport {
             0 => ratios_to_ideal(&values, &ideal),
             _ => [None; MEASURE_COUNT],
         };
-        let above_ideal = ratios.iter().enumerate();
-        let above_ideal = above_ideal.filter(|(at, _)| SCORED.contains(&MEASURES[*at].name));
-        let above_ideal = above_ideal.filter_map(|(at, ratio)| Some((at, (*ratio)?)));
+        let above_ideal = ratios.iter().enumerate().filter_map(|(at, ratio)| {
+            let ratio = (*ratio)?;
+            let is_scored = SCORED.contains(&MEASURES[at].name);
+            (is_scored && ratio > CLEARLY_ABOVE).then_some((at, ratio))
+        });
         let shares = ratios.map(|ratio| Some(ratio?.min(1.0)));
         Self {
             command,
             score: gateway_score(&shares),
-            above_ideal: above_ideal.filter(|(_, ratio)| *ratio > CLEARLY_ABOVE).collect(),
+            above_ideal: above_ideal.collect(),
             policies,
             live,
             live_ideal,
@@ -150,6 +153,12 @@ impl ScoreReport {
         lines
     }
 
+    /// Returns the value of the measure `name` behind the gateway.
+    fn value(&self, name: &str) -> Option<f64> {
+        let at = MEASURES.iter().position(|measure| measure.name == name)?;
+        self.values[at]
+    }
+
     fn notes(&self) -> impl Iterator<Item = String> {
         let failed = self.live.play.turns.iter().find_map(|turn| turn.error.as_ref());
         let failed = failed.map(|error| {
@@ -163,9 +172,8 @@ impl ScoreReport {
             format!("first failure: {error}{hint}; a failed turn ends its session")
         });
         let both = self.live.notes.iter().chain(&self.live.routing.notes);
-        let at = |name: &str| MEASURES.iter().position(|measure| measure.name == name);
         let above = |name: &str| {
-            let ratio = self.above_ideal.iter().find(|(above, _)| Some(*above) == at(name));
+            let ratio = self.above_ideal.iter().find(|(at, _)| MEASURES[*at].name == name);
             ratio.map_or(1.0, |(_, ratio)| *ratio)
         };
         let is_too_fast = self.live_ideal.is_none() && above("ttft") > 1.25;
@@ -174,8 +182,8 @@ impl ScoreReport {
              have other flags"
                 .to_owned()
         });
-        let unknown =
-            self.values[0] > Some(0.0) && at("reuse").is_some_and(|at| self.values[at].is_none());
+        let unknown = self.value("served").is_some_and(|served| served > 0.0)
+            && self.value("reuse").is_none();
         let unknown = unknown.then(|| {
             "prefix reuse is unknown: start the pods with --enable-prompt-tokens-details".to_owned()
         });
@@ -188,7 +196,7 @@ impl ScoreReport {
         let all = self.above_ideal.iter();
         let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", MEASURES[*at].label));
         let all: Vec<String> = all.collect();
-        let missing = match self.values[0] < Some(1.0) {
+        let missing = match self.value("served").is_some_and(|served| served < 1.0) {
             true => "; the means lack the requests of failed sessions",
             false => "",
         };

@@ -110,7 +110,7 @@ impl AccessLog {
 /// Returns a request target with its bytes beyond ASCII percent-encoded, as uvicorn logs paths.
 ///
 /// Some of these bytes are control characters of terminals.
-fn quoted(target: &str) -> Cow<'_, str> {
+fn percent_encode_non_ascii(target: &str) -> Cow<'_, str> {
     if target.is_ascii() {
         return target.into();
     }
@@ -143,7 +143,7 @@ impl Middleware for AccessLog {
             _ => "HTTP/1.1",
         };
         let target = target.map_or("/", PathAndQuery::as_str);
-        let line = format!("{} {} {version}", request.method(), quoted(target));
+        let line = format!("{} {} {version}", request.method(), percent_encode_non_ascii(target));
         Ok(Some((client, line)))
     }
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn control_characters_of_terminals_are_percent_encoded() {
-        assert_eq!(quoted("/v1/models?a=b%20c"), "/v1/models?a=b%20c");
-        assert_eq!(quoted("/\u{9b}31m\u{e4}"), "/%C2%9B31m%C3%A4");
+        assert_eq!(percent_encode_non_ascii("/v1/models?a=b%20c"), "/v1/models?a=b%20c");
+        assert_eq!(percent_encode_non_ascii("/\u{9b}31m\u{e4}"), "/%C2%9B31m%C3%A4");
     }
 }

@@ -18,7 +18,6 @@ use super::dialect::OperatorRouteStyle;
 use super::vllm::ok_json;
 use super::{body, error, query};
 use crate::error::HandlerResult;
-use vllm_sim_config::LoadedConfig;
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -57,14 +56,15 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
         Fault::bad_request(format!("failed to read and parse the configuration, {error}"))
     })?;
-    let settings = || app.admin_state.settings(&app.controls, rank);
-    let before = settings().unwrap_or_default();
+    let settings =
+        || mask_secret_flags(app.admin_state.settings(&app.controls, rank).unwrap_or_default());
+    let before = settings();
     let shown =
         app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
-    let after = settings().unwrap_or_default();
+    let after = settings();
     let mut shown = add_pod_names(&app, shown);
     if app.dialect.operator_route_style() != OperatorRouteStyle::Lenient {
-        shown.shift_insert(0, "changed".to_owned(), differences(&update, &before, &after));
+        shown.shift_insert(0, "changed".to_owned(), differences(&before, &after));
     }
     let mut answer = ok_json(&Value::Object(shown));
     for text in app.admin_state.ineffective_field_warnings(&update) {
@@ -195,17 +195,13 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     flags
 }
 
-/// Returns the fields of an update whose values differ, with both values.
-fn differences(
-    update: &Map<String, Value>,
-    before: &Map<String, Value>,
-    after: &Map<String, Value>,
-) -> Value {
-    let fields = LoadedConfig::updated_flag_names(update)
-        .filter(|field| before.get(*field) != after.get(*field));
-    let pairs = fields.map(|field| {
-        let values = json!({"from": before.get(field), "to": after.get(field)});
-        (field.to_owned(), values)
+/// Returns the flags whose values differ, with both values.
+fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Value {
+    let added = after.keys().filter(|flag| !before.contains_key(*flag));
+    let flags = before.keys().chain(added).filter(|flag| before.get(*flag) != after.get(*flag));
+    let pairs = flags.map(|flag| {
+        let values = json!({"from": before.get(flag), "to": after.get(flag)});
+        (flag.clone(), values)
     });
     Value::Object(pairs.collect())
 }

@@ -16,6 +16,7 @@ use super::{body, query};
 use crate::error::{self, HandlerResult};
 use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
+use vllm_sim_service::{InferenceService, run_blocking_if_large};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Default maximum number of requests that `GET /admin/requests` lists.
@@ -76,15 +77,23 @@ pub(super) async fn set_scripted_replies(
 ) -> HandlerResult {
     check_admin_key(&app, request.headers())?;
     let bytes = body::read_body(&app, request.into_body()).await?;
-    let text =
-        std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
-    let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
-    let generator = &app.service.generator;
-    rules
-        .check_usage(&|reply| generator.scripted_tokens(reply))
-        .map_err(|error| Fault::bad_request(error.to_string()))?;
+    let size = bytes.len();
+    let service = app.service.clone();
+    let read = move || read_scripted_replies(&service, &bytes);
+    let rules = run_blocking_if_large(size, read).await?;
     app.service.replies.replace_rules(Some(Arc::new(rules)));
     Ok(ok_json(&scripted_replies_json(&app)))
+}
+
+/// Reads scripted replies and checks their usage, for which their texts are tokenized.
+fn read_scripted_replies(service: &InferenceService, bytes: &[u8]) -> Result<ReplyRules, Fault> {
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
+    let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
+    rules
+        .check_usage(&|reply| service.generator.scripted_tokens(reply))
+        .map_err(|error| Fault::bad_request(error.to_string()))?;
+    Ok(rules)
 }
 
 /// Handles `DELETE /admin/replies`: removes all scripted replies.

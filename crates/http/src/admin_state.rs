@@ -105,8 +105,7 @@ impl AdminState {
         let said = ranks.and_then(|ranks| ranks.first()).into_iter();
         let said = said.flat_map(|loaded| &loaded.without_effect);
         let concerns = |text: &&String| {
-            LoadedConfig::updated_flag_names(update)
-                .any(|field| text.contains(&format!("--{field}")))
+            LoadedConfig::updated_flags(update).any(|(flag, _)| text.contains(&format!("--{flag}")))
         };
         said.filter(concerns).cloned().collect()
     }
@@ -187,10 +186,8 @@ impl AdminState {
             for (server, ranks) in servers.iter_mut().zip(new) {
                 server.ranks = ranks;
             }
-            let changed = LoadedConfig::updated_flag_names(update).map(|field| {
-                let value = update.get(field).cloned().unwrap_or_default();
-                (field.to_owned(), value)
-            });
+            let changed = LoadedConfig::updated_flags(update)
+                .map(|(flag, value)| (flag.to_owned(), value.clone()));
             self.drills.add_annotation(ChartAnnotationKind::Settings {
                 changed: changed.collect(),
                 rank: match rank {
@@ -386,8 +383,8 @@ fn updated_configs(
             continue;
         };
         if ranks.len() > 1
-            && let Some(field) =
-                LoadedConfig::updated_flag_names(update).find(|field| !is_engine_setting(field))
+            && let Some((field, _)) =
+                LoadedConfig::updated_flags(update).find(|(flag, _)| !is_engine_setting(flag))
         {
             let field = field.to_owned();
             return Err(AdminError::Shared { field });

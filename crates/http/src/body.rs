@@ -1,12 +1,13 @@
 //! Reads request bodies, limited in size and time, with vLLM's errors for invalid JSON.
 
-use super::App;
+use std::sync::Arc;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use serde_json::Value;
-use std::sync::Arc;
 
+use super::App;
 use super::bounded_body;
 use super::request_head::RequestHead;
 use vllm_sim_service::RequestContext;

@@ -11,7 +11,7 @@ use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
 use super::error;
-use vllm_sim_service::{LargeReplies, ReservedReply};
+use vllm_sim_service::{LargeReplies, LargeReplyReservation};
 
 /// Size of a part of a large body, in bytes.
 const PART_BYTES: usize = 256 << 10;
@@ -20,7 +20,7 @@ struct LargeBody {
     body: Body,
     /// Rest of the current frame of `body`.
     rest: Bytes,
-    _reserved: ReservedReply,
+    _reservation: LargeReplyReservation,
 }
 
 /// Returns the response, with its body in parts if it is large; a 503 if the bodies of all large
@@ -29,8 +29,9 @@ pub(super) fn limit_large_body(replies: &LargeReplies, response: Response) -> Re
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     match replies.reserve(bytes) {
         Ok(None) => response,
-        Ok(Some(reserved)) => response
-            .map(|body| Body::new(LargeBody { body, rest: Bytes::new(), _reserved: reserved })),
+        Ok(Some(reservation)) => response.map(|body| {
+            Body::new(LargeBody { body, rest: Bytes::new(), _reservation: reservation })
+        }),
         Err(refused) => error::fault_response(&error::serve_error_fault(&refused.into())),
     }
 }

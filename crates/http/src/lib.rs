@@ -30,6 +30,7 @@ mod error;
 mod fault;
 mod faulty_body;
 mod generation;
+mod html_page;
 mod http_metrics;
 mod http_service;
 mod image_output;

@@ -209,9 +209,9 @@ fn speech_routes(config: &Config) -> Vec<Route> {
 fn documentation_routes() -> Vec<Route> {
     vec![
         ("/openapi.json", "GET, HEAD", get(docs::get_openapi)),
-        ("/docs", "GET, HEAD", get(docs::page)),
+        ("/docs", "GET, HEAD", get(docs::api_page)),
         ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2_redirect_page)),
-        ("/redoc", "GET, HEAD", get(docs::page)),
+        ("/redoc", "GET, HEAD", get(docs::api_page)),
     ]
 }
 

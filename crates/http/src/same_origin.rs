@@ -30,18 +30,16 @@ const PRIVATE_TOP_LEVEL_DOMAINS: [&str; 4] = ["internal", "local", "localhost", 
 pub(super) struct TrustedPages {
     /// Trusted origins of web pages (`--allowed-origins`).
     origins: Vec<String>,
-    /// Known host names of this server; `None` accepts all, because an admin key is set.
+    /// Known host names of this server; `None` accepts all, because operators need a key.
     hosts: Option<Vec<String>>,
 }
 
 impl TrustedPages {
     pub(super) fn new(server: &HttpServerConfig) -> Self {
+        let needs_key = server.admin_key.is_some() || !server.api_keys.is_empty();
         let named = [&server.host, &server.pod.name].into_iter().flatten();
         let hosts = server.allowed_hosts.iter().chain(named).cloned();
-        Self {
-            origins: server.cors.origins.clone(),
-            hosts: server.admin_key.is_none().then(|| hosts.collect()),
-        }
+        Self { origins: server.cors.origins.clone(), hosts: (!needs_key).then(|| hosts.collect()) }
     }
 
     /// Returns whether a host name is of this server: an IP address, a name that cannot be
@@ -92,7 +90,7 @@ pub(super) async fn reject_foreign_pages(
     if is_browser_request(headers) && !pages.is_own_host(host.unwrap_or_default()) {
         return forbidden_response(
             "This route is for operators and accepts requests of browsers only under a known \
-             host. Add the host to --allowed-hosts, or set --admin-api-key.",
+             host. Add the host to --allowed-hosts, or set --admin-api-key or --api-key.",
         );
     }
     next.run(request).await

@@ -26,12 +26,12 @@ pub struct LargeReplies(Arc<AtomicU64>);
 
 /// Guard of a large response: its bytes count until the guard is dropped.
 #[derive(Debug)]
-pub struct ReservedReply {
+pub struct LargeReplyReservation {
     bytes: u64,
     total: Arc<AtomicU64>,
 }
 
-impl Drop for ReservedReply {
+impl Drop for LargeReplyReservation {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ impl LargeReplies {
     ///
     /// # Errors
     /// [`RepliesTooLarge`] if all large responses would exceed their limit.
-    pub fn reserve(&self, bytes: u64) -> Result<Option<ReservedReply>, RepliesTooLarge> {
+    pub fn reserve(&self, bytes: u64) -> Result<Option<LargeReplyReservation>, RepliesTooLarge> {
         if bytes < LARGE {
             return Ok(None);
         }
@@ -52,7 +52,7 @@ impl LargeReplies {
         };
         let reserved = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         reserved.map_err(|_| RepliesTooLarge)?;
-        Ok(Some(ReservedReply { bytes, total: self.0.clone() }))
+        Ok(Some(LargeReplyReservation { bytes, total: self.0.clone() }))
     }
 }
 

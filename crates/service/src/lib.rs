@@ -53,7 +53,7 @@ pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
 pub use fault_control::{FaultControl, LiveFaultSettings};
 pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
 pub use job::KvTransfer;
-pub use large_replies::{LargeReplies, RepliesTooLarge, ReservedReply};
+pub use large_replies::{LargeReplies, LargeReplyReservation, RepliesTooLarge};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;

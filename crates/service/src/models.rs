@@ -11,7 +11,7 @@ use crate::generate::request::ModelTarget;
 pub struct ServedModels {
     served: Vec<Arc<str>>,
     any_name: bool,
-    /// Folder with a folder for each LoRA adapter that requests may use without loading it.
+    /// Folder with a folder for each LoRA adapter that requests load by name.
     resolver_folder: Option<PathBuf>,
     adapters: RwLock<LoadedAdapters>,
 }
@@ -80,7 +80,7 @@ impl ServedModels {
         }
     }
 
-    /// Loads an adapter at the first request for it, if `folder` has a folder of its name.
+    /// Sets the folder from which adapters are loaded at their first request.
     #[must_use]
     pub fn with_resolver_folder(mut self, folder: Option<PathBuf>) -> Self {
         self.resolver_folder = folder;
@@ -142,8 +142,7 @@ impl ServedModels {
     /// Source: vLLM 0.33 `plugins/lora_resolvers/filesystem_resolver.py`.
     fn resolve_adapter(&self, name: &str) -> Option<LoraAdapter> {
         let folder = self.resolver_folder.as_ref()?;
-        let parts = Path::new(name).components();
-        if parts.into_iter().any(|part| !matches!(part, Component::Normal(_))) {
+        if !is_plain_relative_path(name) {
             return None;
         }
         let path = folder.join(name);
@@ -208,6 +207,16 @@ impl ServedModels {
         }
         removed
     }
+}
+
+/// Returns whether `name` is a relative path in its only spelling: without `.`, `..`, and repeated or
+/// trailing slashes.
+///
+/// Otherwise clients could load one folder under any number of names.
+fn is_plain_relative_path(name: &str) -> bool {
+    let parts = Path::new(name).components();
+    let named = parts.filter(|part| matches!(part, Component::Normal(_)));
+    named.collect::<PathBuf>().as_os_str() == name
 }
 
 #[cfg(test)]

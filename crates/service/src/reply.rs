@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
-use crate::{InFlightGuard, ReservedReply};
+use crate::{InFlightGuard, LargeReplyReservation};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
@@ -21,7 +21,7 @@ pub struct Reply {
     pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
-    pub(crate) reserved: Option<ReservedReply>,
+    pub(crate) large_reservation: Option<LargeReplyReservation>,
     _in_flight: InFlightGuard,
 }
 
@@ -87,7 +87,7 @@ impl Reply {
             has_end_delay: false,
             usage: None,
             load_failure: None,
-            reserved: None,
+            large_reservation: None,
             _in_flight: in_flight,
         }
     }

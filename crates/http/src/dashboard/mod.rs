@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode};
 
 use super::app::App;
 use super::error;
+use super::html_page::page_response;
 
 const PAGE_HTML: &str = include_str!("page.html");
 const PAGE_CSS: &str = include_str!("page.css");
@@ -28,27 +29,13 @@ const PAGE_SCRIPT: &str = concat!(
     include_str!("page.js"),
 );
 
-/// Content security policy of the dashboard: only the page's own style and script, and requests to
-/// this server.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                      connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
-
 pub(super) async fn get_page(State(app): State<Arc<App>>) -> Response<Body> {
     let page = DashboardPage {
         control: app.settings.server.dashboard_control,
         config: app.settings.server.is_administered,
         replicas: replicas::has_other_replicas(&app),
     };
-    let mut response = Response::new(Body::from(page.html()));
-    let headers = response.headers_mut();
-    for (name, value) in [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
-        (header::CACHE_CONTROL, "no-cache"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    response
+    page_response(page.html())
 }
 
 /// Handles `GET /dashboard/latencies`: percentiles of the latencies of recent requests, in seconds.

@@ -52,5 +52,5 @@ function drawRequests(live) {
       `${whole(request.output_tokens)} / ${whole(request.max_tokens)}`, requestMeter(request), seconds(request.age_seconds),
     ];
   }));
-  at("left-out").textContent = live.left_out ? (live.requests.length ? `and ${whole(live.left_out)} older ones` : `${whole(live.left_out)}, shown with the key of --admin-api-key`) : "";
+  at("left-out").textContent = live.left_out ? (live.requests.length ? `and ${whole(live.left_out)} older ones` : `${whole(live.left_out)}, shown with the key of --admin-api-key or --api-key`) : "";
 }

@@ -18,7 +18,7 @@ const MAX_LISTED_REQUESTS: usize = 200;
 
 /// Returns the number of sequences in each phase by data-parallel rank, and the newest sequences.
 ///
-/// A request of several choices has one sequence per choice. With `--admin-api-key` the list needs
+/// A request of several choices has one sequence per choice. With a key of operators the list needs
 /// the key; the counts do not.
 pub(crate) async fn list_sequences(
     State(app): State<Arc<App>>,

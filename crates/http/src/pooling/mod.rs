@@ -110,29 +110,29 @@ async fn tokenize_inputs(
     request: &PoolingRequest,
     body: &Value,
 ) -> Result<TokenizedInputs, Fault> {
-    truncation(app, request)?;
+    let truncation = truncation(app, request)?;
     let mut inputs = TokenizedInputs::with_capacity(count_inputs(request));
     let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {
         PoolingInput::Prompts(CompletionPrompts(prompts)) => {
             for prompt in prompts {
                 let input = encode_prompt(app, prompt, special).await?;
-                inputs.push(&fit_to_context(app, request, input)?);
+                inputs.push(&fit_to_context(app, &truncation, input)?);
             }
         }
         PoolingInput::ConcatenatedTexts(texts) => {
             for text in texts.iter() {
                 let ids = encode_text(app, text, special).await;
                 let input = InputTokens::from_text(ids, special);
-                inputs.push(&fit_to_context(app, request, input)?);
+                inputs.push(&fit_to_context(app, &truncation, input)?);
             }
         }
         PoolingInput::Chat(messages) => {
-            inputs.push(&tokenize_chat(app, request, body, messages).await?)
+            inputs.push(&tokenize_chat(app, request, body, messages, &truncation).await?)
         }
         PoolingInput::Chats(chats) => {
             for messages in chats {
-                inputs.push(&tokenize_chat(app, request, body, messages).await?);
+                inputs.push(&tokenize_chat(app, request, body, messages, &truncation).await?);
             }
         }
         PoolingInput::Data(_) | PoolingInput::Pair(..) => {
@@ -187,6 +187,7 @@ async fn tokenize_chat(
     request: &PoolingRequest,
     body: &Value,
     messages: &[RequestMessage],
+    truncation: &PromptTruncation,
 ) -> Result<Vec<u32>, Fault> {
     let truthy = |key: &str| body.get(key).and_then(Value::as_bool).unwrap_or(false);
     let chat = ChatRequest::read(&json!({
@@ -204,22 +205,20 @@ async fn tokenize_chat(
     let mut prompts = app.service.create_prompts(&app.rules, source).await?;
     let tokens = prompts.pop().unwrap_or_default().tokens;
     let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(false));
-    fit_to_context(app, request, InputTokens::from_text(tokens, special))
+    fit_to_context(app, truncation, InputTokens::from_text(tokens, special))
 }
 
 /// Truncates the tokens of a pooling input as requested and checks that they fit the context
 /// length.
 fn fit_to_context(
     app: &App,
-    request: &PoolingRequest,
+    truncation: &PromptTruncation,
     InputTokens { ids, special }: InputTokens,
 ) -> Result<Vec<u32>, Fault> {
-    let cut = PromptTruncation {
-        special: special == Some(SpecialTokens::With),
-        ..truncation(app, request)?
-    };
+    let truncation =
+        PromptTruncation { special: special == Some(SpecialTokens::With), ..*truncation };
     let RequestRules { limits, dialect, .. } = &app.rules;
-    let ids = cut.truncate_tokens(app.service.generator.tokenizer(), limits, ids);
+    let ids = truncation.truncate_tokens(app.service.generator.tokenizer(), limits, ids);
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));
     }

@@ -125,7 +125,7 @@ impl<'a> TextPairScorer<'a> {
     fn score_pair(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
         let pair = [one, two].map(|text| tokenizer.encode(text, SpecialTokens::With));
-        let [one, two] = self.truncated(pair);
+        let [one, two] = self.truncate_pair(pair);
         for side in [&one, &two] {
             let rules = &self.app.rules;
             rules.dialect.check_encoded_length(&rules.limits, side.len())?;
@@ -145,7 +145,7 @@ impl TextPairScorer<'_> {
     ///
     /// Source: vLLM 0.33 `entrypoints/pooling/scoring/io_processor.py`; `TruncationStrategy` of
     /// Hugging Face's tokenizers.
-    fn truncated(&self, pair: [Vec<u32>; 2]) -> [Vec<u32>; 2] {
+    fn truncate_pair(&self, pair: [Vec<u32>; 2]) -> [Vec<u32>; 2] {
         let Some(keep) = self.truncation.keep else {
             return pair;
         };

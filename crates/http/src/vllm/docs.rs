@@ -12,9 +12,10 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::{html_response, own_routes};
+use super::own_routes;
 use crate::app::App;
 use crate::error;
+use crate::html_page::page_response;
 
 const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
 
@@ -36,7 +37,7 @@ fn openapi_json(app: &App) -> String {
     }
     if let Some(paths) = schema.get_mut("paths").and_then(Value::as_object_mut) {
         paths.retain(|path, _| app.routes.serves_path(path));
-        own_routes::add(paths, &app.routes);
+        own_routes::add_own_routes(paths, &app.routes);
         for (path, operations) in paths.iter_mut() {
             let operations = operations.as_object_mut().into_iter().flatten();
             operations.for_each(|(_, operation)| add_error_responses(path, operation));
@@ -134,14 +135,14 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
 }
 
 /// Handles `GET /docs` and `GET /redoc`: returns a page of the routes that needs no other host.
-pub(crate) async fn page(State(app): State<Arc<App>>) -> Response<Body> {
-    html_response(PAGE.replace("{root}", &app.settings.server.root_path))
+pub(crate) async fn api_page(State(app): State<Arc<App>>) -> Response<Body> {
+    page_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }
 
 /// Handles `GET /docs/oauth2-redirect`, the login redirect of the documentation page; FastAPI
 /// always serves it.
 pub(crate) async fn oauth2_redirect_page() -> Response<Body> {
-    html_response(OAUTH2_HTML.to_owned())
+    page_response(OAUTH2_HTML)
 }
 
 const OAUTH2_HTML: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";

@@ -17,7 +17,7 @@ pub(super) mod scoring;
 pub(super) mod weights;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::error;
@@ -32,13 +32,6 @@ pub(crate) fn ok_json(value: &Value) -> Response<Body> {
 /// Returns a text response without a content type, as Starlette's bare `Response` does.
 fn bare_text_response(text: String) -> Response<Body> {
     Response::new(Body::from(text))
-}
-
-pub(crate) fn html_response(text: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
-    let kind = HeaderValue::from_static("text/html; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
 }
 
 /// Parses a request body as JSON regardless of its media type, as vLLM's handlers that read the

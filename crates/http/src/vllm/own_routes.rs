@@ -18,49 +18,61 @@ struct OwnRoute {
 }
 
 /// Returns a route without a body and query parameters.
-const fn plain(path: &'static str, method: &'static str, summary: &'static str) -> OwnRoute {
+const fn simple_route(path: &'static str, method: &'static str, summary: &'static str) -> OwnRoute {
     OwnRoute { path, method, summary, body: None, query: &[] }
 }
 
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
 const OWN: [OwnRoute; 22] = [
-    plain("/health/ready", "get", "Report whether the server takes requests."),
-    plain("/ready", "get", "Report whether the server takes requests."),
-    plain("/dashboard", "get", "Show the dashboard, an HTML page."),
-    plain("/dashboard/latencies", "get", "Return latencies for the dashboard."),
-    plain("/dashboard/cache", "get", "Return KV blocks for the dashboard."),
-    plain("/dashboard/drills", "get", "Return changes and scenario phases for the dashboard."),
-    plain("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
-    plain("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
-    plain("/dashboard/summary", "get", "Return the state of this server for other replicas."),
-    plain("/debug/kv_cache", "get", "Return the blocks of the KV cache."),
-    plain("/query", "get", "Answer the bootstrap query of Mooncake's connector."),
+    simple_route("/health/ready", "get", "Report whether the server takes requests."),
+    simple_route("/ready", "get", "Report whether the server takes requests."),
+    simple_route("/dashboard", "get", "Show the dashboard, an HTML page."),
+    simple_route("/dashboard/latencies", "get", "Return latencies for the dashboard."),
+    simple_route("/dashboard/cache", "get", "Return KV blocks for the dashboard."),
+    simple_route(
+        "/dashboard/drills",
+        "get",
+        "Return changes and scenario phases for the dashboard.",
+    ),
+    simple_route("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
+    simple_route("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
+    simple_route(
+        "/dashboard/summary",
+        "get",
+        "Return the state of this server for other replicas.",
+    ),
+    simple_route("/debug/kv_cache", "get", "Return the blocks of the KV cache."),
+    simple_route("/query", "get", "Answer the bootstrap query of Mooncake's connector."),
     OwnRoute {
         query: &[("changed", "true: only what was changed since the start."), RANK],
-        ..plain("/admin/config", "get", "Return all settings.")
+        ..simple_route("/admin/config", "get", "Return all settings.")
     },
     OwnRoute {
         body: Some(("application/json", "{\"time-to-first-token\": \"200ms\"}")),
         query: &[RANK],
-        ..plain("/admin/config", "post", "Change settings, all of the body or none.")
+        ..simple_route("/admin/config", "post", "Change settings, all of the body or none.")
     },
-    plain("/admin/scenario", "get", "Return the scenario and its current phase."),
+    simple_route("/admin/scenario", "get", "Return the scenario and its current phase."),
     OwnRoute {
         body: Some((
             "application/yaml",
             "name: storm\nphases:\n- {name: slow, for: 30s, set: {latency-factor: 4}}\n",
         )),
         query: &[("replica", "Number of the replica whose part runs here.")],
-        ..plain("/admin/scenario", "post", "Start a scenario.")
+        ..simple_route("/admin/scenario", "post", "Start a scenario.")
     },
-    plain("/admin/scenario", "delete", "End the scenario."),
-    plain("/admin/replies", "get", "Return the scripted replies, and how often each was used."),
+    simple_route("/admin/scenario", "delete", "End the scenario."),
+    simple_route(
+        "/admin/replies",
+        "get",
+        "Return the scripted replies, and how often each was used.",
+    ),
     OwnRoute {
         body: Some(("application/yaml", "- when: {contains: weather}\n  say: It is warm.\n")),
-        ..plain("/admin/replies", "post", "Replace the scripted replies.")
+        ..simple_route("/admin/replies", "post", "Replace the scripted replies.")
     },
-    plain("/admin/replies", "delete", "Remove the scripted replies."),
+    simple_route("/admin/replies", "delete", "Remove the scripted replies."),
     OwnRoute {
         query: &[
             ("path", "Only requests to this path."),
@@ -72,17 +84,21 @@ const OWN: [OwnRoute; 22] = [
             ("wait", "Wait until so many requests have ended."),
             ("timeout", "Maximum time to wait, such as 5s."),
         ],
-        ..plain("/admin/requests", "get", "Return the recorded requests (--request-history).")
+        ..simple_route(
+            "/admin/requests",
+            "get",
+            "Return the recorded requests (--request-history).",
+        )
     },
-    plain("/admin/requests", "delete", "Clear the recorded requests."),
+    simple_route("/admin/requests", "delete", "Clear the recorded requests."),
     OwnRoute {
         body: Some(("application/json", "{\"waiting-requests\": 3}")),
-        ..plain("/fake_metrics", "post", "Replace values of /metrics.")
+        ..simple_route("/fake_metrics", "post", "Replace values of /metrics.")
     },
 ];
 
 /// Adds the served routes that vLLM does not have to the paths of an OpenAPI document.
-pub(super) fn add(paths: &mut Map<String, Value>, routes: &RouteIndex) {
+pub(super) fn add_own_routes(paths: &mut Map<String, Value>, routes: &RouteIndex) {
     for route in OWN.iter().filter(|route| routes.serves_path(route.path)) {
         let operations = paths.entry(route.path).or_insert_with(|| json!({}));
         if let Some(operations) = operations.as_object_mut() {

@@ -14,11 +14,6 @@ use vllm_sim_engine::SchedulerEvent;
 
 const ZMQ_LINGER: Duration = Duration::from_secs(1);
 
-/// Approximate maximum size of the messages that libzmq holds for one slow subscriber, in bytes.
-///
-/// libzmq limits only their number ([`PublisherConfig::hwm`]).
-const MAX_UNREAD_BYTES: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
-
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EventBatching {
@@ -38,8 +33,8 @@ pub enum EventBatching {
 /// Configuration of a [`KvEventPublisher`]; its endpoints are those of the publisher's data-parallel rank.
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
-    /// ZMQ endpoint of the PUB socket; `binds` decides whether it binds or
-    /// connects.
+    /// ZMQ endpoint of the PUB socket; [`is_bind_endpoint`](super::is_bind_endpoint) decides whether
+    /// it binds or connects.
     pub endpoint: String,
     /// ZMQ endpoint of the replay socket, which always binds; `None` disables replay.
     pub replay_endpoint: Option<String>,
@@ -140,8 +135,6 @@ impl KvEventPublisher {
             pending_ts: 0.0,
             withheld: false,
             failed: false,
-            largest: 0,
-            hwm: config.hwm.max(0),
             config,
         };
         let thread = thread::Builder::new().name("kv-events".to_owned());
@@ -239,10 +232,6 @@ struct PublisherThread {
     /// Whether injected loss withholds the newest batch, and the pending events with it.
     withheld: bool,
     failed: bool,
-    /// Size of the largest recent message, in bytes; decreases slowly.
-    largest: usize,
-    /// Current high-water mark of the PUB socket; 0 is unlimited.
-    hwm: i32,
 }
 
 impl PublisherThread {
@@ -324,7 +313,6 @@ impl PublisherThread {
         if let Some(buffer) = &self.buffer {
             buffer.push(self.sequence, payload.clone());
         }
-        self.limit_unread(payload.len());
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
         // A PUB socket never blocks: it drops messages per slow subscriber.
@@ -335,21 +323,5 @@ impl PublisherThread {
             tracing::error!(%error, endpoint = self.config.endpoint, "cannot send KV events");
         }
         self.sequence = self.sequence.wrapping_add(1);
-    }
-
-    /// Lowers the high-water mark of the PUB socket while messages of about `bytes` bytes would
-    /// otherwise exceed [`MAX_UNREAD_BYTES`] for a slow subscriber.
-    fn limit_unread(&mut self, bytes: usize) {
-        self.largest = bytes.max(self.largest - self.largest.div_ceil(1024));
-        let messages = (MAX_UNREAD_BYTES / self.largest.max(1)).max(1);
-        // Powers of two, so that the mark changes rarely.
-        let messages = i32::try_from(1usize << messages.ilog2()).unwrap_or(i32::MAX);
-        let hwm = match self.config.hwm.max(0) {
-            0 => messages,
-            configured => configured.min(messages),
-        };
-        if hwm != self.hwm && self.socket.set_sndhwm(hwm).is_ok() {
-            self.hwm = hwm;
-        }
     }
 }

@@ -12,8 +12,8 @@ const MAX_BYTES: usize = 64 << 20;
 /// Estimated size of a block's key and hash in an event, in bytes.
 const BLOCK_BYTES: usize = 64;
 
-/// Returns the estimated size of an event with the part of the block plan that it names, in bytes.
-fn size(event: &SchedulerEvent) -> usize {
+/// Returns the estimated size of an event with the part of the block plan that it names.
+fn estimated_bytes(event: &SchedulerEvent) -> usize {
     let blocks = |from: u32, to: u32, block_size: u32| {
         let block = BLOCK_BYTES + block_size as usize * size_of::<u32>();
         (to.saturating_sub(from) as usize).saturating_mul(block)
@@ -86,7 +86,7 @@ impl BatchQueue {
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
     pub(super) fn push(&self, events: Vec<SchedulerEvent>, ts: f64, withheld: bool) -> bool {
-        let bytes = events.iter().map(size).fold(0, usize::saturating_add);
+        let bytes = events.iter().map(estimated_bytes).fold(0, usize::saturating_add);
         let mut state = self.state.lock();
         let is_large =
             !state.batches.is_empty() && state.bytes.saturating_add(bytes) > self.max_bytes;

@@ -142,7 +142,6 @@ pub struct DraftTotals {
 /// they cost a few nanoseconds per token. Any thread may call the others.
 pub struct EngineMetrics {
     cells: Cells,
-    server: Arc<Cells>,
     lora: LoraWriter,
     compat: Compat,
     /// Index of the source label for prompt tokens that came from other servers.
@@ -154,15 +153,9 @@ pub struct EngineMetrics {
 }
 
 impl EngineMetrics {
-    pub(super) fn new(
-        cells: Cells,
-        server: Arc<Cells>,
-        lora: Arc<LoraInfo>,
-        settings: &Settings,
-    ) -> Self {
+    pub(super) fn new(cells: Cells, lora: Arc<LoraInfo>, settings: &Settings) -> Self {
         let metrics = Self {
             cells,
-            server,
             lora: LoraWriter::new(lora),
             compat: settings.compat,
             external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
@@ -191,7 +184,7 @@ impl EngineMetrics {
         self.recent.ttft.add(ttft_s, 1);
         c[Id::PromptTokens].add_exclusive(prompt_tokens);
         let sources = [prompt_tokens.saturating_sub(cached), cached_local, cached_external];
-        for (cell, tokens) in c.all(Id::PromptTokensBySource).iter().zip(sources) {
+        for (cell, tokens) in c.series_cells(Id::PromptTokensBySource).iter().zip(sources) {
             cell.add_exclusive(tokens);
         }
         c[Id::PromptTokensCached].add_exclusive(cached);
@@ -226,7 +219,7 @@ impl EngineMetrics {
         self.recent.prefix.add(queries, hits);
         c[Id::PrefixQueries].add_exclusive(queries);
         c[Id::PrefixHits].add_exclusive(hits);
-        c.all(Id::CachedTokensBySource)[TIER_DEVICE].add_exclusive(hits);
+        c.series_cells(Id::CachedTokensBySource)[TIER_DEVICE].add_exclusive(hits);
         if ext_queries > 0 {
             self.recent.external.add(ext_queries, ext_hits);
             c[Id::ExternalQueries].add_exclusive(ext_queries);
@@ -235,7 +228,7 @@ impl EngineMetrics {
                 true => TIER_HOST,
                 false => self.external_tier,
             };
-            c.all(Id::CachedTokensBySource)[tier].add_exclusive(ext_hits);
+            c.series_cells(Id::CachedTokensBySource)[tier].add_exclusive(ext_hits);
         }
     }
 
@@ -262,7 +255,7 @@ impl EngineMetrics {
     pub(crate) fn on_finished(&self, f: &FinishedRequest) {
         let c = &self.cells;
         let reason = f.reason.index(self.compat);
-        let success = &c.all(Id::Success)[reason];
+        let success = &c.series_cells(Id::Success)[reason];
         success.add_exclusive(1);
         if reason >= VLLM_REASONS {
             success.show((self.clock)());
@@ -318,7 +311,7 @@ impl EngineMetrics {
 
     /// Sets the gauges of a family, and shows them if they were hidden until this step.
     fn set_shown(&self, id: Id, values: &[f64]) {
-        for (cell, value) in self.cells.all(id).iter().zip(values) {
+        for (cell, value) in self.cells.series_cells(id).iter().zip(values) {
             cell.set(*value);
             cell.show(1.0);
         }
@@ -326,14 +319,9 @@ impl EngineMetrics {
 
     /// Sets the gauges of the engine's sleep state.
     pub fn set_sleep_state(&self, state: SleepState) {
-        for (i, cell) in self.cells.all(Id::SleepState).iter().enumerate() {
+        for (i, cell) in self.cells.series_cells(Id::SleepState).iter().enumerate() {
             cell.set(f64::from(u8::from(i == state as usize)));
         }
-    }
-
-    /// Counts a request that a queue limit rejected; the series has no engine label.
-    pub fn on_rejected(&self, reason: Rejection) {
-        self.server.all(Id::Rejections)[reason as usize].add(1.0);
     }
 
     /// Records queries and hits of the multimodal processor cache.
@@ -400,14 +388,14 @@ impl EngineMetrics {
         c[Id::Drafts].add_exclusive(1);
         c[Id::DraftTokens].add_exclusive(proposed);
         c[Id::AcceptedTokens].add_exclusive(accepted);
-        let positions = c.all(Id::AcceptedTokensPerPos).iter().take(accepted as usize);
+        let positions = c.series_cells(Id::AcceptedTokensPerPos).iter().take(accepted as usize);
         positions.for_each(|position| position.add_exclusive(1));
     }
 
     /// Returns the totals of speculative decoding.
     pub fn draft_totals(&self) -> DraftTotals {
         let c = &self.cells;
-        let accepted_at = c.all(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);
+        let accepted_at = c.series_cells(Id::AcceptedTokensPerPos).iter().map(|n| n.get() as u64);
         DraftTotals {
             drafts: c[Id::Drafts].get() as u64,
             proposed: c[Id::DraftTokens].get() as u64,

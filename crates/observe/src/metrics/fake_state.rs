@@ -53,7 +53,7 @@ impl FakeState {
         }
         for cells in &self.engines {
             let stepped = FAMILIES.iter().filter(|family| family.hidden == Hidden::UntilStep);
-            for cell in stepped.flat_map(|family| cells.all(family.id)) {
+            for cell in stepped.flat_map(|family| cells.series_cells(family.id)) {
                 cell.show(1.0);
             }
             apply(update, cells, at);
@@ -123,7 +123,7 @@ fn apply(u: &FakeMetrics, cells: &Cells, at: f64) {
         }
     }
     if let Some(success) = &u.request_success_total {
-        for (reason, cell) in FINISH_REASONS.iter().zip(cells.all(Id::Success)) {
+        for (reason, cell) in FINISH_REASONS.iter().zip(cells.series_cells(Id::Success)) {
             cell.set(success.get(*reason).copied().unwrap_or(0) as f64);
             if FAKE_REASONS.contains(reason) {
                 cell.show(at);

@@ -12,8 +12,8 @@ use super::buckets::*;
 use super::cache_config::cache_config;
 use super::family::Buckets::{Bounds, Tokens};
 use super::family::By::{Labels, Position};
-use super::family::CellSource::{Of, Ratio};
-use super::family::Faked::{Always, NotCounted};
+use super::family::CellSource::{Alias, Ratio};
+use super::family::Faked::{Always, UnlessLlmd};
 use super::family::Hidden::{From, UntilStep};
 use super::family::Scope::{Added, Model, Rank, Server};
 use super::family::WhenEmpty::{Absent, HeaderOfOneServer};
@@ -216,7 +216,7 @@ families! {
     Engine, "vllm/v1/metrics/loggers.py", |s| s.engine_stats => {
         Preemptions: counter "vllm:num_preemptions_total" {}
             "Cumulative number of preemption from the engine.";
-        PromptTokens: counter "vllm:prompt_tokens_total" { faked: NotCounted }
+        PromptTokens: counter "vllm:prompt_tokens_total" { faked: UnlessLlmd }
             "Number of prefill tokens processed.";
         PromptTokensBySource: counter "vllm:prompt_tokens_by_source_total" { by: Labels(&[("source", &["local_compute", "local_cache_hit", "external_kv_transfer"])]) }
             "Number of prompt tokens by source.";
@@ -224,18 +224,18 @@ families! {
             "Number of cached prompt tokens (local + external).";
         CachedTokensBySource: counter "vllm:prompt_tokens_cached_by_source_total" { by: Labels(&[("source", &["device", "host", "p2p", "disk", "external_unspecified"])]) }
             "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.";
-        GenerationTokens: counter "vllm:generation_tokens_total" { faked: NotCounted }
+        GenerationTokens: counter "vllm:generation_tokens_total" { faked: UnlessLlmd }
             "Number of generation tokens processed.";
     }
 
     Requests, "vllm/v1/metrics/loggers.py", |s| s.engine_stats => {
-        Success: counter "vllm:request_success_total" { by: Labels(&[("finished_reason", &FINISH_REASONS)]), hidden: From(VLLM_REASONS), faked: NotCounted }
+        Success: counter "vllm:request_success_total" { by: Labels(&[("finished_reason", &FINISH_REASONS)]), hidden: From(VLLM_REASONS), faked: UnlessLlmd }
             "Count of successfully processed requests.";
         Rejections: counter "vllm:admission_rejections_total" { scope: Model, by: Labels(&[("reason", &["max_num_queued_reqs", "max_num_queued_tokens"])]) }
             "Number of admission attempts rejected by a queue limit, by reason.";
-        RequestPromptTokens: histogram "vllm:request_prompt_tokens" { buckets: Tokens, faked: NotCounted }
+        RequestPromptTokens: histogram "vllm:request_prompt_tokens" { buckets: Tokens, faked: UnlessLlmd }
             "Number of prefill tokens processed.";
-        RequestGenerationTokens: histogram "vllm:request_generation_tokens" { buckets: Tokens, faked: NotCounted }
+        RequestGenerationTokens: histogram "vllm:request_generation_tokens" { buckets: Tokens, faked: UnlessLlmd }
             "Number of generation tokens processed.";
     }
 
@@ -245,11 +245,11 @@ families! {
     }
 
     Requests, "vllm/v1/metrics/loggers.py", |s| s.engine_stats => {
-        MaxGenerationTokens: histogram "vllm:request_max_num_generation_tokens" { buckets: Tokens, faked: NotCounted }
+        MaxGenerationTokens: histogram "vllm:request_max_num_generation_tokens" { buckets: Tokens, faked: UnlessLlmd }
             "Histogram of maximum number of requested generation tokens.";
         ParamsN: histogram "vllm:request_params_n" { buckets: Bounds(REQUEST_PARAMS_N) }
             "Histogram of the n request parameter.";
-        ParamsMaxTokens: histogram "vllm:request_params_max_tokens" { buckets: Tokens, faked: NotCounted }
+        ParamsMaxTokens: histogram "vllm:request_params_max_tokens" { buckets: Tokens, faked: UnlessLlmd }
             "Histogram of the max_tokens request parameter.";
         Ttft: histogram "vllm:time_to_first_token_seconds" { buckets: Bounds(TIME_TO_FIRST_TOKEN), faked: Always }
             "Histogram of time to first token in seconds.";
@@ -336,29 +336,30 @@ families! {
     Own, "vllm-sim", |_| true => {
         Faults: counter "vllm_sim_faults_total" { scope: Added(&["kind", "phase", "scenario"]), created: false, when_empty: Absent }
             "Number of injected faults that took effect on a client.";
+        // The group keeps the phase next to the faults.
         ScenarioPhase: gauge "vllm_sim_scenario_phase" { scope: Added(&["phase", "scenario"]), group: Group::Counter, when_empty: Absent }
             "1 for the active phase of the running scenario.";
     }
 
     Cache, "vLLM up to 0.9, llm-d-inference-sim v0.6, production-stack", |s| s.engine_stats && s.legacy => {
-        OldGpuCacheUsage: gauge "vllm:gpu_cache_usage_perc" { created: false, cells: Of(Id::KvUsage) }
+        OldGpuCacheUsage: gauge "vllm:gpu_cache_usage_perc" { created: false, cells: Alias(Id::KvUsage) }
             "GPU KV-cache usage. 1 means 100 percent usage. DEPRECATED: Use vllm:kv_cache_usage_perc instead.";
-        OldGpuPrefixQueries: counter "vllm:gpu_prefix_cache_queries_total" { created: false, cells: Of(Id::PrefixQueries) }
+        OldGpuPrefixQueries: counter "vllm:gpu_prefix_cache_queries_total" { created: false, cells: Alias(Id::PrefixQueries) }
             "GPU prefix cache queries, in terms of number of queried tokens. DEPRECATED: Use vllm:prefix_cache_queries instead.";
-        OldGpuPrefixHits: counter "vllm:gpu_prefix_cache_hits_total" { created: false, cells: Of(Id::PrefixHits) }
+        OldGpuPrefixHits: counter "vllm:gpu_prefix_cache_hits_total" { created: false, cells: Alias(Id::PrefixHits) }
             "GPU prefix cache hits, in terms of number of cached tokens. DEPRECATED: Use vllm:prefix_cache_hits instead.";
         OldGpuPrefixHitRate: gauge "vllm:gpu_prefix_cache_hit_rate" { created: false, cells: Ratio(Id::PrefixHits, Id::PrefixQueries) }
             "GPU prefix cache block hit rate. DEPRECATED: Use vllm:prefix_cache_queries and vllm:prefix_cache_hits instead.";
-        OldPrefixQueries: counter "vllm:prefix_cache_queries" { created: false, cells: Of(Id::PrefixQueries) }
+        OldPrefixQueries: counter "vllm:prefix_cache_queries" { created: false, cells: Alias(Id::PrefixQueries) }
             "Prefix cache queries, in terms of number of queried tokens.";
-        OldPrefixHits: counter "vllm:prefix_cache_hits" { created: false, cells: Of(Id::PrefixHits) }
+        OldPrefixHits: counter "vllm:prefix_cache_hits" { created: false, cells: Alias(Id::PrefixHits) }
             "Prefix cache hits, in terms of number of cached tokens.";
     }
 
     Requests, "vLLM up to 0.10, llm-d-inference-sim", |s| s.engine_stats && s.legacy => {
-        OldTpot: histogram "vllm:time_per_output_token_seconds" { buckets: Bounds(INTER_TOKEN_LATENCY), created: false, cells: Of(Id::Itl) }
+        OldTpot: histogram "vllm:time_per_output_token_seconds" { buckets: Bounds(INTER_TOKEN_LATENCY), created: false, cells: Alias(Id::Itl) }
             "Histogram of time per output token in seconds. DEPRECATED: Use vllm:inter_token_latency_seconds instead.";
-        OldMaxGenerationTokens: histogram "vllm:max_num_generation_tokens" { buckets: Tokens, created: false, cells: Of(Id::MaxGenerationTokens) }
+        OldMaxGenerationTokens: histogram "vllm:max_num_generation_tokens" { buckets: Tokens, created: false, cells: Alias(Id::MaxGenerationTokens) }
             "Histogram of maximum number of requested generation tokens.";
     }
 }

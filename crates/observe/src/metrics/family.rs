@@ -7,8 +7,8 @@ use prometheus::proto::MetricType;
 use super::families::Id;
 use super::settings::{Compat, Settings};
 
-/// A function that returns the labels of an engine's series in a family whose value is always 1;
-/// `None`: the engine has no series.
+/// Returns the labels of an engine's series in a family whose value is always 1; `None`: the engine
+/// has no series.
 pub(super) type InfoLabels = fn(&Settings, usize) -> Option<Vec<(String, String)>>;
 
 /// Topic of a family; each has a collector.
@@ -108,7 +108,7 @@ pub(super) enum WhenEmpty {
 pub(super) enum CellSource {
     Own,
     /// Cells of another family of the same engine.
-    Of(Id),
+    Alias(Id),
     /// Ratio of the first family's value to the second one's; zero if the second is zero.
     Ratio(Id, Id),
 }
@@ -121,7 +121,7 @@ pub(super) enum Faked {
     /// Fake metrics replace the values of the family.
     Always,
     /// Fake metrics replace the values; with llm-d's rules, requests are still counted in the family.
-    NotCounted,
+    UnlessLlmd,
 }
 
 /// Place of a family on the page of several API servers, which is grouped.
@@ -232,7 +232,7 @@ impl Family {
         match self.faked {
             Faked::Never => false,
             Faked::Always => true,
-            Faked::NotCounted => compat == Compat::Vllm,
+            Faked::UnlessLlmd => compat == Compat::Vllm,
         }
     }
 }

@@ -40,12 +40,12 @@ pub struct HttpMetrics {
     requests: Arc<CellVec>,
     sizes: [Arc<CellVec>; 2],
     durations: Arc<CellVec>,
-    server: Arc<Cells>,
+    server: Cells,
     clock: Clock,
 }
 
 impl HttpMetrics {
-    pub(super) fn new(settings: &Settings, server: &Arc<Cells>) -> Self {
+    pub(super) fn new(settings: &Settings, server: &Cells) -> Self {
         let routes = &settings.routes;
         let names = ["none"].into_iter().chain(routes.iter().map(String::as_str));
         let handlers = names.take(usize::from(u16::MAX)).map(|name| HandlerCells {

@@ -86,7 +86,7 @@ pub struct Metrics {
     engines: Vec<Arc<EngineMetrics>>,
     /// Cells of the engines, which real events update.
     real: Vec<Cells>,
-    server: Arc<Cells>,
+    server: Cells,
     http: HttpMetrics,
     own: OwnMetrics,
     process: Option<ProcessInfo>,
@@ -101,8 +101,7 @@ pub struct Metrics {
 impl Metrics {
     /// Creates all metric series that the settings select, at zero.
     pub fn new(settings: Settings) -> Arc<Self> {
-        let server = Arc::new(Cells::new(&settings, Owner::Server));
-
+        let server = Cells::new(&settings, Owner::Server);
         let engines = settings.engines.iter();
         let real: Vec<_> = engines.map(|_| Cells::new(&settings, Owner::Engine)).collect();
         let real_lora = Arc::new(LoraInfo::new(&settings));
@@ -123,7 +122,7 @@ impl Metrics {
         let exposed = families.filter(|f| f.topic != Topic::Own && (f.when)(&settings));
         let vecs = exposed.map(|family| {
             let added = added.iter().find(|vec| vec.family.id == family.id);
-            let created = || CellVec::of(family.id, &settings, &shown, &server);
+            let created = || CellVec::with_series(family.id, &settings, &shown, &server);
             added.cloned().unwrap_or_else(created)
         });
         let vecs: Vec<_> = vecs.collect();
@@ -134,8 +133,7 @@ impl Metrics {
             engines: real
                 .iter()
                 .map(|cells| {
-                    let (server, lora) = (server.clone(), real_lora.clone());
-                    Arc::new(EngineMetrics::new(cells.clone(), server, lora, &settings))
+                    Arc::new(EngineMetrics::new(cells.clone(), real_lora.clone(), &settings))
                 })
                 .collect(),
             real,
@@ -180,7 +178,7 @@ impl Metrics {
 
     /// Counts a request that a queue limit rejected before an engine was chosen for it.
     pub fn on_rejected(&self, reason: Rejection) {
-        self.server.all(Id::Rejections)[reason as usize].add(1.0);
+        self.server.series_cells(Id::Rejections)[reason as usize].add(1.0);
     }
 
     /// Counts `n` invocations of the tool-call parser.
@@ -192,7 +190,7 @@ impl Metrics {
         n: u32,
     ) {
         let index = mode as usize * 6 + outcome as usize * 3 + request as usize;
-        self.server.all(Id::ToolParser)[index].add(f64::from(n));
+        self.server.series_cells(Id::ToolParser)[index].add(f64::from(n));
     }
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
@@ -200,16 +198,16 @@ impl Metrics {
         let (duration, in_flight, index) = operation.families();
         let now = (self.clock)();
         for id in [duration, in_flight] {
-            self.server.all(id)[index].show(now);
+            self.server.series_cells(id)[index].show(now);
         }
-        self.server.all(in_flight)[index].add(1.0);
+        self.server.series_cells(in_flight)[index].add(1.0);
     }
 
     /// Records the end and duration of an administrator's operation, successful or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
         let (duration, in_flight, index) = operation.families();
-        self.server.all(in_flight)[index].add(-1.0);
-        self.server.all(duration)[index].observe(seconds);
+        self.server.series_cells(in_flight)[index].add(-1.0);
+        self.server.series_cells(duration)[index].observe(seconds);
     }
 
     /// Records an opened WebSocket; [`Self::socket_closed`] must follow.

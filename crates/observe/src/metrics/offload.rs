@@ -57,7 +57,7 @@ impl OffloadRecorder {
             HostCopyDirection::ToHost => (Id::StoreBytes, Id::StoreTime, Id::StoreSize),
             HostCopyDirection::ToDevice => (Id::LoadBytes, Id::LoadTime, Id::LoadSize),
         };
-        let by_way = |id: Id| &cells.all(id)[way as usize];
+        let by_way = |id: Id| &cells.series_cells(id)[way as usize];
         let workers = f64::from(self.workers);
         for (id, deprecated, n) in
             [(total, Id::CopiedBytes, bytes), (time, Id::CopyTime, took.as_secs_f64() * workers)]

@@ -17,7 +17,7 @@ use prometheus::proto::{Metric, MetricType};
 use super::families::FAMILIES;
 use super::family::{Family, Group, Topic, WhenEmpty};
 use super::number::float;
-use super::series::{CellCollector, CellVec, metric_family};
+use super::series::{CellCollector, CellVec};
 use super::settings::{ApiServers, Compat, Settings};
 use super::text::{TextWriter, header};
 
@@ -92,7 +92,7 @@ fn entries(family: &Family, settings: &Settings) -> impl Iterator<Item = Entry> 
     let entry = |name: &str, kind, when_empty| Entry {
         name: name.to_owned(),
         group: family.group,
-        header: header(&metric_family(family, name, kind, std::iter::empty())),
+        header: header(name, family.help, kind),
         le: le_labels(family, settings),
         when_empty,
     };

@@ -35,8 +35,8 @@ impl Cells {
 
     /// Returns cells for fake metrics, separate from these with the engine's real values.
     pub(super) fn for_fake_metrics(&self, settings: &Settings) -> Self {
-        let each = FAMILIES.iter().zip(&self.0);
-        let cells = each.map(|(family, real)| match family.is_faked(settings.compat) {
+        let families = FAMILIES.iter().zip(&self.0);
+        let cells = families.map(|(family, real)| match family.is_faked(settings.compat) {
             true => family.cells(settings),
             false => real.clone(),
         });
@@ -44,7 +44,7 @@ impl Cells {
     }
 
     /// Returns the cells of a family, by the values of its labels.
-    pub(super) fn all(&self, id: Id) -> &[Cell] {
+    pub(super) fn series_cells(&self, id: Id) -> &[Cell] {
         &self.0[id as usize]
     }
 
@@ -139,9 +139,9 @@ pub(super) struct Series {
     labels: Vec<LabelPair>,
     cell: SeriesCell,
     /// Divisor of the value, at least 1; `None`: the value is that of the cell.
-    whole: Option<SeriesCell>,
+    divisor: Option<SeriesCell>,
     /// Whether the series is exposed although the cell is hidden.
-    always: bool,
+    ignores_hidden: bool,
 }
 
 impl Series {
@@ -160,7 +160,7 @@ impl Series {
     }
 
     fn created(&self) -> Option<f64> {
-        self.cell.created().or(self.always.then_some(0.0))
+        self.cell.created().or(self.ignores_hidden.then_some(0.0))
     }
 
     fn metric(&self, position: usize) -> Metric {
@@ -170,9 +170,9 @@ impl Series {
     }
 
     fn value(&self) -> f64 {
-        match &self.whole {
+        match &self.divisor {
             None => self.cell.get(),
-            Some(whole) => self.cell.get() / whole.get().max(1.0),
+            Some(divisor) => self.cell.get() / divisor.get().max(1.0),
         }
     }
 }
@@ -208,7 +208,12 @@ impl CellVec {
     }
 
     /// Creates a family with the series of the engines or of the server.
-    pub(super) fn of(id: Id, settings: &Settings, engines: &[Cells], server: &Cells) -> Arc<Self> {
+    pub(super) fn with_series(
+        id: Id,
+        settings: &Settings,
+        engines: &[Cells],
+        server: &Cells,
+    ) -> Arc<Self> {
         let vec = Self::new(id, settings);
         let owners = if vec.family.owner() == Owner::Engine {
             engines
@@ -222,30 +227,30 @@ impl CellVec {
                 true => (i / per_owner, i % per_owner),
                 false => (i % owners.len(), i / owners.len()),
             };
-            series.extend(vec.owned(settings, &owners[owner], owner, index).map(Arc::new));
+            series.extend(vec.owned_series(settings, &owners[owner], owner, index).map(Arc::new));
         }
         vec.series.store(Arc::new(series));
         vec
     }
 
-    fn owned(
+    fn owned_series(
         &self,
         settings: &Settings,
         cells: &Cells,
         owner: usize,
         index: usize,
     ) -> Option<Series> {
-        let (id, whole) = match self.family.cells {
+        let (id, divisor) = match self.family.cells {
             CellSource::Own => (self.family.id, None),
-            CellSource::Of(id) => (id, None),
-            CellSource::Ratio(part, whole) => (part, Some(cells.cell(whole, index))),
+            CellSource::Alias(id) => (id, None),
+            CellSource::Ratio(part, divisor) => (part, Some(cells.cell(divisor, index))),
         };
         let labels = self.family.labels(settings, owner, index)?;
         Some(Series {
             labels: label_pairs(labels.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
             cell: cells.cell(id, index),
-            whole,
-            always: !matches!(self.family.cells, CellSource::Own),
+            divisor,
+            ignores_hidden: !matches!(self.family.cells, CellSource::Own),
         })
     }
 
@@ -267,8 +272,8 @@ impl CellVec {
         Arc::new(Series {
             labels: label_pairs(names.zip(values.iter().copied())),
             cell: SeriesCell(Arc::new([cell]), 0),
-            whole: None,
-            always: false,
+            divisor: None,
+            ignores_hidden: false,
         })
     }
 
@@ -328,24 +333,27 @@ impl CellVec {
         histogram
     }
 
-    /// Appends the family and, if it has one, the family of creation times.
+    /// Appends the family and, if it has one, the family of creation times; nothing without series.
     fn collect(&self, out: &mut Vec<MetricFamily>) {
         let all = self.series.load();
-        let mut shown: Vec<(f64, &Series)> = Vec::with_capacity(all.len());
-        shown.extend(all.iter().filter_map(|series| Some((series.created()?, &**series))));
-        if self.family.by_creation {
-            shown.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut exposed_series: Vec<(f64, &Series)> = Vec::with_capacity(all.len());
+        exposed_series.extend(all.iter().filter_map(|series| Some((series.created()?, &**series))));
+        if exposed_series.is_empty() {
+            return;
         }
-        let each = || shown.iter().enumerate();
-        let metrics = each().map(|(i, (_, series))| self.metric(series, i));
-        out.push(metric_family(self.family, self.family.name, self.family.kind, metrics));
+        if self.family.by_creation {
+            exposed_series.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        let metrics =
+            exposed_series.iter().enumerate().map(|(i, (_, series))| self.metric(series, i));
+        out.push(metric_family(self.family.name, self.family.kind, metrics));
         if let Some(name) = &self.created_name {
-            let metrics = each().map(|(i, (created, series))| {
+            let metrics = exposed_series.iter().enumerate().map(|(i, (created, series))| {
                 let mut metric = series.metric(i);
                 metric.set_gauge(gauge(*created));
                 metric
             });
-            out.push(metric_family(self.family, name, MetricType::GAUGE, metrics));
+            out.push(metric_family(name, MetricType::GAUGE, metrics));
         }
     }
 }
@@ -356,15 +364,14 @@ fn gauge(value: f64) -> Gauge {
     gauge
 }
 
-pub(super) fn metric_family(
-    family: &Family,
+/// Returns a family without HELP text, which the [page](super::page) has.
+fn metric_family(
     name: &str,
     kind: MetricType,
     metrics: impl Iterator<Item = Metric>,
 ) -> MetricFamily {
     let mut out = MetricFamily::default();
     out.set_name(name.to_owned());
-    out.set_help(family.help.to_owned());
     out.set_field_type(kind);
     out.set_metric(metrics.collect());
     out

@@ -10,15 +10,14 @@ use super::number::push_float;
 use super::settings::ApiServers;
 
 /// Returns the HELP and TYPE lines of a family.
-pub(super) fn header(family: &MetricFamily) -> String {
-    let help = family.help().replace('\\', "\\\\").replace('\n', "\\n");
-    let kind = match family.get_field_type() {
+pub(super) fn header(name: &str, help: &str, kind: MetricType) -> String {
+    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+    let kind = match kind {
         MetricType::COUNTER => "counter",
         MetricType::HISTOGRAM => "histogram",
         MetricType::SUMMARY => "summary",
         _ => "gauge",
     };
-    let name = family.name();
     format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
 }
 
@@ -194,7 +193,7 @@ mod tests {
         let le = [r#"le="0.5""#, r#"le="1.0""#].map(str::to_owned);
         let mut text = String::new();
         for family in delay.collect().iter().chain(&events.collect()) {
-            text.push_str(&header(family));
+            text.push_str(&header(family.name(), family.help(), family.get_field_type()));
             TextWriter::new(&mut text, api_servers).samples(family, &le);
         }
         text

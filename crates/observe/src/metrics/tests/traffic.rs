@@ -48,7 +48,7 @@ fn request(m: &Metrics) {
     e.on_preempted();
     e.on_finished(&finished(FinishReason::Length));
     e.on_request_done(2, 5);
-    e.on_rejected(Rejection::QueuedTokens);
+    m.on_rejected(Rejection::QueuedTokens);
     e.on_mm_cache(3, 1);
     e.on_work(1e12, 2.0, 3.0);
     e.set_sleep_state(SleepState::DiscardAll);
