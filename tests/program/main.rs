@@ -37,6 +37,7 @@ mod model_files;
 mod online;
 mod outputs;
 mod plan;
+mod plan_files;
 mod plan_layouts;
 mod record;
 mod replay_command;

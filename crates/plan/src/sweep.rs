@@ -158,10 +158,10 @@ pub fn run_sweep(
             Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;
-    if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
+    if let Some(Err(misfit)) = points.iter().map(|point| &point.pools).next()
         && points.iter().all(|point| point.pools.is_err())
     {
-        bail!("no point of the grid fits: {}", why.why);
+        bail!("no point of the grid fits: {}", misfit.why);
     }
     let common = format_command_line("sweep", &shard::command_common_to_shards(args));
     let played = match base.shard.grid_task()? {

@@ -107,9 +107,9 @@ pub fn run_replay_command(
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
-    let told = Progress::begin("replay", "requests", source.max_requests());
-    let mut tell = |_: &RequestOutcome<'_>| {
-        told.add_finished(1);
+    let progress_bar = Progress::begin("replay", "requests", source.max_requests());
+    let mut count_finished = |_: &RequestOutcome<'_>| {
+        progress_bar.add_finished(1);
         ControlFlow::Continue(())
     };
     let report = replay_with_watcher(
@@ -117,9 +117,9 @@ pub fn run_replay_command(
         source.as_mut(),
         (pace, limit, threads),
         &args.report,
-        &mut tell,
+        &mut count_finished,
     )?;
-    drop(told);
+    drop(progress_bar);
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 

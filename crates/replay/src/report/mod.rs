@@ -28,6 +28,7 @@ pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
 pub use rows::{RequestRowWriter, RowFileFormat};
 pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 pub(super) use table::format_with_thousands as grouped;
+pub use table::group_thousands;
 pub use timeline::{TimelinePoint, WorkerTimeline, WorkerTrack};
 
 const CURVE_POINTS: usize = 401;
