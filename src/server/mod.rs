@@ -148,6 +148,8 @@ impl SimulatorServer {
         let (index, routes) = vllm_sim_http::build_routes(&config);
         let inputs = BackendInputs {
             reasoning_end: None,
+            has_reasoning: config.api.reasoning_parser.is_some()
+                && config.api.reasoning_ratio > 0.0,
             texts,
             paths: index.paths(),
             started,
@@ -157,7 +159,7 @@ impl SimulatorServer {
         };
         let backend = EngineBackend::start(&config, inputs)?;
         let service = backend.service.clone();
-        replies::install(&config, &service, replies)?;
+        replies::install_rules(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
         let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
