@@ -240,6 +240,53 @@ fn the_time_limit_leaves_requests_incomplete() {
     assert!(statuses.iter().all(|status| *status == "incomplete"), "{statuses:?}");
 }
 
+/// Source that is busy for some time before it reports its end.
+struct LateSource {
+    sources: Vec<Box<dyn WorkloadSource>>,
+    busy: Duration,
+    started: Option<std::time::Instant>,
+}
+
+impl WorkloadSource for LateSource {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        let started = *self.started.get_or_insert_with(std::time::Instant::now);
+        for source in &mut self.sources {
+            if let Some(session) = source.next_session()? {
+                return Ok(Some(session));
+            }
+        }
+        while started.elapsed() <= self.busy {
+            std::thread::yield_now();
+        }
+        Ok(None)
+    }
+}
+
+#[test]
+fn requests_that_ended_before_the_time_limit_are_complete() {
+    let sim = Sim::start(&["--scheduler=pool", "--inter-token-latency=10ms"]);
+    let limit = Duration::from_secs(1);
+    let options = OnlineOptions { limit: Some(limit), ..sim.options() };
+    let sessions = |sessions, output| -> Box<dyn WorkloadSource> {
+        let made = SyntheticWorkload {
+            sessions,
+            input: TokenLengthDistribution::Constant(20),
+            output: TokenLengthDistribution::Constant(output),
+            ..SyntheticWorkload::default()
+        };
+        Box::new(made.into_source().expect("makes sense"))
+    };
+    // The results of 20 requests wait while the source is busy; one reply goes on for 5 s.
+    let sources = vec![sessions(1, 500), sessions(20, 2)];
+    let mut source = LateSource { sources, busy: limit + limit / 5, started: None };
+    let mut ends = Ends::default();
+    let sent = run_online(&mut source, &options, &mut ends, &mut |_| {}).expect("is sent");
+    assert_eq!(sent.requests, 21);
+    let count = |wanted| ends.0.iter().filter(|(status, _)| *status == wanted).count();
+    let counts = [RequestStatus::Completed, RequestStatus::Incomplete].map(count);
+    assert_eq!(counts, [20, 1], "{:?}", ends.0);
+}
+
 #[test]
 fn invalid_options_are_rejected_before_sending() {
     let refused = |options: &OnlineOptions| -> OnlineError {

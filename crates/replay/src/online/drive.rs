@@ -65,7 +65,6 @@ enum SessionTaskEvent {
 }
 
 #[derive(Clone)]
-
 struct SentRequest {
     session: u64,
     session_id: Option<Arc<str>>,
@@ -211,6 +210,11 @@ pub(super) async fn send_workload(
         is_held_up: false,
     };
     let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
+    let mut report = |sink: &mut dyn ReplaySink, done: &FinishedRequest| {
+        ended += 1;
+        latest = latest.max(shared.report_finished(sink, done));
+        progress(ended);
+    };
     let mut sample_timer = tokio::time::interval(SAMPLE_INTERVAL);
     sample_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let deadline = shared.deadline();
@@ -218,11 +222,7 @@ pub(super) async fn send_workload(
         tokio::select! {
             Some(news) = news.recv() => match news {
                 SessionTaskEvent::SessionOver => in_flight -= 1,
-                SessionTaskEvent::Over(done) => {
-                    ended += 1;
-                    latest = latest.max(shared.report_finished(sink, &done));
-                    progress(ended);
-                }
+                SessionTaskEvent::Over(done) => report(sink, &done),
             },
             () = tokio::time::sleep_until(deadline) => break,
             _ = sample_timer.tick() => shared.sample_targets(sink),
@@ -233,6 +233,12 @@ pub(super) async fn send_workload(
                 }
                 feed.next = source.next_session()?;
             }
+        }
+    }
+    // At the deadline, requests that ended before it may still wait in the channel.
+    while let Ok(news) = news.try_recv() {
+        if let SessionTaskEvent::Over(done) = news {
+            report(sink, &done);
         }
     }
     let wall = shared.replay_time();
