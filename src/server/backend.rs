@@ -68,7 +68,9 @@ impl EngineBackend {
         let live =
             engines::start_engines(config, seed, clock, &observers, (parts.observer, ranks))?;
         let mut generator = build_generator(config, parts.texts, seed);
-        generator = generator.with_reasoning(parts.has_reasoning);
+        if parts.has_reasoning {
+            generator = generator.with_reasoning();
+        }
         if let Some(ids) = parts.reasoning_end {
             generator = generator.with_reasoning_end(ids);
         }

@@ -148,8 +148,7 @@ impl SimulatorServer {
         let (index, routes) = vllm_sim_http::build_routes(&config);
         let inputs = BackendInputs {
             reasoning_end: None,
-            has_reasoning: config.api.reasoning_parser.is_some()
-                && config.api.reasoning_ratio > 0.0,
+            has_reasoning: config.api.has_reasoning(),
             texts,
             paths: index.paths(),
             started,

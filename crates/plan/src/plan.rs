@@ -299,11 +299,12 @@ impl CandidateBuilder<'_> {
         }
         let (mut candidates, mut notes) = (Vec::new(), Vec::new());
         for values in combinations {
-            let has_experts = self.has_experts(&values);
+            let mut search = search;
+            search.has_experts = self.has_experts(&values);
             let build = |layout, flags: &[String]| {
                 self.build_candidate(values.clone(), Some(layout), flags)
             };
-            let searched = search.candidates(has_experts, &build)?;
+            let searched = search.candidates(&build)?;
             candidates.extend(searched.candidates);
             notes.extend(searched.notes);
         }

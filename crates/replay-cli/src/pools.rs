@@ -136,8 +136,7 @@ pub fn build_worker_pools(
                 ranks: second.lockstep_ranks(),
                 ..pool(second.engine_specs(decode), after)?
             };
-            let gpus = (first.gpus, second.gpus);
-            (Some(prefill), decode, gpus, (first.ranks, second.ranks))
+            (Some(prefill), decode, (first.gpus, second.gpus), (first.ranks, second.ranks))
         }
         _ => {
             let (engines, gpus, ranks) = match &args.workers {

@@ -81,6 +81,8 @@ pub(super) struct LayoutSearch {
     splits: bool,
     is_transfer_typed: bool,
     max_gpus: u32,
+    /// Whether the model has experts, which data-parallel ranks share.
+    pub(super) has_experts: bool,
 }
 
 /// Candidates of a layout search, and notes about layouts that were refused.
@@ -116,23 +118,22 @@ impl LayoutSearch {
             splits: !NOT_SPLIT.into_iter().any(is_typed),
             is_transfer_typed: TRANSFERS.into_iter().any(is_typed),
             max_gpus,
+            has_experts: false,
         })
     }
 
     /// Builds the candidates of one combination of varied flags.
     ///
-    /// The workers take up to 8 GPUs, or more if the model fits on no 8. `has_experts` states
-    /// whether the model has experts to share between data-parallel ranks.
+    /// The workers take up to 8 GPUs, or more if the model fits on no 8.
     ///
     /// # Errors
     /// The error of the smallest layout if all are refused.
     pub(super) fn candidates(
         self,
-        has_experts: bool,
         build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
     ) -> Result<SearchedLayouts> {
         // Ranks of a model without experts are servers of their own.
-        let datas = if has_experts { &SIZES[..] } else { &SIZES[..1] };
+        let datas = if self.has_experts { &SIZES[..] } else { &SIZES[..1] };
         let mut all = SearchedLayouts { candidates: Vec::new(), notes: Vec::new() };
         let mut refused = None;
         for (index, world) in WORLDS.into_iter().enumerate() {
@@ -254,8 +255,13 @@ mod tests {
 
     /// Searches layouts of up to 8 GPUs; the split of tensor-parallel size 2 has an error.
     fn search(error: impl Fn() -> anyhow::Error) -> Result<SearchedLayouts> {
-        let search = LayoutSearch { splits: true, is_transfer_typed: false, max_gpus: 8 };
-        search.candidates(false, &|layout, _| match layout {
+        let search = LayoutSearch {
+            splits: true,
+            is_transfer_typed: false,
+            max_gpus: 8,
+            has_experts: false,
+        };
+        search.candidates(&|layout, _| match layout {
             Layout { tensor: 2, split: true, .. } => Err(error()),
             layout => Ok(candidate(layout)),
         })

@@ -126,10 +126,10 @@ impl ReplyGenerator {
         self
     }
 
-    /// Sets whether replies may have reasoning.
+    /// Makes replies have reasoning.
     #[must_use]
-    pub fn with_reasoning(mut self, has_reasoning: bool) -> Self {
-        self.has_reasoning = has_reasoning;
+    pub fn with_reasoning(mut self) -> Self {
+        self.has_reasoning = true;
         self
     }
 
