@@ -182,6 +182,28 @@ impl ReplaySink for Ends {
 }
 
 #[test]
+fn the_session_of_a_trace_is_a_header_of_its_requests() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let rules = dir.path().join("replies.yaml");
+    let rule = "- {when: {header: {X-Session-ID: agent 1}}, fail: {error: 404}}";
+    std::fs::write(&rules, rule).expect("it is written");
+    let sim = Sim::start(&[&format!("--replies={}", rules.display())]);
+    let mut workload = SyntheticWorkload { sessions: 3, ..SyntheticWorkload::default() }
+        .into_source()
+        .expect("makes sense");
+    let mut sessions = Vec::new();
+    for id in [Some("agent 1"), Some("agent 2"), None] {
+        let session = workload.next_session().expect("is read").expect("there are three");
+        sessions.push(ClientSession { id: id.map(Into::into), ..session });
+    }
+    let mut ends = Ends::default();
+    let mut source = Dependents(sessions.into_iter());
+    run_online(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
+    let failed = ends.0.iter().filter(|(status, _)| *status == RequestStatus::Failed);
+    assert_eq!((failed.count(), ends.0.len()), (1, 3), "{:?}", ends.0);
+}
+
+#[test]
 fn failures_are_outcomes_in_the_servers_words() {
     let sim = Sim::start(&["--max-model-len=64"]);
     let mut source = SyntheticWorkload {

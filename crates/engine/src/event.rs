@@ -116,6 +116,17 @@ pub enum SchedulerEvent {
         /// Index in the plan after the last cached block.
         to: u32,
     },
+    /// The first KV blocks of a block plan were found in the prefix cache, in all layer groups.
+    ///
+    /// Only emitted if the plan asks for it ([`BlockPlan::reports_reused`]); the cache is unchanged.
+    Reused {
+        /// Block plan of the sequence, with the keys and hashes of its blocks.
+        plan: Arc<BlockPlan>,
+        /// Number of found blocks, at least one.
+        blocks: u32,
+        /// Number of layer groups.
+        groups: u32,
+    },
     /// KV blocks left the prefix cache.
     Removed {
         /// Key of each removed block, and its full hash if the block plan had one.

@@ -59,8 +59,8 @@ pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request::{
-    GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
-    ToolRequest,
+    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel,
+    SubmissionChecks, ToolRequest,
 };
 pub use request_context::RequestContext;
 pub use request_error::{RejectedRequest, RequestError};
