@@ -41,6 +41,7 @@ mod plan_files;
 mod plan_layouts;
 mod record;
 mod replay_command;
+mod replay_trace;
 mod rust_tokens;
 mod ship;
 mod start;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kv::HostChunkCounts;
-use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId};
+use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId, SimTime};
 
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,6 +140,8 @@ pub enum SchedulerEvent {
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
+        /// Time at which the step began.
+        begun: SimTime,
         /// Number of prompt tokens that the step computed, without cached ones.
         prompt_tokens: u32,
         /// Number of output tokens that the step released.

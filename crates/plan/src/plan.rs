@@ -204,6 +204,7 @@ fn check_args(args: &Args) -> Result<()> {
         ("--autoscale-max", args.pools.autoscale_max.is_some()),
         ("--lose-workers", args.pools.lose_workers.is_some()),
         ("--per-request", args.report.per_request.is_some()),
+        ("--trace-out", args.report.trace_out.is_some()),
         ("--require", !args.report.require.is_empty()),
     ] {
         if given {

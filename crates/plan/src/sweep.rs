@@ -130,8 +130,13 @@ pub fn run_sweep(
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
-    if base.report.per_request.is_some() {
-        refuse!("--per-request cannot be used with sweep, whose points would share the file");
+    for (flag, given) in [
+        ("--per-request", base.report.per_request.is_some()),
+        ("--trace-out", base.report.trace_out.is_some()),
+    ] {
+        if given {
+            refuse!("{flag} cannot be used with sweep, whose points would share the file");
+        }
     }
     if !base.report.require.is_empty() {
         refuse!("--require cannot be used with sweep, which has --attainment");

@@ -77,6 +77,14 @@ pub fn run_replay_command(
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
+    for (flag, given) in [
+        ("--per-request", args.report.per_request.is_some()),
+        ("--trace-out", args.report.trace_out.is_some()),
+    ] {
+        if given && args.dynamo_run.is_some() {
+            refuse!("{flag}: no effect with --dynamo-run, which writes a report only");
+        }
+    }
     if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }

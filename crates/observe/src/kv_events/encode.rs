@@ -272,7 +272,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::LoraId;
+    use vllm_sim_engine::{LoraId, SimTime};
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -301,7 +301,7 @@ mod tests {
         let stored = |plan, from, to| SchedulerEvent::Stored { plan: Arc::new(plan), from, to };
         vec![
             SchedulerEvent::Cleared,
-            SchedulerEvent::Step { prompt_tokens: 1, output_tokens: 1 },
+            SchedulerEvent::Step { begun: SimTime::ZERO, prompt_tokens: 1, output_tokens: 1 },
             SchedulerEvent::Removed { keys: vec![(BlockKey(200), None)] },
             stored(adapted, 0, 2),
             stored(plain, 1, 2),

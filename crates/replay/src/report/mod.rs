@@ -8,6 +8,7 @@ mod rows;
 mod spans;
 mod table;
 mod timeline;
+mod trace_events;
 
 use std::io::Write;
 
@@ -30,6 +31,7 @@ pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 pub(super) use table::format_with_thousands as grouped;
 pub use table::group_thousands;
 pub use timeline::{TimelinePoint, WorkerTimeline, WorkerTrack};
+pub use trace_events::TraceEventWriter;
 
 const CURVE_POINTS: usize = 401;
 
