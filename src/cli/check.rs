@@ -42,15 +42,17 @@ enum FileCommand {
 ///
 /// # Errors
 /// The first file that cannot be read or that has a wrong rule.
-pub(super) fn replies(words: &[String]) -> Result<String> {
+pub(super) fn check_replies(words: &[String]) -> Result<String> {
     let FileCommand::Check { files } = match command_line::parse_tool_args::<RepliesArgs>(words)? {
         Ok(args) => args.command,
         Err(help) => return Ok(help),
     };
-    each(&files, |text| {
+    check_files(&files, |text| {
         let rules = ReplyRules::from_yaml(text).map_err(|error| error.to_string())?;
         let mut lines = vec![format!("{} rules", rules.len())];
-        lines.extend((0..rules.len()).map(|index| format!("  [{index}] {}", rules.shown(index))));
+        lines.extend(
+            (0..rules.len()).map(|index| format!("  [{index}] {}", rules.rule_json(index))),
+        );
         Ok(lines.join("\n"))
     })
 }
@@ -59,7 +61,7 @@ pub(super) fn replies(words: &[String]) -> Result<String> {
 ///
 /// # Errors
 /// The first file that cannot be read or that has a wrong phase.
-pub(super) fn scenario(words: &[String]) -> Result<String> {
+pub(super) fn check_scenario(words: &[String]) -> Result<String> {
     let FileCommand::Check { files } = match command_line::parse_tool_args::<ScenarioArgs>(words)? {
         Ok(args) => args.command,
         Err(help) => return Ok(help),
@@ -68,10 +70,10 @@ pub(super) fn scenario(words: &[String]) -> Result<String> {
     let ParsedCommand::Serve(server) = vllm_sim_config::load_config(&server, &|_| None)? else {
         return Err(UsageError("these flags start no server".to_owned()).into());
     };
-    each(&files, |text| checked_scenario(text, &server))
+    check_files(&files, |text| describe_scenario(text, &server))
 }
 
-fn checked_scenario(text: &str, server: &LoadedConfig) -> Result<String, String> {
+fn describe_scenario(text: &str, server: &LoadedConfig) -> Result<String, String> {
     let scenario = Scenario::from_yaml(text).map_err(|error| error.to_string())?;
     let rounds = match scenario.repeat {
         0 => "for ever".to_owned(),
@@ -103,7 +105,10 @@ fn checked_scenario(text: &str, server: &LoadedConfig) -> Result<String, String>
 }
 
 /// Reads each file, and returns the texts of `check` with the names of the files.
-fn each(files: &[PathBuf], check: impl Fn(&str) -> Result<String, String>) -> Result<String> {
+fn check_files(
+    files: &[PathBuf],
+    check: impl Fn(&str) -> Result<String, String>,
+) -> Result<String> {
     let checked = files.iter().map(|file: &PathBuf| {
         let shown = Path::display(file);
         let text = std::fs::read_to_string(file).with_context(|| shown.to_string())?;

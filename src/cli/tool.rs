@@ -100,8 +100,8 @@ pub(super) fn run_tool(
             )
         }
         "completions" => shell::completion_script(words),
-        "replies" => check::replies(words),
-        "scenario" => check::scenario(words),
+        "replies" => check::check_replies(words),
+        "scenario" => check::check_scenario(words),
         "healthcheck" => healthcheck::run_healthcheck(words, env),
         "man" => shell::manual_page(words),
         _ => bail!("there is no tool `{name}`; known are {}", TOOL_COMMANDS.join(", ")),
@@ -228,7 +228,7 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
         flags.push("--latency-model=polynomial".to_owned());
         (loaded, _) = load_single_engine(&flags, CliMode::Vllm, env)?;
     }
-    tell_once(&loaded.without_effect);
+    warn_once(&loaded.without_effect);
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
     let typed = explicitly_set_flags(&loaded).map(|(flag, values)| {
@@ -303,10 +303,10 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> Prove
 /// Logs each warning about a setting without effect, unless it was logged before.
 ///
 /// A search describes many engines with the same flags.
-fn tell_once(without_effect: &[String]) {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+fn warn_once(without_effect: &[String]) {
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     for text in without_effect {
-        if TOLD.lock().insert(text.clone()) {
+        if WARNED.lock().insert(text.clone()) {
             tracing::warn!("{text}");
         }
     }
@@ -361,7 +361,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         let hint = "such as `vllm-sim explain meta-llama/Llama-3.1-8B-Instruct --gpu H100`";
         return Err(UsageError(format!("which model? Name one, {hint}")).into());
     }
-    tell_once(&loaded.without_effect);
+    warn_once(&loaded.without_effect);
     let (mut engine, setup) = server::batching_engine_config(&loaded.config)?;
     // `explain` does not wait for ranks of other processes.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;

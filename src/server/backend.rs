@@ -39,6 +39,8 @@ pub(super) struct BackendInputs {
     pub(super) port: u16,
     /// The token ids that end reasoning, for clients that parse token ids.
     pub(super) reasoning_end: Option<Vec<u32>>,
+    /// Whether replies may have reasoning.
+    pub(super) has_reasoning: bool,
     /// Group of data-parallel ranks for running every step together; `started` is the start of its
     /// clock.
     pub(super) ranks: Option<LiveRankGroup>,
@@ -66,6 +68,9 @@ impl EngineBackend {
         let live =
             engines::start_engines(config, seed, clock, &observers, (parts.observer, ranks))?;
         let mut generator = build_generator(config, parts.texts, seed);
+        if parts.has_reasoning {
+            generator = generator.with_reasoning();
+        }
         if let Some(ids) = parts.reasoning_end {
             generator = generator.with_reasoning_end(ids);
         }

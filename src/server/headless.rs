@@ -148,10 +148,11 @@ impl HeadlessEngines {
             port: config.server.port,
             observer: Some(Box::new(observer)),
             ranks,
+            has_reasoning: shared.thoughts.is_some(),
             reasoning_end: shared.thoughts.as_ref().map(|thoughts| thoughts.end_ids().to_vec()),
         };
         let backend = EngineBackend::start(&config, parts)?;
-        replies::install(&config, &backend.service, shared.replies.clone())?;
+        replies::install_rules(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::initial_control_settings(&config),

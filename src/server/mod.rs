@@ -149,6 +149,7 @@ impl SimulatorServer {
         let (index, routes) = vllm_sim_http::build_routes(&config);
         let inputs = BackendInputs {
             reasoning_end: None,
+            has_reasoning: config.api.has_reasoning(),
             texts,
             paths: index.paths(),
             started,
@@ -158,7 +159,7 @@ impl SimulatorServer {
         };
         let backend = EngineBackend::start(&config, inputs)?;
         let service = backend.service.clone();
-        replies::install(&config, &service, replies)?;
+        replies::install_rules(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
         let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {

@@ -19,7 +19,7 @@ pub(super) fn read_scripted_replies(
 }
 
 /// Sets the scripted replies of a server, after a check against its tokenizer.
-pub(super) fn install(
+pub(super) fn install_rules(
     config: &Config,
     service: &InferenceService,
     rules: Option<Arc<ReplyRules>>,
@@ -37,19 +37,19 @@ pub(super) fn install(
     Ok(())
 }
 
-/// Refuses rules that no request of token ids can meet, as those of vLLM's own API server.
+/// Refuses rules that no request of vLLM's own API server can meet.
 #[cfg(feature = "zmq")]
 pub(super) fn check_token_prompts(
     config: &Config,
     rules: Option<&ReplyRules>,
 ) -> Result<(), StartError> {
-    match rules.and_then(ReplyRules::first_of_conversations) {
+    match rules.and_then(ReplyRules::first_api_server_condition) {
         None => Ok(()),
         Some((index, key)) => Err(failed(
             config,
             format!(
                 "replies[{index}]: 'when': {key:?} cannot be matched behind vLLM's API server, \
-                 which sends token ids without messages"
+                 which sends token ids without messages, tools and headers"
             ),
         )),
     }
@@ -61,9 +61,8 @@ pub(super) fn log_unused<'s>(services: impl Iterator<Item = &'s InferenceService
     let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.rules()).collect();
     let Some(rules) = all.first() else { return };
     for index in 0..rules.len() {
-        let is_used = |rules: &Arc<ReplyRules>| rules.used().get(index) == Some(&true);
-        if !all.iter().any(is_used) {
-            let rule = rules.shown(index);
+        if !all.iter().any(|rules| rules.is_used(index)) {
+            let rule = rules.rule_json(index);
             tracing::warn!(rule, "replies[{index}] was not used");
         }
     }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use super::setup;
 use vllm_sim_config::{CliMode, Config};
 use vllm_sim_engine::kv::OffloadConnector;
+use vllm_sim_replay::report::group_thousands;
 
 pub(super) fn log_engine_start(config: &Config) {
     if config.model.cli_mode == CliMode::Llmd || config.api.scale_out.render_only {
@@ -22,8 +23,10 @@ pub(super) fn log_engine_start(config: &Config) {
         tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
     }
     let (tokens, concurrency) = setup::metrics_cache_config(config).capacity();
-    let (tokens, context) =
-        (group_thousands(tokens), group_thousands(config.model.max_model_len.into()));
+    let (tokens, context) = (
+        group_thousands(&tokens.to_string()),
+        group_thousands(&config.model.max_model_len.to_string()),
+    );
     tracing::info!(
         "GPU KV cache size: {tokens} tokens, Maximum concurrency for {context} tokens per request: \
          {concurrency:.2}x"
@@ -43,28 +46,4 @@ pub(super) fn log_server_ready(config: &Config, address: Option<SocketAddr>) {
         (None, None) => {}
     }
     tracing::info!("Application startup complete.");
-}
-
-/// Formats a number with thousands separators.
-fn group_thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_grouped() {
-        let shown = [0, 999, 1000, 1_234_567].map(group_thousands);
-        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
-    }
 }

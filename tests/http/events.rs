@@ -93,21 +93,30 @@ impl Wired {
         self.send(prompt, json!({"max_tokens": tokens})).await;
     }
 
-    /// All that was sent up to here, a line for each message.
-    async fn heard(&mut self) -> Vec<String> {
+    /// The events of all messages that were sent up to here.
+    async fn messages(&mut self) -> Vec<Vec<Value>> {
         self.fence().await;
-        let mut lines = Vec::new();
+        let mut messages = Vec::new();
         loop {
             let frames = self.heard.recv_multipart(0).expect("a message in time");
             let (sequence, events) = read(&frames);
             assert_eq!(sequence, self.next, "no number is left out");
             self.next += 1;
-            let shown: Vec<_> = events.iter().map(|event| self.show(event)).collect();
-            if shown == ["cleared"] {
-                return lines;
+            if events == [json!({"type": "AllBlocksCleared"})] {
+                return messages;
             }
-            lines.push(shown.join(" | "));
+            messages.push(events);
         }
+    }
+
+    /// All that was sent up to here, a line for each message.
+    async fn heard(&mut self) -> Vec<String> {
+        let messages = self.messages().await;
+        let mut line = |events: &Vec<Value>| {
+            let shown: Vec<_> = events.iter().map(|event| self.show(event)).collect();
+            shown.join(" | ")
+        };
+        messages.iter().map(&mut line).collect()
     }
 
     fn show(&mut self, event: &Value) -> String {
@@ -122,6 +131,7 @@ impl Wired {
             }
             "BlockRemoved" => {
                 assert_eq!(hashes.len(), 1, "a removal names one block");
+                assert!(event.get("session_id").is_none());
                 format!("-{}", self.names[&hashes[0]])
             }
             "BlockStored" => {
@@ -148,6 +158,9 @@ impl Wired {
                     }
                     shown.push_str(&name);
                     before = Some(name);
+                }
+                if let Some(session) = event.get("session_id") {
+                    shown.push_str(&format!(" of {}", session.as_str().unwrap()));
                 }
                 shown
             }
@@ -186,6 +199,92 @@ async fn prompt_blocks_are_stored_when_computed_and_hits_emit_no_event() {
 
     wired.complete(&prompt('A', 31), 1).await;
     assert!(wired.heard().await.is_empty(), "shorter than a block");
+}
+
+/// vLLM 0.33: `_get_session_id` of `entrypoints/generate/base/serving.py`.
+#[tokio::test]
+async fn stored_blocks_name_the_session_of_body_header_or_arguments() {
+    let mut wired = Wired::start(&[]).await;
+    let header = "X-Session-ID: header";
+    let xargs = json!({"session_id": "argument"});
+    for (name, body, headers, session) in [
+        ('A', json!({"session_id": "body", "vllm_xargs": xargs}), &[header][..], " of body"),
+        ('B', json!({"session_id": "", "vllm_xargs": xargs}), &[header], " of header"),
+        ('C', json!({"vllm_xargs": xargs}), &["X-Session-ID:"], " of argument"),
+        ('D', json!({"vllm_xargs": {"session_id": 7}}), &[], ""),
+        ('E', json!({"vllm_xargs": {"session_id": ""}}), &[], ""),
+    ] {
+        let mut body = body;
+        body["prompt"] = json!(prompt(name, 30));
+        body["max_tokens"] = json!(3);
+        body["ignore_eos"] = json!(true);
+        let answer = wired.sim.post_with("/v1/completions", headers, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        // The block has prompt and output tokens.
+        assert_eq!(wired.heard().await, [format!("+{name}0{session}")]);
+    }
+    // An evicted block has no session, and blocks in CPU memory have none either.
+    for name in 'A'..='J' {
+        wired.send(&prompt(name, 192), json!({"max_tokens": 1, "session_id": "s"})).await;
+    }
+    let heard = wired.heard().await;
+    assert!(heard[9].starts_with("-A0 | -B5") && heard[9].ends_with("J5 of s"), "{heard:?}");
+}
+
+#[tokio::test]
+async fn every_api_that_vllm_gives_a_session_names_it() {
+    let mut wired = Wired::start(&["--enable-scale-out"]).await;
+    let text = "one two three four ".repeat(12);
+    let chat = json!([{"role": "user", "content": text}]);
+    for (path, mut body, in_body) in [
+        ("/v1/chat/completions", json!({"messages": chat}), true),
+        ("/v1/responses", json!({"input": text}), true),
+        ("/v1/chat/completions/batch", json!({"messages": [chat]}), false),
+        ("/v1/messages", json!({"messages": chat, "max_tokens": 4}), false),
+        (
+            "/inference/v1/generate",
+            json!({"token_ids": prompt('A', 40), "sampling_params": {"max_tokens": 1}}),
+            false,
+        ),
+    ] {
+        body["model"] = json!("tiny-llama");
+        let answer = wired.sim.post_with(path, &["X-Session-ID: agent"], &body).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        let sessions = |messages: Vec<Vec<Value>>| -> Vec<Value> {
+            messages.concat().iter().map(|event| event["session_id"].clone()).collect()
+        };
+        let found = sessions(wired.messages().await);
+        assert!(!found.is_empty() && found.iter().all(|id| id == "agent"), "{path}: {found:?}");
+        if in_body {
+            body["session_id"] = json!("mine");
+            wired.sim.post_with(path, &["X-Session-ID: agent"], &body).await;
+            let found = sessions(wired.messages().await);
+            assert!(!found.is_empty() && found.iter().all(|id| id == "mine"), "{path}: {found:?}");
+        }
+    }
+}
+
+/// vLLM 0.33: `get_computed_blocks` of `v1/core/kv_cache_manager.py`.
+#[tokio::test]
+async fn reused_blocks_are_reported_if_a_request_asks_for_it() {
+    let mut wired = Wired::start(&[]).await;
+    let report =
+        |mode: &str| json!({"max_tokens": 1, "vllm_xargs": {"kv_cache_report_mode": mode}});
+    wired.send(&prompt('A', 100), report("full")).await;
+    for mode in ["full", "incremental", "FULL"] {
+        wired.send(&prompt('A', 100), report(mode)).await;
+    }
+    // Only the second request reports: the first finds nothing.
+    let hits = wired.heard().await;
+    assert_eq!(hits, ["+A0 A1 A2", "+A0 A1 A2"]);
+    wired.send(&prompt('A', 100), report("incremental")).await;
+    let mut longer = report("full");
+    longer["vllm_xargs"]["session_id"] = json!("s");
+    wired.send(&prompt('A', 140), longer).await;
+    assert_eq!(wired.heard().await, ["+A0 A1 A2", "+A0 A1 A2 of s | +A3 of s"]);
+    // A reported block is not one more copy: all three are evicted once.
+    let cached = wired.sim.get("/debug/kv_cache").await.text();
+    assert!(!cached.contains("\"count\":2"), "{cached}");
 }
 
 #[tokio::test]

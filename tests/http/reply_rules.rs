@@ -127,6 +127,64 @@ async fn a_rule_sets_usage_and_the_reason_of_the_end() {
     assert!(error.contains("'completion_tokens' is 2, but the reply has"), "{error}");
 }
 
+/// Parts of a message are joined with a line feed, as in its prompt.
+#[tokio::test]
+async fn conditions_read_the_parts_of_a_message_as_the_prompt_has_them() {
+    let sim = sim(r#"[{"when": {"system": "a\npirate"}, "say": "Arr"}]"#, &[]).await;
+    let parts = json!({"role": "system", "content": [
+        {"type": "text", "text": "You are a"}, {"type": "text", "text": "pirate"}]});
+    let body = chat(json!([parts, {"role": "user", "content": "Hello"}]));
+    assert_eq!(reply(&sim, &body, &[]).await, "Arr");
+}
+
+/// Sets the rules of a server, and returns the status and the text of its response.
+async fn set_rules(sim: &Sim, rules: &Value) -> (u16, String) {
+    let answer = sim.ask(post("/admin/replies", &[], rules.to_string().as_bytes())).await;
+    (answer.status, answer.text())
+}
+
+#[tokio::test]
+async fn completion_tokens_need_no_room_for_tokens_that_no_reply_has() {
+    let cut = |tokens: Option<u64>| {
+        json!([{"say": "One two three four five", "finish": "length", "reasoning": "Let me see",
+            "usage": {"completion_tokens": tokens}}])
+    };
+    let plain = sim("[]", &[]).await;
+    assert_eq!(set_rules(&plain, &cut(None)).await.0, 200);
+    let body = chat(json!([{"role": "user", "content": "count"}]));
+    let tokens = plain.post(CHAT, &body).await.json()["usage"]["completion_tokens"].clone();
+    let tokens = tokens.as_u64().unwrap();
+    // The limit ends the text, so no end-of-sequence token follows, and nothing parses reasoning.
+    let (status, text) = set_rules(&plain, &cut(Some(tokens))).await;
+    assert_eq!(status, 200, "{text}");
+    let answer = plain.post(CHAT, &body).await.json();
+    assert_eq!(answer["usage"]["completion_tokens"], tokens);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(set_rules(&plain, &cut(Some(tokens - 1))).await.0, 400);
+    // With a reasoning parser the reply has reasoning, which takes tokens.
+    let thinking = sim("[]", &["--reasoning-parser", "deepseek_r1"]).await;
+    let (status, text) = set_rules(&thinking, &cut(Some(tokens))).await;
+    assert_eq!(status, 400, "{text}");
+    assert_eq!(set_rules(&thinking, &cut(None)).await.0, 200);
+    let all = thinking.post(CHAT, &body).await.json()["usage"]["completion_tokens"].clone();
+    assert_eq!(set_rules(&thinking, &cut(all.as_u64())).await.0, 200);
+}
+
+#[tokio::test]
+async fn the_prompt_tokens_of_many_rules_do_not_overflow() {
+    let rule = "- {say: Hi, usage: {prompt_tokens: 10000000}}";
+    let sim = sim(rule, &["--request-history", "9"]).await;
+    let prompts = vec!["Hello"; 500];
+    let body = json!({"model": "demo", "prompt": prompts, "stream": true});
+    let stream = sim.post("/v1/completions", &body).await.text();
+    assert!(stream.contains("[DONE]"), "{stream}");
+    let shown = sim.get("/admin/requests?wait=1&path=/v1/completions").await.json();
+    assert_eq!(shown["requests"][0]["prompt_tokens"], u32::MAX, "{shown}");
+    let whole = json!({"model": "demo", "prompt": body["prompt"]});
+    let whole = sim.post("/v1/completions", &whole).await.json();
+    assert_eq!(whole["usage"]["total_tokens"], u32::MAX, "{}", whole["usage"]);
+}
+
 #[tokio::test]
 async fn strict_replies_refuse_what_no_rule_matches() {
     let rule = "- {when: {contains: known, turn: 1}, say: I know., times: 1}";

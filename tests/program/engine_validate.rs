@@ -36,10 +36,11 @@ fn predictions_match_measurements() {
 fn random_arrivals_have_longer_tails() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 400}]);
-    let said = |run: &Value| predict_run(run, &RooflineCoefficients::default()).unwrap().summary;
-    let random = said(&run);
+    let predicted =
+        |run: &Value| predict_run(run, &RooflineCoefficients::default()).unwrap().summary;
+    let random = predicted(&run);
     run["workload"]["arrivals"] = "even".into();
-    let even = said(&run);
+    let even = predicted(&run);
     let tail = |of: &vllm_sim_calibrate::validate::LatencySummary| of.e2e_p99 / of.e2e_p50;
     assert!(tail(&random) > 1.02 * tail(&even), "{random:?} {even:?}");
 }
@@ -109,12 +110,12 @@ fn coefficients_change_engine_time_only() {
         front_end_us: usual.front_end_us + 50_000.0,
         ..usual
     };
-    let said = |run: &Value, by: &RooflineCoefficients| predict_run(run, by).unwrap().summary;
-    let (before, after) = (said(&run, &usual), said(&run, &slow));
+    let predicted = |run: &Value, by: &RooflineCoefficients| predict_run(run, by).unwrap().summary;
+    let (before, after) = (predicted(&run, &usual), predicted(&run, &slow));
     assert!((after.itl_mean - before.itl_mean - 5.0).abs() < 0.5);
     assert!(after.ttft_mean - before.ttft_mean > 55.0);
     run["workload"]["api"] = "in process".into();
-    let more = said(&run, &slow).ttft_mean - said(&run, &usual).ttft_mean;
+    let more = predicted(&run, &slow).ttft_mean - predicted(&run, &usual).ttft_mean;
     assert!((5.0..20.0).contains(&more), "{more} ms");
 }
 
@@ -123,8 +124,8 @@ fn predicted_run_includes_front_end_time() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
     let ttft = |run: &Value| {
-        let said = predict_run(run, &RooflineCoefficients::default()).unwrap();
-        said.summary.ttft_mean
+        let predicted = predict_run(run, &RooflineCoefficients::default()).unwrap();
+        predicted.summary.ttft_mean
     };
     let usual = ttft(&run);
     run["source"] = "somebody on GKE".into();

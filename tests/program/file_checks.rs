@@ -60,6 +60,22 @@ fn scenario_files_are_checked_with_the_settings_of_their_phases() {
     }
 }
 
+/// A front end that sends token ids sends neither messages nor headers.
+#[test]
+#[cfg(feature = "zmq")]
+fn an_engine_of_vllms_api_server_refuses_conditions_that_it_cannot_match() {
+    let dir = tempfile::tempdir().unwrap();
+    // Port 9 answers no handshake, so that a server that accepts the rules does not serve.
+    let words = "serve demo --headless --data-parallel-address 127.0.0.1 \
+                 --data-parallel-rpc-port 9 --replies replies.yaml";
+    for (condition, key) in [("{header: {X-Tenant: acme}}", "header"), ("{turn: 1}", "turn")] {
+        let rules = format!("- {{say: other}}\n- {{when: {condition}, say: hi}}\n");
+        std::fs::write(dir.path().join("replies.yaml"), rules).unwrap();
+        let text = errors(dir.path(), words);
+        assert!(text.contains(&format!("replies[1]: 'when': {key:?} cannot be matched")), "{text}");
+    }
+}
+
 #[test]
 fn a_server_warns_at_its_end_of_rules_that_no_request_used() {
     let dir = tempfile::tempdir().unwrap();

@@ -182,6 +182,28 @@ impl ReplaySink for Ends {
 }
 
 #[test]
+fn the_session_of_a_trace_is_a_header_of_its_requests() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let rules = dir.path().join("replies.yaml");
+    let rule = "- {when: {header: {X-Session-ID: agent 1}}, fail: {error: 404}}";
+    std::fs::write(&rules, rule).expect("it is written");
+    let sim = Sim::start(&[&format!("--replies={}", rules.display())]);
+    let mut workload = SyntheticWorkload { sessions: 3, ..SyntheticWorkload::default() }
+        .into_source()
+        .expect("makes sense");
+    let mut sessions = Vec::new();
+    for id in [Some("agent 1"), Some("agent 2"), None] {
+        let session = workload.next_session().expect("is read").expect("there are three");
+        sessions.push(ClientSession { id: id.map(Into::into), ..session });
+    }
+    let mut ends = Ends::default();
+    let mut source = Dependents(sessions.into_iter());
+    run_online(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
+    let failed = ends.0.iter().filter(|(status, _)| *status == RequestStatus::Failed);
+    assert_eq!((failed.count(), ends.0.len()), (1, 3), "{:?}", ends.0);
+}
+
+#[test]
 fn failures_are_outcomes_in_the_servers_words() {
     let sim = Sim::start(&["--max-model-len=64"]);
     let mut source = SyntheticWorkload {
@@ -238,6 +260,53 @@ fn the_time_limit_leaves_requests_incomplete() {
     let statuses: Vec<_> = report.request_records().map(|r| r.terminal_status).collect();
     assert!(!statuses.is_empty());
     assert!(statuses.iter().all(|status| *status == "incomplete"), "{statuses:?}");
+}
+
+/// Source that is busy for some time before it reports its end.
+struct LateSource {
+    sources: Vec<Box<dyn WorkloadSource>>,
+    busy: Duration,
+    started: Option<std::time::Instant>,
+}
+
+impl WorkloadSource for LateSource {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        let started = *self.started.get_or_insert_with(std::time::Instant::now);
+        for source in &mut self.sources {
+            if let Some(session) = source.next_session()? {
+                return Ok(Some(session));
+            }
+        }
+        while started.elapsed() <= self.busy {
+            std::thread::yield_now();
+        }
+        Ok(None)
+    }
+}
+
+#[test]
+fn requests_that_ended_before_the_time_limit_are_complete() {
+    let sim = Sim::start(&["--scheduler=pool", "--inter-token-latency=10ms"]);
+    let limit = Duration::from_secs(1);
+    let options = OnlineOptions { limit: Some(limit), ..sim.options() };
+    let sessions = |sessions, output| -> Box<dyn WorkloadSource> {
+        let made = SyntheticWorkload {
+            sessions,
+            input: TokenLengthDistribution::Constant(20),
+            output: TokenLengthDistribution::Constant(output),
+            ..SyntheticWorkload::default()
+        };
+        Box::new(made.into_source().expect("makes sense"))
+    };
+    // The results of 20 requests wait while the source is busy; one reply goes on for 5 s.
+    let sources = vec![sessions(1, 500), sessions(20, 2)];
+    let mut source = LateSource { sources, busy: limit + limit / 5, started: None };
+    let mut ends = Ends::default();
+    let sent = run_online(&mut source, &options, &mut ends, &mut |_| {}).expect("is sent");
+    assert_eq!(sent.requests, 21);
+    let count = |wanted| ends.0.iter().filter(|(status, _)| *status == wanted).count();
+    let counts = [RequestStatus::Completed, RequestStatus::Incomplete].map(count);
+    assert_eq!(counts, [20, 1], "{:?}", ends.0);
 }
 
 #[test]

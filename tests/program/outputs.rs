@@ -51,6 +51,8 @@ const LOST: &[(&str, &[&str])] = &[
     ("replay t.jsonl --per-request ./sub/../t.jsonl", &["--per-request"]),
     ("replay t.jsonl --per-request link.jsonl", &["--per-request"]),
     ("replay link.jsonl --per-request=t.jsonl", &["--per-request"]),
+    ("replay t.jsonl --trace-out t.jsonl", &["--trace-out", "t.jsonl"]),
+    ("replay t.jsonl --trace-out o.json --report-json o.json", &["--trace-out", "--report-json"]),
     ("replay t.jsonl --report-json hard.jsonl", &["--report-json"]),
     ("replay t.jsonl --html t.jsonl", &["--html"]),
     ("replay t.jsonl --config c.yaml --report_json c.yaml", &["--report-json", "--config"]),
@@ -103,9 +105,16 @@ fn outputs_never_overwrite_inputs_or_each_other() {
         }
         assert_eq!(contents(dir.path()), before, "{words}");
     }
-    let words = "sweep t.jsonl --grid max-num-seqs=1,2 --per-request rows.jsonl";
-    let (code, errors) = run(dir.path(), words, &[]);
-    assert_eq!(code, 2, "a flag that would write nothing: {errors}");
+    for words in [
+        "sweep t.jsonl --grid max-num-seqs=1,2 --per-request rows.jsonl",
+        "sweep t.jsonl --grid max-num-seqs=1,2 --trace-out trace.json",
+        "plan t.jsonl --slo-ttft-ms 900 --trace-out trace.json",
+        "replay --dynamo-run . --trace-out trace.json",
+        "replay --dynamo-run . --per-request rows.jsonl",
+    ] {
+        let (code, errors) = run(dir.path(), words, &[]);
+        assert_eq!(code, 2, "a flag that would write nothing: {words}: {errors}");
+    }
     let words = "replay t.jsonl --html c.yaml";
     let (code, errors) = run(dir.path(), words, &[("VLLM_SIM_CONFIG", "c.yaml")]);
     assert_eq!(code, 2, "{errors}");
@@ -115,7 +124,8 @@ fn outputs_never_overwrite_inputs_or_each_other() {
 #[test]
 fn outputs_are_replaced_atomically() {
     let dir = inputs();
-    let words = "replay t.jsonl --per-request o.jsonl --report-json r.json --html p.html";
+    let words = "replay t.jsonl --per-request o.jsonl --report-json r.json --html p.html --trace-out \
+                 trace.json";
     let mut first = Vec::new();
     for round in 0..2 {
         let (code, errors) = run(dir.path(), words, &[]);
@@ -125,6 +135,7 @@ fn outputs_are_replaced_atomically() {
         let rows = std::str::from_utf8(&files["o.jsonl"]).unwrap();
         assert_eq!(rows.lines().count(), 1);
         assert!(files["p.html"].ends_with(b"</html>\n"), "a whole page");
+        assert!(files["trace.json"].ends_with(b"]}\n"), "a whole trace");
         if round > 0 {
             assert_eq!(first, files["o.jsonl"]);
         }

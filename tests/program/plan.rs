@@ -328,6 +328,29 @@ fn fixed_fleet_has_maximum_request_rate() {
     let nearest =
         above.map(|trial| trial["traffic"].as_f64().unwrap()).fold(f64::INFINITY, f64::min);
     assert!(nearest / traffic.as_f64().unwrap() <= 1.01, "{found}");
+    let answer = plan["answer"].as_str().unwrap();
+    let share = format!("; serves {:.3} times the traffic", traffic.as_f64().unwrap());
+    assert!(answer.contains(&share), "{answer}");
+}
+
+#[test]
+fn rows_left_out_of_a_trace_are_reported_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n";
+    let rows = (0..60).map(|n| format!("{n},GPT-4,{},{},9,API log\n", 200 + n, n % 20));
+    let text = head.to_owned() + &rows.collect::<String>();
+    std::fs::write(dir.path().join("trace.csv"), text).unwrap();
+    let engine = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100 -tp 1 --slo-ttft-ms 900";
+    for words in [
+        format!("plan trace.csv {engine} --max-gpus 4"),
+        format!("sweep trace.csv {engine} --grid num-workers=1,2"),
+        format!("replay trace.csv {engine}"),
+    ] {
+        let output = vllm_sim(dir.path(), &words);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{errors}");
+        assert_eq!(errors.matches("3 rows of the trace have no prompt").count(), 1, "{errors}");
+    }
 }
 
 #[test]

@@ -105,6 +105,13 @@ fn costs_are_those_of_an_hour_a_month_and_a_million_tokens() {
     assert!((cost("cost_per_million_output_tokens") / output - 1.0).abs() < 1e-9, "{found}");
     let all = hour / (24.0 * 3060.0 * 3600.0) * 1e6;
     assert!((cost("cost_per_million_tokens") / all - 1.0).abs() < 1e-9, "{found}");
+    // Half the rate at twice the speed is the same traffic.
+    let slow = words.replace("--request-rate 24", "--request-rate 12 --arrival-speedup-ratio 2");
+    let slow = json(dir.path(), &slow);
+    let found = &best(&slow)["found"];
+    let cost = |key: &str| found[key].as_f64().unwrap();
+    let output = cost("cost_per_hour") / (24.0 * 60.0 * 3600.0) * 1e6;
+    assert!((cost("cost_per_million_output_tokens") / output - 1.0).abs() < 1e-9, "{found}");
     let text = printed(dir.path(), &words);
     let answer = text.lines().next().unwrap();
     assert_eq!(Some(answer), plan["answer"].as_str());
@@ -165,7 +172,7 @@ fn deployment_files_have_the_servers_of_the_answer() {
     assert_eq!(kserve[0]["kind"], "LLMInferenceService");
     assert_eq!(kserve[0]["spec"]["replicas"], servers);
     assert_eq!(kserve[0]["spec"]["parallelism"]["tensor"], 2);
-    let readme = std::fs::read_to_string(out("README.md")).unwrap();
+    let readme = std::fs::read_to_string(out("DEPLOY.md")).unwrap();
     assert!(readme.contains("kubectl apply -f kserve.yaml"), "{readme}");
 }
 
@@ -190,6 +197,6 @@ fn split_servers_are_written_for_what_can_split_them() {
     let plain = documents(&out("kubernetes.yaml"), "a proxy that sends a prompt to -prefill");
     assert_eq!(plain.len(), 4);
     assert!(!out("production-stack.values.yaml").exists());
-    let readme = std::fs::read_to_string(out("README.md")).unwrap();
+    let readme = std::fs::read_to_string(out("DEPLOY.md")).unwrap();
     assert!(readme.contains("No `production-stack.values.yaml`"), "{readme}");
 }

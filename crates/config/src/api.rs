@@ -121,6 +121,11 @@ pub struct RequestLimits {
 }
 
 impl ApiConfig {
+    /// Returns whether replies may have reasoning.
+    pub fn has_reasoning(&self) -> bool {
+        self.reasoning_parser.is_some() && self.reasoning_ratio > 0.0
+    }
+
     /// Returns the maximum number of items of `modality` (images, audios or videos) in a prompt.
     ///
     /// **Source:** vLLM `vllm/config/multimodal.py`, `get_limit_per_prompt`.

@@ -27,7 +27,7 @@ pub struct LoraConfig {
     /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
     /// environment).
     pub runtime_updating: bool,
-    /// Folder of the adapters that requests load by name; `None` without
+    /// Folder of the adapters that requests load by name; `None` without `--enable-lora` or
     /// `runtime_updating`.
     pub resolver_folder: Option<PathBuf>,
 }

@@ -47,6 +47,8 @@ pub(crate) struct RequestFields {
     pub(crate) parser_kwargs: Value,
     /// Whether the request is aborted as soon as it is queued.
     pub(crate) abort_immediately: bool,
+    /// Session of the request, as its KV events name it.
+    pub(crate) session_id: Option<String>,
 }
 
 #[derive(Debug)]
@@ -154,6 +156,7 @@ impl RequestFields {
             reasoning_ended: fields.take_field(17).as_bool(),
             parser_kwargs: fields.take_field(18),
             abort_immediately: fields.take_bool(19),
+            session_id: fields.take_text(20),
         })
     }
 }
@@ -353,6 +356,7 @@ mod tests {
         fields[13] = (-3).into();
         fields[14] = trace;
         fields[19] = true.into();
+        fields[20] = "session".into();
         let mut bytes = Vec::new();
         rmpv::encode::write_value(&mut bytes, &fields.into()).expect("a buffer takes everything");
         bytes
@@ -367,6 +371,7 @@ mod tests {
         assert_eq!((fields.media[0].start, fields.media[0].len), (1, 2));
         assert_eq!(fields.cache_salt.as_deref(), Some("salt"));
         assert_eq!((fields.priority, fields.abort_immediately), (-3, true));
+        assert_eq!(fields.session_id.as_deref(), Some("session"));
         assert_eq!(fields.lora.expect("one").name, "name");
         assert_eq!(&*fields.trace.expect("one").0, "00-1-1-00");
         let RequestKind::Generate(sampling) = fields.work else {

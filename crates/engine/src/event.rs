@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kv::HostChunkCounts;
-use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId};
+use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId, SimTime};
 
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,6 +116,17 @@ pub enum SchedulerEvent {
         /// Index in the plan after the last cached block.
         to: u32,
     },
+    /// The first KV blocks of a block plan were found in the prefix cache, in all layer groups.
+    ///
+    /// Only emitted if the plan asks for it ([`BlockPlan::reports_reused`]); the cache is unchanged.
+    Reused {
+        /// Block plan of the sequence, with the keys and hashes of its blocks.
+        plan: Arc<BlockPlan>,
+        /// Number of found blocks, at least one.
+        blocks: u32,
+        /// Number of layer groups.
+        groups: u32,
+    },
     /// KV blocks left the prefix cache.
     Removed {
         /// Key of each removed block, and its full hash if the block plan had one.
@@ -129,6 +140,8 @@ pub enum SchedulerEvent {
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
+        /// Time at which the step began.
+        begun: SimTime,
         /// Number of prompt tokens that the step computed, without cached ones.
         prompt_tokens: u32,
         /// Number of output tokens that the step released.

@@ -36,6 +36,11 @@ pub struct BlockPlan {
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Extra keys of each block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
+    /// Session of the request, as in KV events; it does not change the keys.
+    pub session: Option<Arc<str>>,
+    /// Whether blocks found in the prefix cache are reported as KV events (vLLM's
+    /// `kv_cache_report_mode: full`).
+    pub reports_reused: bool,
 }
 
 /// Input of a block hash other than tokens (vLLM's `extra_keys`).

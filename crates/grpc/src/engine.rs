@@ -59,8 +59,10 @@ impl VllmEngine for VllmEngineService {
         health.map_err(|why| self.with_retry_after(Status::unavailable(why)))?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
-        let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
-        let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
+        let text = |name: &str| request.metadata().get(name)?.to_str().ok();
+        let trace =
+            text("traceparent").map(|parent| (parent.into(), text("tracestate").map(Into::into)));
+        let headers = self.parts.service.replies.headers(text);
         let mut faults = fault::decide_call_faults(&self.parts, &request)?;
         faults.wait_first_byte_delay(&self.parts.service).await;
         let failed = fault::fail_if_injected(&self.parts, &faults);
@@ -74,7 +76,7 @@ impl VllmEngine for VllmEngineService {
         }
         let stream = request.stream;
         let injector = faults.injector(&self.parts.service);
-        let metadata = CallMetadata { rank, trace, faults: Arc::new(faults), usage };
+        let metadata = CallMetadata { rank, trace, headers, faults: Arc::new(faults), usage };
         let request = read::to_generation_request(
             &self.parts,
             &self.parts.settings.rules.limits,

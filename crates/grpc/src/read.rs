@@ -19,6 +19,8 @@ use vllm_sim_wire::{SamplingParams, ServerLimits};
 pub(super) struct CallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
+    /// Metadata in the conditions of scripted replies.
+    pub(super) headers: Box<[(Box<str>, Box<str>)]>,
     pub(super) faults: Arc<RequestFaults>,
     /// Counter of the request's tokens; `None` if nothing reads it.
     pub(super) usage: Option<Arc<TokenUsage>>,
@@ -59,6 +61,7 @@ pub(super) fn to_generation_request(
         constraint: sampling.constraint.and_then(read_constraint),
         rank: metadata.rank,
         trace: metadata.trace,
+        headers: metadata.headers,
         faults: Some(metadata.faults),
         usage: metadata.usage,
         ..GenerationRequest::default()

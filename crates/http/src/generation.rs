@@ -18,6 +18,7 @@ use vllm_sim_service::{
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::shared::ExtraArgs;
 
 /// A generation request whose reply is being generated.
 pub(crate) struct StartedGeneration<V> {
@@ -229,6 +230,26 @@ pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarg
         Ok(resolved) => Ok(resolved.into_target()),
         Err(refusal) => Err(request_error_fault(app, refusal)),
     }
+}
+
+/// Returns the session of a request: `body`, else the header `X-Session-ID`, else the string
+/// `session_id` of `vllm_xargs`. An empty name is none.
+///
+/// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
+pub(crate) fn session_id(
+    head: &RequestHead,
+    body: Option<&str>,
+    xargs: Option<&ExtraArgs>,
+) -> Option<Arc<str>> {
+    let named = |name: &&str| !name.is_empty();
+    let header = || {
+        let value = head.special_headers().get(&names::SESSION_ID)?.as_bytes();
+        // Python's server reads headers as Latin-1.
+        let name: String = value.iter().copied().map(char::from).collect();
+        (!name.is_empty()).then(|| name.into())
+    };
+    let xarg = || Some(xargs?.0.get("session_id")?.as_str().filter(named)?.into());
+    body.filter(named).map(Into::into).or_else(header).or_else(xarg)
 }
 
 /// Returns the data-parallel rank named in a request's headers; a value that is not an integer is

@@ -16,6 +16,7 @@ pub(super) mod names {
     pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
     pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
     pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+    pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
     pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
     /// Header with the HTTP status of an error to return.
     pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");

@@ -13,11 +13,12 @@ mod picture;
 mod prices;
 mod report;
 mod search;
+mod worker_count;
 
 use std::borrow::Borrow;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use crate::grid::{self, GridAxis, combination_label};
@@ -38,9 +39,10 @@ use vllm_sim_replay_cli::{
 /// Find the cheapest deployment that serves a workload within its latency bounds.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
-/// With --gpu and no flag of parallelism it tries tensor-parallel sizes, data and expert parallelism
-/// of models with experts, and workers of their own for prefill and decode. For each it searches the
-/// fewest workers with which enough requests are good. It assumes that more workers are no worse.
+/// With --gpu, no flag of parallelism and no --fixed-workers it tries tensor-parallel sizes, data and
+/// expert parallelism of models with experts, and workers of their own for prefill and decode. For
+/// each it searches the fewest workers with which enough requests are good. It assumes that more
+/// workers are no worse.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",
@@ -79,7 +81,8 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "fixed_workers", help_heading = "Plan")]
     helm_values: Option<PathBuf>,
     /// Write files into this folder with which Kubernetes, the vLLM production stack, llm-d and
-    /// KServe run the cheapest deployment. The folder is made if it does not exist.
+    /// KServe run the cheapest deployment. The folder is made if it does not exist. Files of an
+    /// earlier plan are replaced; other files of these names are refused.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -127,9 +130,11 @@ pub fn run_plan(
              --fixed-workers"
         );
     }
+    check_worker_kinds(&base, &axes)?;
     let prices = base.prices.as_deref().map(GpuPrices::read_file).transpose()?;
-    let (names, candidates, notes) =
-        Search { args, axes: &axes, prices: prices.as_ref(), sort, deploy }.candidates(&base)?;
+    let builder = CandidateBuilder { args, axes: &axes, prices: prices.as_ref(), sort, deploy };
+    let (names, candidates, notes) = builder.candidates(&base)?;
+    check_deployment_outputs(&base, &candidates)?;
     let question = PlanRequirements {
         attainment: base.attainment,
         max_gpus: base.max_gpus,
@@ -149,8 +154,7 @@ pub fn run_plan(
     };
     let typed = format_command_line("plan", &shard::command_without_shards(args));
     let answers = candidates.iter().zip(answers);
-    let plan = PlanReport::new(names, question, prices, answers, notes)?;
-    let plan = plan.with_command(typed);
+    let plan = PlanReport::new(names, question, prices, answers, notes, typed)?;
     let printed = write_plan(&plan, &base)?;
     match plan.has_answer() {
         true => Ok(printed),
@@ -200,6 +204,7 @@ fn check_args(args: &Args) -> Result<()> {
         ("--autoscale-max", args.pools.autoscale_max.is_some()),
         ("--lose-workers", args.pools.lose_workers.is_some()),
         ("--per-request", args.report.per_request.is_some()),
+        ("--trace-out", args.report.trace_out.is_some()),
         ("--require", !args.report.require.is_empty()),
     ] {
         if given {
@@ -224,8 +229,49 @@ fn check_args(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Returns the flags of files to deploy that are given.
+fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
+    let outputs = [
+        ("--deploy-dir", args.deploy_dir.is_some()),
+        ("--helm-values", args.helm_values.is_some()),
+    ];
+    outputs.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
+/// Refuses files to deploy for workers of different kinds, which these files cannot describe.
+fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
+    let is_varied = |flag: &str| axes.iter().any(|axis| flag.trim_start_matches("--") == axis.name);
+    let mut own = args.pools.own_engine_flags().into_iter();
+    let Some((own, _)) = own.find(|(flag, given)| *given || is_varied(flag)) else {
+        return Ok(());
+    };
+    match deployment_outputs(args).next() {
+        Some(output) => refuse!(
+            "{output} cannot be used with {own}, because its files describe workers of one kind"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Refuses files to deploy that could not be written after the search.
+fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
+    let lacks_model = |candidate: &DeploymentCandidate| {
+        let about = match &candidate.pools {
+            Ok(pools) => &pools.about,
+            Err(misfit) => &misfit.about,
+        };
+        about.iter().all(|(name, _)| name != "--model")
+    };
+    if let Some(output) = deployment_outputs(args).next()
+        && candidates.iter().any(lacks_model)
+    {
+        refuse!("{output} needs --model, because its files name the model that vLLM serves");
+    }
+    args.deploy_dir.as_deref().map_or(Ok(()), Manifests::check_folder)
+}
+
 /// Builder of the candidates of a plan from its command line.
-struct Search<'a> {
+struct CandidateBuilder<'a> {
     args: &'a [String],
     axes: &'a [GridAxis],
     prices: Option<&'a GpuPrices>,
@@ -233,7 +279,7 @@ struct Search<'a> {
     deploy: DeploymentFactory<'a>,
 }
 
-impl Search<'_> {
+impl CandidateBuilder<'_> {
     /// Returns the names of the flags that differ between candidates, all candidates, and notes
     /// about layouts that were not tried.
     fn candidates(
@@ -242,7 +288,8 @@ impl Search<'_> {
     ) -> Result<(Vec<String>, Vec<DeploymentCandidate>, Vec<String>)> {
         let mut names: Vec<String> = self.axes.iter().map(|axis| axis.name.clone()).collect();
         let combinations = grid::axis_value_combinations(self.axes).into_iter();
-        let search = LayoutSearch::of(&base.pools, base.max_gpus, self.axes, &self.typed()?);
+        let search =
+            LayoutSearch::new(&base.pools, base.max_gpus, self.axes, &self.explicit_flags()?);
         let Some(search) = search.filter(|_| base.fixed_workers.is_none()) else {
             let all = combinations.map(|values| self.build_candidate(values, None, &[]));
             return Ok((names, all.collect::<Result<_>>()?, Vec::new()));
@@ -253,11 +300,12 @@ impl Search<'_> {
         }
         let (mut candidates, mut notes) = (Vec::new(), Vec::new());
         for values in combinations {
-            let has_experts = || self.has_experts(&values);
+            let mut search = search;
+            search.has_experts = self.has_experts(&values);
             let build = |layout, flags: &[String]| {
                 self.build_candidate(values.clone(), Some(layout), flags)
             };
-            let searched = search.candidates(&has_experts, &build)?;
+            let searched = search.candidates(&build)?;
             candidates.extend(searched.candidates);
             notes.extend(searched.notes);
         }
@@ -277,7 +325,7 @@ impl Search<'_> {
     }
 
     /// Returns the flags of `serve` that the command line, files and variables set.
-    fn typed(&self) -> Result<Vec<(String, String)>> {
+    fn explicit_flags(&self) -> Result<Vec<(String, String)>> {
         let (flags, _) = (self.sort)(&split_known_args::<Args>(self.args)?.others)?;
         Ok(match (self.deploy)(&flags) {
             Ok(deployment) => deployment.about,
@@ -355,39 +403,35 @@ fn gpu_name(pools: &WorkerPools) -> Option<&str> {
     about.rev().find(|(name, _)| name == "--gpu").map(|(_, gpu)| gpu.as_str())
 }
 
+/// Writes the files of a plan, and returns the text to print; only an answer has files to deploy.
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
-    if let Some(folder) = &args.deploy_dir {
-        match Manifests::of(plan) {
-            Some(manifests) => manifests.write(folder)?,
-            None => bail!(
-                "--deploy-dir: no deployment with a --model meets the bounds, so there is nothing \
-                 to write"
-            ),
-        }
-    }
-    if let Some(file) = &args.helm_values {
-        match plan.helm_values() {
-            Some(values) => outputs::write_atomically(file, values)?,
-            None => bail!(
-                "--helm-values: no deployment meets the bounds, so there are no values to write"
-            ),
-        }
-    }
     if let Some(file) = &args.report.html {
         outputs::write_atomically(file, page::html_page(plan))?;
     }
+    let mut json = None;
     if let Some(file) = &args.report.report_json {
         let text = serde_json::to_string_pretty(&plan.to_json())?;
-        if file == "-" {
-            return Ok(text);
+        match file.as_str() {
+            "-" => json = Some(text),
+            file => outputs::write_atomically(file.as_ref(), text)?,
         }
-        outputs::write_atomically(file.as_ref(), text)?;
+    }
+    if let (Some(file), Some(values)) = (&args.helm_values, plan.helm_values()) {
+        outputs::write_atomically(file, values)?;
+    }
+    let mut deployed = None;
+    if let (Some(folder), Some(manifests)) = (&args.deploy_dir, Manifests::from_plan(plan)) {
+        manifests.write(folder)?;
+        deployed = Some(folder);
+    }
+    if let Some(json) = json {
+        return Ok(json);
     }
     let mut text = plan.text_table();
-    if let Some(picture) = picture::picture(plan) {
-        text.push_str(&format!("\n\n{picture}"));
+    if let Some(chart) = picture::pareto_chart(plan) {
+        text.push_str(&format!("\n\n{chart}"));
     }
-    if let Some(folder) = &args.deploy_dir {
+    if let Some(folder) = deployed {
         text.push_str(&format!("\n\nfiles to deploy: {}", folder.display()));
     }
     Ok(text)

@@ -130,8 +130,13 @@ pub fn run_sweep(
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
-    if base.report.per_request.is_some() {
-        refuse!("--per-request cannot be used with sweep, whose points would share the file");
+    for (flag, given) in [
+        ("--per-request", base.report.per_request.is_some()),
+        ("--trace-out", base.report.trace_out.is_some()),
+    ] {
+        if given {
+            refuse!("{flag} cannot be used with sweep, whose points would share the file");
+        }
     }
     if !base.report.require.is_empty() {
         refuse!("--require cannot be used with sweep, which has --attainment");
@@ -158,10 +163,10 @@ pub fn run_sweep(
             Ok(GridPoint { values, args, pools })
         })
         .collect::<Result<Vec<_>>>()?;
-    if let Some(Err(why)) = points.iter().map(|point| &point.pools).next()
+    if let Some(Err(misfit)) = points.iter().map(|point| &point.pools).next()
         && points.iter().all(|point| point.pools.is_err())
     {
-        bail!("no point of the grid fits: {}", why.why);
+        bail!("no point of the grid fits: {}", misfit.why);
     }
     let common = format_command_line("sweep", &shard::command_common_to_shards(args));
     let played = match base.shard.grid_task()? {

@@ -110,7 +110,7 @@ pub enum StepTimeOrigin {
 
 impl StepTimeOrigin {
     /// Logs once per process that step times belong to no GPU, if they are the default ones.
-    pub(super) fn warn_of_default(self) {
+    pub(super) fn warn_if_default(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
             WARNED.call_once(|| {

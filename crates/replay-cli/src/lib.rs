@@ -77,6 +77,14 @@ pub fn run_replay_command(
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
+    for (flag, given) in [
+        ("--per-request", args.report.per_request.is_some()),
+        ("--trace-out", args.report.trace_out.is_some()),
+    ] {
+        if given && args.dynamo_run.is_some() {
+            refuse!("{flag}: no effect with --dynamo-run, which writes a report only");
+        }
+    }
     if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
@@ -107,9 +115,9 @@ pub fn run_replay_command(
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
-    let told = Progress::begin("replay", "requests", source.max_requests());
-    let mut tell = |_: &RequestOutcome<'_>| {
-        told.add_finished(1);
+    let progress_bar = Progress::begin("replay", "requests", source.max_requests());
+    let mut count_finished = |_: &RequestOutcome<'_>| {
+        progress_bar.add_finished(1);
         ControlFlow::Continue(())
     };
     let report = replay_with_watcher(
@@ -117,9 +125,9 @@ pub fn run_replay_command(
         source.as_mut(),
         (pace, limit, threads),
         &args.report,
-        &mut tell,
+        &mut count_finished,
     )?;
-    drop(told);
+    drop(progress_bar);
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 

@@ -63,6 +63,8 @@ pub struct WorkerPools {
     pub seed: u64,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
+    /// Whether `about` describes every worker.
+    pub has_one_worker_kind: bool,
     /// Model, GPU and source of the step times.
     pub provenance: Provenance,
 }
@@ -134,8 +136,7 @@ pub fn build_worker_pools(
                 ranks: second.lockstep_ranks(),
                 ..pool(second.engine_specs(decode), after)?
             };
-            let gpus = (first.gpus, second.gpus);
-            (Some(prefill), decode, gpus, (first.ranks, second.ranks))
+            (Some(prefill), decode, (first.gpus, second.gpus), (first.ranks, second.ranks))
         }
         _ => {
             let (engines, gpus, ranks) = match &args.workers {
@@ -153,9 +154,9 @@ pub fn build_worker_pools(
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
-    let is_one_kind = has_one_worker_kind(args);
-    let provenance = if is_one_kind {
-        plain.step_times.warn_of_default();
+    let has_one_worker_kind = args.has_one_worker_kind();
+    let provenance = if has_one_worker_kind {
+        plain.step_times.warn_if_default();
         plain.provenance
     } else {
         plain.provenance.of_several_workers()
@@ -165,10 +166,11 @@ pub fn build_worker_pools(
         serving,
         gpus,
         ranks,
-        evidence: plain.evidence.filter(|_| is_one_kind),
+        evidence: plain.evidence.filter(|_| has_one_worker_kind),
         router: (router_name(args), args.router_config.clone()),
         seed: plain.seed,
         about: plain.about,
+        has_one_worker_kind,
         provenance,
     })
 }
@@ -178,15 +180,23 @@ fn router_name(args: &PoolArgs) -> String {
     name.map_or_else(String::new, |name| name.get_name().to_owned())
 }
 
-/// Returns whether the common flags alone describe every worker.
-fn has_one_worker_kind(args: &PoolArgs) -> bool {
-    let others = [
-        &args.extra_engine_args,
-        &args.prefill_engine_args,
-        &args.decode_engine_args,
-        &args.pool_flags,
-    ];
-    others.iter().all(|other| other.is_none()) && args.workers.is_none()
+impl PoolArgs {
+    /// Returns the flags that describe workers apart from the common flags of the engine, and
+    /// whether each is given.
+    pub fn own_engine_flags(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--extra-engine-args", self.extra_engine_args.is_some()),
+            ("--prefill-engine-args", self.prefill_engine_args.is_some()),
+            ("--decode-engine-args", self.decode_engine_args.is_some()),
+            ("--pool-flags", self.pool_flags.is_some()),
+            ("--workers", self.workers.is_some()),
+        ]
+    }
+
+    /// Returns whether the common flags of the engine alone describe every worker.
+    pub fn has_one_worker_kind(&self) -> bool {
+        self.own_engine_flags().iter().all(|(_, given)| !given)
+    }
 }
 
 /// Flags of `serve` for the prefill or the decode workers.

@@ -5,10 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample};
+use vllm_sim_replay::outcome::{
+    EngineStep, PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample,
+};
 use vllm_sim_replay::report::{
     self, KeptRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
-    RowFileFormat,
+    RowFileFormat, TraceEventWriter,
 };
 use vllm_sim_replay::{ReplaySettings, ReplayTotals};
 
@@ -39,6 +41,7 @@ pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<Report
     Ok(ReportSink {
         collector: ReportCollector::new(options),
         rows: args.per_request.as_deref().map(open_request_rows).transpose()?,
+        trace: args.trace_out.as_deref().map(open_trace).transpose()?,
     })
 }
 
@@ -77,9 +80,20 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
     opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
+fn open_trace(path: &Path) -> Result<(TraceEventWriter, AtomicFile)> {
+    let open = || {
+        let draft = AtomicFile::create(path)?;
+        let out = BufWriter::new(draft.clone_file_handle()?);
+        Ok((TraceEventWriter::new(Box::new(out))?, draft))
+    };
+    let opened: io::Result<_> = open();
+    opened.with_context(|| format!("--trace-out: {}", path.display()))
+}
+
 pub(super) struct ReportSink {
     collector: ReportCollector,
     rows: Option<(RequestRowWriter, AtomicFile)>,
+    trace: Option<(TraceEventWriter, AtomicFile)>,
 }
 
 impl ReportSink {
@@ -87,6 +101,10 @@ impl ReportSink {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish().and_then(|()| draft.commit());
             written.context("--per-request")?;
+        }
+        if let Some((trace, draft)) = self.trace {
+            let written = trace.finish().and_then(|()| draft.commit());
+            written.context("--trace-out")?;
         }
         Ok(self.collector.finish(facts))
     }
@@ -117,6 +135,14 @@ impl ReplaySink for WatchedSink<'_> {
         self.sink.on_request_finished(outcome);
     }
 
+    fn wants_steps(&self) -> bool {
+        self.sink.wants_steps()
+    }
+
+    fn on_step(&mut self, step: &EngineStep) {
+        self.sink.on_step(step);
+    }
+
     fn should_stop(&self) -> bool {
         self.ended || self.sink.should_stop()
     }
@@ -139,6 +165,19 @@ impl ReplaySink for ReportSink {
         self.collector.on_request_finished(outcome);
         if let Some((rows, _)) = &mut self.rows {
             rows.on_request_finished(outcome);
+        }
+        if let Some((trace, _)) = &mut self.trace {
+            trace.on_request_finished(outcome);
+        }
+    }
+
+    fn wants_steps(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    fn on_step(&mut self, step: &EngineStep) {
+        if let Some((trace, _)) = &mut self.trace {
+            trace.on_step(step);
         }
     }
 

@@ -1,3 +1,5 @@
+use std::sync::Once;
+
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
@@ -125,12 +127,7 @@ fn open_timed_workload(
         ..load::WorkloadReadOptions::default()
     };
     let source = load::open_workload_files(&args.files, &options)?;
-    let left_out = source.left_out_rows();
-    if left_out > 0 {
-        tracing::warn!(
-            "{left_out} rows of the trace have no prompt or no output, as failed requests have: they are left out"
-        );
-    }
+    warn_of_left_out_rows(source.left_out_rows());
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
@@ -145,6 +142,19 @@ fn open_timed_workload(
         }
     }
     Ok((source, pace))
+}
+
+/// Logs once per process that rows of a trace are left out; a search opens it for every run.
+fn warn_of_left_out_rows(rows: u64) {
+    static WARNED: Once = Once::new();
+    if rows > 0 {
+        WARNED.call_once(|| {
+            tracing::warn!(
+                "{rows} rows of the trace have no prompt or no output, as failed requests have: \
+                 they are left out"
+            );
+        });
+    }
 }
 
 fn parse_arrivals(args: &WorkloadArgs) -> Result<Option<ArrivalProcess>> {

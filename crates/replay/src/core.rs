@@ -25,7 +25,7 @@ use vllm_sim_engine::{Outbox, SchedulerEvent, SeqId, SequenceEndReason};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::disaggregation::handoff_order;
-use super::outcome::{AdmissionOutcome, HandoffTimes, PoolRole, RequestStatus};
+use super::outcome::{AdmissionOutcome, EngineStep, HandoffTimes, PoolRole, RequestStatus};
 use super::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
 use super::requests::RequestSlab;
 use super::route::RouteChoice;
@@ -117,6 +117,7 @@ struct EventLoop<'a, S, N> {
     admissions: Vec<AdmittedSequence>,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
+    wants_steps: bool,
     in_flight: u64,
     sample_clock: SampleClock,
     now: SimTime,
@@ -136,7 +137,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             let problem = "the arrival speed-up must be more than 0".to_owned();
             return Err(ReplayError::Settings(problem));
         }
-        let wants_tokens = sink.wants_token_times();
+        let (wants_tokens, wants_steps) = (sink.wants_token_times(), sink.wants_steps());
         let seed = settings.seed;
         let prefill = settings.prefill.as_ref();
         let mut core = Self {
@@ -160,6 +161,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             admissions: Vec::new(),
             tokens: Vec::new(),
             wants_tokens,
+            wants_steps,
             in_flight: 0,
             sample_clock: SampleClock::new(settings.sample_every),
             now: SimTime::ZERO,
@@ -329,7 +331,18 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
                 SchedulerEvent::Decoded { id, n } => {
                     self.record_tokens_of_last_steps(address, id, n)
                 }
-                SchedulerEvent::Step { prompt_tokens, .. } => {
+                SchedulerEvent::Step { begun, prompt_tokens, output_tokens } => {
+                    if self.wants_steps {
+                        let (pool, worker) = (self.pools[pool].role, self.first_worker + at);
+                        self.sink.on_step(&EngineStep {
+                            pool,
+                            worker,
+                            begun,
+                            ended: when,
+                            prompt_tokens,
+                            output_tokens,
+                        });
+                    }
                     *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
                     self.pools[pool].workers[at as usize].log.close_step(when);
                 }

@@ -182,6 +182,23 @@ pub struct HandoffTimes {
     pub reused: u32,
 }
 
+/// Describes one step of a simulated engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineStep {
+    /// Pool of the worker.
+    pub pool: PoolRole,
+    /// Number of the worker.
+    pub worker: u32,
+    /// Start of the step, in virtual time.
+    pub begun: SimTime,
+    /// End of the step, in virtual time.
+    pub ended: SimTime,
+    /// Number of prompt tokens that the step computed, without cached ones.
+    pub prompt_tokens: u32,
+    /// Number of output tokens that the step released.
+    pub output_tokens: u32,
+}
+
 /// Change in the life cycle of a simulated worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerChange {
@@ -247,6 +264,14 @@ pub trait ReplaySink {
     fn wants_token_times(&self) -> bool {
         false
     }
+    /// Returns whether the sink receives the steps of engines, which then run on one thread.
+    fn wants_steps(&self) -> bool {
+        false
+    }
+    /// Receives a step of an engine, if [`ReplaySink::wants_steps`] returns true.
+    fn on_step(&mut self, step: &EngineStep) {
+        let _ = step;
+    }
     /// Returns whether to end the replay early; requests in flight are then reported as incomplete.
     fn should_stop(&self) -> bool {
         false
@@ -270,6 +295,12 @@ impl ReplaySink for &mut (dyn ReplaySink + '_) {
     }
     fn wants_token_times(&self) -> bool {
         (**self).wants_token_times()
+    }
+    fn wants_steps(&self) -> bool {
+        (**self).wants_steps()
+    }
+    fn on_step(&mut self, step: &EngineStep) {
+        (**self).on_step(step);
     }
     fn should_stop(&self) -> bool {
         (**self).should_stop()

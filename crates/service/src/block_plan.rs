@@ -46,16 +46,25 @@ pub(super) fn block_extra_keys(
     ExtraKeys {
         lora,
         model: models.displayed_name().clone(),
-        salt: job.request.cache_salt.clone(),
+        salt: job.request.kv_labels.salt.clone(),
         media: media.collect(),
     }
 }
 
-/// Extends the block plan of a prompt with the blocks of its output.
-pub(super) fn add_output_blocks(
+/// Extends the block plan of a prompt with the blocks of its output, and adds the request's settings
+/// of KV events.
+///
+/// Source: vLLM 0.33 `vllm/v1/request.py`, `session_id` and `kv_cache_report_mode`.
+pub(super) fn finish_block_plan(
     mut chain: BlockPlanBuilder<'_>,
     script: &ReplyScript,
+    job: &GenerationJob,
 ) -> Arc<BlockPlan> {
     chain.append_tokens(&script.token_ids());
-    Arc::new(chain.finish())
+    let mut plan = chain.finish();
+    plan.session = job.request.kv_labels.session_id.clone();
+    let extra = job.facts.params.extra_args.as_ref();
+    let mode = extra.and_then(|extra| extra.get("kv_cache_report_mode"));
+    plan.reports_reused = mode.is_some_and(|mode| mode == "full");
+    Arc::new(plan)
 }

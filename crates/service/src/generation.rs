@@ -84,8 +84,8 @@ impl InferenceService {
         let GenerationJob { mut request, facts, scripted, .. } = job;
         match reply {
             Ok(mut reply) => {
-                show_scripted_usage(&mut reply, &scripted);
-                scripted.into_iter().flatten().for_each(ReservedReply::give);
+                override_prompt_tokens(&mut reply, &scripted);
+                scripted.into_iter().flatten().for_each(ReservedReply::mark_given);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
@@ -165,7 +165,7 @@ impl InferenceService {
             headers: &request.headers,
             conversations,
         };
-        self.replies.choose(texts, &matched).map_err(|refusal| {
+        self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
             if let Some(name) = refusal.injected {
                 let settings = request.faults.as_ref().map(|faults| &faults.settings);
                 let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
@@ -253,7 +253,7 @@ fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
         return Vec::new();
     };
     let offered = request.tools.iter().flat_map(|offered| &offered.tools);
-    let tools: Vec<String> = offered.map(|tool| tool.name.clone()).collect();
+    let tools: Arc<[String]> = offered.map(|tool| tool.name.clone()).collect();
     let facts = conversations.iter();
     facts
         .map(|conversation| ConversationFacts::new(&conversation.messages, tools.clone()))
@@ -261,7 +261,7 @@ fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
 }
 
 /// Replaces the numbers of prompt tokens that the response shows by those of scripted replies.
-fn show_scripted_usage(reply: &mut Reply, scripted: &[Option<ReservedReply>]) {
+fn override_prompt_tokens(reply: &mut Reply, scripted: &[Option<ReservedReply>]) {
     for (shown, chosen) in reply.prompts.iter_mut().zip(scripted) {
         let chosen = chosen.as_ref().map(ReservedReply::reply);
         if let Some(tokens) = chosen.and_then(|reply| reply.prompt_tokens) {

@@ -59,7 +59,7 @@ pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request::{
-    GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
+    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
     ToolRequest,
 };
 pub use request_context::RequestContext;

@@ -41,9 +41,12 @@ impl TokenUsage {
     }
 
     fn add_tokens(&self, prompt: u32, completion: u32) {
-        self.prompt.fetch_add(prompt, Ordering::Relaxed);
-        self.completion.fetch_add(completion, Ordering::Relaxed);
+        for (count, tokens) in [(&
+        self.prompt,prompt), (&self.completion, completion)] {
+            let add = |count: u32| Some(count.saturating_add(tokens));
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
+}
 }
 
 /// One sequence of a generation job: its content and its progress in the engine.
@@ -124,14 +127,20 @@ impl Reply {
     /// Returns the number of prompt tokens of the job; each prompt counts once, not once per
     /// choice.
     pub fn prompt_tokens(&self) -> u32 {
-        self.prompts.iter().sum()
+        saturating_sum(
+        self.prompts.iter().copied())
     }
+}
+
+/// Adds numbers of tokens, which scripted replies may set to any values.
+fn saturating_sum(tokens: impl Iterator<Item = u32>) -> u32 {
+    tokens.fold(0, u32::saturating_add)
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(usage) = &self.usage {
-            let completion = self.choices.iter().map(Choice::released_tokens).sum();
+            let completion = saturating_sum( self.choices.iter().map(Choice::released_tokens));
             usage.add_tokens(self.prompt_tokens(), completion);
         }
         if let Some(report) = &self.load_failure

@@ -103,7 +103,7 @@ impl InferenceService {
                     true => chain.take(),
                     false => chain.clone(),
                 };
-                let plan = own.map(|chain| block_plan::add_output_blocks(chain, &script));
+                let plan = own.map(|chain| block_plan::finish_block_plan(chain, &script, job));
                 let mut submission =
                     self.engine_submission(job, prompt, key, &script, plan, parent.clone());
                 submission.sequence.media = media.clone();

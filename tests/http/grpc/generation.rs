@@ -225,6 +225,19 @@ async fn scripted_replies_and_failures_work_over_grpc_and_are_recorded() {
 }
 
 #[tokio::test]
+async fn scripted_replies_match_metadata_as_headers() {
+    let mut sim = start(&[]).await;
+    let rules = b"- {when: {header: {X-Tenant: acme}}, fail: {error: 404}}";
+    ask(&sim, &crate::sim::post("/admin/replies", &[], rules)).await;
+    let mut call = tonic::Request::new(request(4, false));
+    call.metadata_mut().insert("x-tenant", "acme".parse().unwrap());
+    let refused = sim.client.generate(call).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    complete(&mut sim.client, request(4, false)).await;
+    sim.server.shutdown().await;
+}
+
+#[tokio::test]
 async fn an_injected_failure_has_a_retry_time_over_grpc() {
     let flags = ["--failure-injection-rate", "100", "--failure-types", "rate_limit"];
     let mut sim = start(&[&flags[..], &["--retry-after", "9"]].concat()).await;

@@ -231,7 +231,7 @@ fn fuzz_scripted_replies() {
         replies.replace_rules(Some(Arc::new(rules)));
         let request = MatchedRequest { model: "m", ..MatchedRequest::default() };
         for text in ["How is the weather?", "21 degrees", "retry"] {
-            let _ = replies.choose(std::iter::once(text), &request);
+            let _ = replies.reserve_replies(std::iter::once(text), &request);
         }
         let _ = replies.rules().map(|rules| rules.to_json().to_string());
     });

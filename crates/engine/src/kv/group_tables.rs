@@ -208,6 +208,7 @@ impl BlockPool {
         }
         if starts {
             self.hold_found_blocks(table, need.prefix / self.config().block_size);
+            self.report_reused_blocks(table, plan, out);
         }
         self.take_group_blocks(table, need, out);
         self.cache_full_blocks(table, plan, need.cache.min(need.tokens), out);

@@ -205,8 +205,11 @@ impl BlockPool {
         if self.has_layer_groups() {
             return self.allocate_group_blocks(table, plan, need, out);
         }
-        if table.is_empty() && !self.take_cached_prefix(table, plan, need) {
+        if table.is_empty() {
+            if !self.take_cached_prefix(table, plan, need) {
             return false;
+        }
+            self.report_reused_blocks(table, plan, out);
         }
         let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());
         if fresh > 0 {
@@ -248,6 +251,28 @@ impl BlockPool {
         }
         self.record_prefix_hit(table, hits);
         true
+    }
+
+    /// Emits an event about the cached prefix that a sequence took, if its block plan asks for it.
+    ///
+    /// vLLM emits the event when it looks the prefix up, so a prompt that waits for free blocks is
+    /// reported again in each step; here only the lookup before the admission counts.
+    ///
+    /// Source: vLLM 0.33 `vllm/v1/core/kv_cache_manager.py`, `get_computed_blocks`.
+    pub(super) fn report_reused_blocks(
+        &self,
+        table: &BlockTable,
+        plan: Option<&Arc<BlockPlan>>,
+        out: &mut impl FnMut(SchedulerEvent),
+    ) {
+        if let Some(plan) = plan.filter(|plan| plan.reports_reused)
+            && self.config.events
+            && table.cached > 0
+        {
+            let groups = self.extra_group_count() + u32::from(!self.groups.is_first_null);
+            let (plan, blocks) = (Arc::clone(plan), table.cached);
+            out(SchedulerEvent::Reused { plan, blocks, groups });
+        }
     }
 
     pub(super) fn find_cached_block(&self, key: BlockKey) -> Option<u32> {

@@ -206,7 +206,8 @@ impl SglangScheduler {
         };
         report_rejected(&mut pass, now, out);
         let prompt_tokens = pass.prompt_tokens;
-        out.push_back((now, SchedulerEvent::Step { prompt_tokens, output_tokens }));
+        let begun = pass.begun;
+        out.push_back((now, SchedulerEvent::Step { begun, prompt_tokens, output_tokens }));
         pass.clear();
         self.spare = pass;
         self.reserve_next_prompt(now, out);

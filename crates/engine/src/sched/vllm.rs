@@ -285,7 +285,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::on_step_ended(self, now, out);
         if !step.is_dummy {
             let prompt_tokens = step.prompt_tokens;
-            let event = SchedulerEvent::Step { prompt_tokens, output_tokens };
+            let begun = step.begun;
+            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
             out.push_back((now, event));
         }
         step.clear();

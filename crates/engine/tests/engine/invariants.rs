@@ -317,6 +317,7 @@ fn check_event_log(
                 prop_assert!(accepted <= proposed && *proposed > 0)
             }
             SchedulerEvent::Host(_)
+            | SchedulerEvent::Reused { .. }
             | SchedulerEvent::Step { .. }
             | SchedulerEvent::Fetched { .. }
             | SchedulerEvent::LoadFailed { .. }

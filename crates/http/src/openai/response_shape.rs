@@ -410,7 +410,7 @@ fn write_token_counts(out: &mut String, counts: TokenCounts) {
     out.push_str("{\"prompt_tokens\":");
     json::write_int(out, counts.prompt);
     out.push_str(",\"total_tokens\":");
-    json::write_int(out, counts.prompt + counts.completion);
+    json::write_int(out, counts.prompt.saturating_add(counts.completion));
     out.push_str(",\"completion_tokens\":");
     json::write_int(out, counts.completion);
 }

@@ -305,7 +305,7 @@ impl StreamRenderer for GenerateStream {
             out.push_str("{\"prompt_tokens\":");
             json::write_int(out, counts.prompt);
             out.push_str(",\"total_tokens\":");
-            json::write_int(out, counts.prompt + counts.completion);
+            json::write_int(out, counts.prompt.saturating_add(counts.completion));
             out.push_str(",\"completion_tokens\":");
             json::write_int(out, counts.completion);
             if view.prompt_details {

@@ -86,6 +86,7 @@ pub fn is_kv_event(event: &SchedulerEvent) -> bool {
     matches!(
         event,
         SchedulerEvent::Stored { .. }
+            | SchedulerEvent::Reused { .. }
             | SchedulerEvent::Removed { .. }
             | SchedulerEvent::Group(_)
             | SchedulerEvent::Cleared
@@ -115,6 +116,18 @@ fn push_event<'a>(
             let mut event = block_stored_event(plan, *from, *to, hashes);
             (event.group, event.kind) = (groups.main, Some(groups.main_kind));
             shown.push(KvEvent::BlockStored(event));
+        }
+        // vLLM reports the same blocks for each group, also those that the group no longer has.
+        SchedulerEvent::Reused { plan, blocks, groups: count } => {
+            let numbers = match encoding.format {
+                KvEventFormat::Vllm => 0..*count,
+                _ => groups.main..groups.main + 1,
+            };
+            shown.extend(numbers.map(|group| {
+                let mut event = block_stored_event(plan, 0, *blocks, hashes);
+                (event.group, event.kind) = (group, Some(groups.attention_kind_of_group(group)));
+                KvEvent::BlockStored(event)
+            }));
         }
         SchedulerEvent::Removed { keys } => {
             shown.extend(keys.iter().map(|key| removed(key, groups.main)));
@@ -169,6 +182,7 @@ fn push_host_memory_event<'a>(
                 let kind = groups.attention_kind_of_group(group);
                 let mut event = block_stored_event(plan, from, to, hashes);
                 (event.medium, event.group, event.kind) = (medium, group, Some(kind));
+                event.session = None;
                 if detail != HostDetail::Local {
                     event.extra_keys = None;
                 }
@@ -219,6 +233,7 @@ fn block_stored_event(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) 
         group: 0,
         kind: Some(AttentionKind::Full),
         medium: StorageMedium::Gpu,
+        session: plan.session.as_deref(),
         lookahead: lookahead_tokens_per_block(plan, from as u32..to as u32),
     }
 }
@@ -257,7 +272,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use vllm_sim_engine::LoraId;
+    use vllm_sim_engine::{LoraId, SimTime};
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -286,7 +301,7 @@ mod tests {
         let stored = |plan, from, to| SchedulerEvent::Stored { plan: Arc::new(plan), from, to };
         vec![
             SchedulerEvent::Cleared,
-            SchedulerEvent::Step { prompt_tokens: 1, output_tokens: 1 },
+            SchedulerEvent::Step { begun: SimTime::ZERO, prompt_tokens: 1, output_tokens: 1 },
             SchedulerEvent::Removed { keys: vec![(BlockKey(200), None)] },
             stored(adapted, 0, 2),
             stored(plain, 1, 2),
@@ -305,18 +320,18 @@ mod tests {
     fn vllm_events_are_msgpack_maps() {
         assert_eq!(
             encoded(KvEventFormat::Vllm, 0),
-            "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656484a474797065ac426c\
-             6f636b52656d6f766564ac626c6f636b5f68617368657391ccc8a66d656469756da3475055a967726f7570\
-             5f696478008ba474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739207cf00000100\
-             00000000b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401ccc8cd012cce0001\
-             1170aa626c6f636b5f73697a6502a76c6f72615f696401a66d656469756da3475055a96c6f72615f6e616d\
-             65a873716c2d6c6f7261aa65787472615f6b6579739293a873716c2d6c6f726192a3696d6703a670657070\
-             657292a873716c2d6c6f726192a3696d67ffa967726f75705f69647800b26b765f63616368655f73706563\
-             5f6b696e64ae66756c6c5f617474656e74696f6e8ba474797065ab426c6f636b53746f726564ac626c6f63\
-             6b5f6861736865739109b1706172656e745f626c6f636b5f68617368cf0000010000000000a9746f6b656e\
-             5f696473920506aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72\
-             615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f63616368655f7370\
-             65635f6b696e64ae66756c6c5f617474656e74696f6e00"
+            "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656484a474797065ac42\
+             6c6f636b52656d6f766564ac626c6f636b5f68617368657391ccc8a66d656469756da3475055a967726f\
+             75705f69647800de000ba474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739207\
+             cf0000010000000000b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401ccc8\
+             cd012cce00011170aa626c6f636b5f73697a6502a76c6f72615f696401a66d656469756da3475055a96c\
+             6f72615f6e616d65a873716c2d6c6f7261aa65787472615f6b6579739293a873716c2d6c6f726192a369\
+             6d6703a670657070657292a873716c2d6c6f726192a3696d67ffa967726f75705f69647800b26b765f63\
+             616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6ede000ba474797065ab426c6f63\
+             6b53746f726564ac626c6f636b5f6861736865739109b1706172656e745f626c6f636b5f68617368cf00\
+             00010000000000a9746f6b656e5f696473920506aa626c6f636b5f73697a6502a76c6f72615f6964c0a6\
+             6d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69\
+             647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00"
         );
     }
 
@@ -372,16 +387,57 @@ mod tests {
         };
         assert_eq!(
             encoded(32),
-            "93cb3fd00000000000009284a474797065ac426c6f636b52656d6f766564ac626c6f636b5f686173686573\
-             91c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa66d656469756da3\
-             475055a967726f75705f696478008ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368\
-             657391c4201111111111111111111111111111111111111111111111111111111111111111b1706172656e\
-             745f626c6f636b5f68617368c4202222222222222222222222222222222222222222222222222222222222\
-             222222a9746f6b656e5f6964739101aa626c6f636b5f73697a6501a76c6f72615f6964c0a66d656469756d\
-             a3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f\
-             63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e03"
+            "93cb3fd00000000000009284a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865\
+             7391c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa66d65646975\
+             6da3475055a967726f75705f69647800de000ba474797065ab426c6f636b53746f726564ac626c6f636b\
+             5f68617368657391c4201111111111111111111111111111111111111111111111111111111111111111\
+             b1706172656e745f626c6f636b5f68617368c42022222222222222222222222222222222222222222222\
+             22222222222222222222a9746f6b656e5f6964739101aa626c6f636b5f73697a6501a76c6f72615f6964\
+             c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f7570\
+             5f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e03"
         );
         assert!(encoded(16).contains("c41011111111111111111111111111111111b1"));
+    }
+
+    /// The expected bytes come from msgspec 0.22 and vLLM 0.33's `BlockStored`.
+    #[test]
+    fn reused_blocks_are_reported_for_each_group_with_their_session() {
+        let plan = Arc::new(BlockPlan {
+            keys: vec![BlockKey(1), BlockKey(2)],
+            tokens: vec![9, 1, 5],
+            block_size: 1,
+            lookahead: 1,
+            session: Some("s-1".into()),
+            ..BlockPlan::default()
+        });
+        let groups = LayerCacheGroups {
+            main: 1,
+            main_kind: AttentionKind::Full,
+            sparse_kind: AttentionKind::Window(128),
+        };
+        let event = [SchedulerEvent::Reused { plan, blocks: 2, groups: 2 }];
+        let encoded = |format| {
+            let encoding = KvEventEncoding { format, groups, ..KvEventEncoding::default() };
+            hex(&encode_kv_event_batch(&event, 0.25, 0, encoding))
+        };
+        assert_eq!(
+            encoded(KvEventFormat::Vllm),
+            "93cb3fd000000000000092de000ea474797065ab426c6f636b53746f726564ac626c6f636b5f68617368\
+             6573920102b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473920901aa626c6f63\
+             6b5f73697a6501a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa657874\
+             72615f6b65797392c0c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae73\
+             6c6964696e675f77696e646f77bc6b765f63616368655f737065635f736c6964696e675f77696e646f77\
+             cc80aa73657373696f6e5f6964a3732d31b36c6f6f6b61686561645f746f6b656e5f6964739291019105\
+             de000da474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573920102b1706172656e\
+             745f626c6f636b5f68617368c0a9746f6b656e5f696473920901aa626c6f636b5f73697a6501a76c6f72\
+             615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797392c0c0a9\
+             67726f75705f69647801b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e7469\
+             6f6eaa73657373696f6e5f6964a3732d31b36c6f6f6b61686561645f746f6b656e5f6964739291019105\
+             00"
+        );
+        let llmd = encoded(KvEventFormat::LlmdMap);
+        assert_eq!(llmd.matches("ab426c6f636b53746f726564").count(), 1, "{llmd}");
+        assert!(!llmd.contains("a3732d31"), "{llmd}");
     }
 
     #[test]
@@ -451,8 +507,8 @@ mod tests {
             hex(&encode_kv_event_batch(&events[..1], 0.0, 0, encoding))
         };
         // Maps with 9 and 12 entries; `medium` is `CPU`.
-        assert!(bytes(HostDetail::Names).contains("89a474797065ab426c6f636b53746f726564"));
-        assert!(bytes(HostDetail::Local).contains("8ca474797065ab426c6f636b53746f726564"));
+        assert!(bytes(HostDetail::Names).contains("de0009a474797065ab426c6f636b53746f726564"));
+        assert!(bytes(HostDetail::Local).contains("de000ca474797065ab426c6f636b53746f726564"));
         assert!(bytes(HostDetail::Names).contains("a66d656469756da3435055"));
         assert!(bytes(HostDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
     }

@@ -47,6 +47,8 @@ pub(super) struct BlockStored<'a> {
     pub(super) group: u32,
     pub(super) kind: Option<AttentionKind>,
     pub(super) medium: StorageMedium,
+    /// Session of the request that stored or reused the blocks; only in vLLM's format.
+    pub(super) session: Option<&'a str>,
     /// Tokens after each block that its lookahead hash includes; `None` without lookahead.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
@@ -170,9 +172,11 @@ impl KvEvent<'_> {
                     event.kind.is_some(),
                     window.is_some(),
                     event.medium == StorageMedium::LocalCpu,
+                    event.session.is_some(),
                     event.lookahead.is_some(),
                 ];
-                w.write_map_header(9 + more.into_iter().filter(|there| *there).count());
+                // msgspec chooses the header for all 16 keys of vLLM 0.33, also for fewer.
+                w.write_map16_header(9 + more.into_iter().filter(|there| *there).count() as u16);
                 w.write_map_entry("type", |w| w.write_str("BlockStored"));
                 w.write_map_entry("block_hashes", |w| {
                     w.write_array(&event.block_hashes, MsgpackWriter::write_block_hash)
@@ -204,6 +208,9 @@ impl KvEvent<'_> {
                     });
                 }
                 event.medium.write_llmd_locality(w);
+                if let Some(session) = event.session {
+                    w.write_map_entry("session_id", |w| w.write_str(session));
+                }
                 if let Some(blocks) = &event.lookahead {
                     w.write_map_entry("lookahead_token_ids", |w| {
                         w.write_array(blocks, |w, tokens| {
@@ -334,6 +341,7 @@ mod tests {
             group: 0,
             kind: Some(AttentionKind::Full),
             medium: StorageMedium::Gpu,
+            session: None,
             lookahead: None,
         };
         let named = BlockStored {
@@ -350,6 +358,6 @@ mod tests {
         };
         let digest = Sha256::digest(batch.encode(KvEventFormat::Vllm));
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "5f4b4995dc784459ea291540cdb05ff4bd3e9971585e7f50b939090c40e946a7");
+        assert_eq!(hex, "5ec60cb7cf4647969ca5b65734f2e8d788850fdc9794f797c73d329e9258d2f9");
     }
 }

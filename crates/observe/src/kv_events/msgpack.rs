@@ -78,6 +78,12 @@ impl MsgpackWriter {
         self.0.push(0x80 | len as u8);
     }
 
+    /// Writes the header of a map in its form for up to 65,535 entries, also for fewer than 16.
+    pub(super) fn write_map16_header(&mut self, len: u16) {
+        self.0.push(0xde);
+        self.0.extend(len.to_be_bytes());
+    }
+
     pub(super) fn write_map_entry(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
         self.write_str(key);
         value(self);

@@ -20,6 +20,9 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
     };
     let own = match event {
         SchedulerEvent::Stored { plan, from, to } => blocks(*from, *to, plan.block_size),
+        SchedulerEvent::Reused { plan, blocks: found, groups } => {
+            blocks(0, *found, plan.block_size).saturating_mul(*groups as usize)
+        }
         SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
         SchedulerEvent::Group(group) => match &**group {
             LayerGroupCacheEvent::Stored { plan, from, to, .. } => {

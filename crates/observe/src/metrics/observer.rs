@@ -238,7 +238,7 @@ impl EngineObserver for MetricsObserver {
     }
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
-        if let SchedulerEvent::Step { prompt_tokens, output_tokens } = event {
+        if let SchedulerEvent::Step { prompt_tokens, output_tokens, .. } = event {
             self.metrics.on_step(*prompt_tokens, *output_tokens);
         }
         if matches!(event, SchedulerEvent::Cleared) {

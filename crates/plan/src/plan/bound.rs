@@ -1,3 +1,5 @@
+//! Parses and checks upper bounds of latency percentiles.
+
 use std::str::FromStr;
 
 use vllm_sim_replay::report::ReplayReport;

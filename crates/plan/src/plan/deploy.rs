@@ -15,7 +15,7 @@ const OMITTED_SERVER_FLAGS: [&str; 3] = ["config", "replicas", "model"];
 const NIXL_CONNECTOR_JSON: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
 /// Returns a flag as one word; vLLM takes switches without a value.
-fn typed(name: &str, value: &str) -> String {
+fn flag_argument(name: &str, value: &str) -> String {
     let mut all = all_effective_flags();
     let is_switch = all.any(|flag| flag.name == name && flag.kind == FlagKind::Switch);
     match (is_switch, value) {
@@ -36,22 +36,15 @@ pub(super) struct DeploymentCommands<'a> {
 }
 
 impl<'a> DeploymentCommands<'a> {
-    /// Returns the deployment of a run; `None` if no `--model` was given, or no `serve` flags
-    /// describe the engine.
+    /// Returns the deployment of a run; `None` if no `--model` was given, or its workers differ.
     pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedTrial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
-        let (prefill_ranks, ranks) = pools.ranks;
-        let (prefill_times, times) = trial.workers.repeats();
-        let of = |engines: usize, ranks: u32, times: u32| engines as u32 / ranks.max(1) * times;
-        let prefills = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
+        let (_, model) = model.filter(|_| pools.has_one_worker_kind)?;
         Some(Self {
             flags: &pools.about,
-            model: &model?.1,
-            servers: (
-                of(prefills, prefill_ranks, prefill_times),
-                of(pools.serving.engines.len(), ranks, times),
-            ),
-            ranks,
+            model,
+            servers: trial.workers.workers_of_kinds(pools),
+            ranks: pools.ranks.1,
             router: &pools.router,
         })
     }
@@ -64,15 +57,21 @@ impl<'a> DeploymentCommands<'a> {
 
     fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
         let flags = self.deployment_flags().filter(|(name, _)| wanted(name));
-        let words = flags.map(|(name, value)| typed(name, value));
-        let words = words.chain(self.connector());
+        let words = flags.map(|(name, value)| flag_argument(name, value));
+        let words = words.chain(self.kv_connector_flag());
         words.map(|word| format!(" {}", shell_quote(&word))).collect()
     }
 
+    /// Returns the `--kv-transfer-config` that split workers need, if no flag sets it.
+    fn default_kv_transfer_config(&self) -> Option<&'static str> {
+        let is_set = self.deployment_flags().any(|(name, _)| name == "kv-transfer-config");
+        (self.servers.0 > 0 && !is_set).then_some(NIXL_CONNECTOR_JSON)
+    }
+
     /// Returns the flag of the KV connector that split workers need and no flag names.
-    fn connector(&self) -> Option<String> {
-        let is_named = self.deployment_flags().any(|(name, _)| name == "kv-transfer-config");
-        (self.servers.0 > 0 && !is_named).then(|| typed("kv-transfer-config", NIXL_CONNECTOR_JSON))
+    fn kv_connector_flag(&self) -> Option<String> {
+        let config = self.default_kv_transfer_config()?;
+        Some(flag_argument("kv-transfer-config", config))
     }
 
     /// Returns the arguments of `vllm serve`, without the model and without flags of `without`.
@@ -80,8 +79,8 @@ impl<'a> DeploymentCommands<'a> {
         let flags = self
             .deployment_flags()
             .filter(|(name, _)| is_vllm_serve_flag(name) && !without.contains(name));
-        let words = flags.map(|(name, value)| typed(name, value));
-        words.chain(self.connector()).collect()
+        let words = flags.map(|(name, value)| flag_argument(name, value));
+        words.chain(self.kv_connector_flag()).collect()
     }
 
     /// Returns the value of a flag, if the deployment sets it.
@@ -184,13 +183,10 @@ impl<'a> DeploymentCommands<'a> {
                 config.insert(name.to_owned(), value);
             }
         }
-        let (prefill, servers) = self.servers;
-        if prefill > 0 && !config.contains_key("kv-transfer-config") {
-            config.insert(
-                "kv-transfer-config".to_owned(),
-                serde_json::from_str(NIXL_CONNECTOR_JSON).ok()?,
-            );
+        if let Some(connector) = self.default_kv_transfer_config() {
+            config.insert("kv-transfer-config".to_owned(), serde_json::from_str(connector).ok()?);
         }
+        let (prefill, servers) = self.servers;
         let mut values = json!({ "replicaCount": servers, "config": config });
         if prefill > 0 {
             values["disaggregation"] =

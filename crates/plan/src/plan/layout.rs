@@ -81,6 +81,8 @@ pub(super) struct LayoutSearch {
     splits: bool,
     is_transfer_typed: bool,
     max_gpus: u32,
+    /// Whether the model has experts, which data-parallel ranks share.
+    pub(super) has_experts: bool,
 }
 
 /// Candidates of a layout search, and notes about layouts that were refused.
@@ -93,7 +95,7 @@ impl LayoutSearch {
     /// Returns the search if a GPU is named and no parallelism is.
     ///
     /// `typed` has the flags of `serve` that the command line, files and variables set.
-    pub(super) fn of(
+    pub(super) fn new(
         pools: &PoolArgs,
         max_gpus: u32,
         axes: &[GridAxis],
@@ -104,14 +106,8 @@ impl LayoutSearch {
             typed.any(|(flag, _)| flag.trim_start_matches('-') == name)
                 || axes.iter().any(|axis| axis.name == name)
         };
-        let own_pools = [
-            &pools.pool_flags,
-            &pools.extra_engine_args,
-            &pools.prefill_engine_args,
-            &pools.decode_engine_args,
-        ];
         let is_described = PARALLELISM.into_iter().any(is_typed)
-            || own_pools.iter().any(|flag| flag.is_some())
+            || !pools.has_one_worker_kind()
             || pools.num_prefill_workers.is_some()
             || pools.num_decode_workers.is_some()
             || ["num-prefill-workers", "num-decode-workers", "pool-flags"]
@@ -122,23 +118,22 @@ impl LayoutSearch {
             splits: !NOT_SPLIT.into_iter().any(is_typed),
             is_transfer_typed: TRANSFERS.into_iter().any(is_typed),
             max_gpus,
+            has_experts: false,
         })
     }
 
     /// Builds the candidates of one combination of varied flags.
     ///
-    /// The workers take up to 8 GPUs, or more if the model fits on no 8. `has_experts` returns
-    /// whether the model has experts to share between data-parallel ranks.
+    /// The workers take up to 8 GPUs, or more if the model fits on no 8.
     ///
     /// # Errors
     /// The error of the smallest layout if all are refused.
     pub(super) fn candidates(
         self,
-        has_experts: &dyn Fn() -> bool,
         build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
     ) -> Result<SearchedLayouts> {
         // Ranks of a model without experts are servers of their own.
-        let datas = if has_experts() { &SIZES[..] } else { &SIZES[..1] };
+        let datas = if self.has_experts { &SIZES[..] } else { &SIZES[..1] };
         let mut all = SearchedLayouts { candidates: Vec::new(), notes: Vec::new() };
         let mut refused = None;
         for (index, world) in WORLDS.into_iter().enumerate() {
@@ -169,17 +164,17 @@ impl LayoutSearch {
             _ => {}
         }
         if self.splits {
-            self.add_splits(&mut all, build);
+            self.add_splits(&mut all, build)?;
         }
         Ok(all)
     }
 
-    /// Adds a split of prefill and decode for each candidate that fits.
+    /// Adds a split of prefill and decode for each candidate that fits; refused ones become notes.
     fn add_splits(
         self,
         all: &mut SearchedLayouts,
         build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
-    ) {
+    ) -> Result<()> {
         let fitting = all.candidates.iter().filter(|it| it.pools.is_ok());
         let layouts: Vec<Layout> = fitting.filter_map(|it| it.layout).collect();
         for layout in layouts {
@@ -193,13 +188,14 @@ impl LayoutSearch {
             }
             match build(layout, &flags) {
                 Ok(candidate) => all.candidates.push(candidate),
-                Err(error) => {
+                Err(error) if is_usage(&error) => {
                     let note = format!("prefill and decode apart were not tried: {error:#}");
                     all.notes.push(note);
-                    return;
                 }
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 }
 
@@ -220,4 +216,65 @@ fn divides_no_heads(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ConfigError>();
     error
         .is_some_and(|error| matches!(error.without_warnings(), ConfigError::UndividedHeads { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+    use clap::Parser;
+
+    use super::*;
+    use crate::plan::Args;
+    use vllm_sim_engine::sched::SchedulerSpec;
+    use vllm_sim_replay::{PoolSpec, RouterConfig};
+    use vllm_sim_replay_cli::{Provenance, WorkerPools};
+
+    fn candidate(layout: Layout) -> DeploymentCandidate {
+        let args = Args::parse_from(["--slo-ttft-ms", "9"]);
+        let engine = SchedulerSpec::Pool(Box::default());
+        DeploymentCandidate {
+            values: Vec::new(),
+            layout: Some(layout),
+            workload: args.workload,
+            report: args.report,
+            pools: Ok(WorkerPools {
+                prefill: None,
+                serving: PoolSpec::new(engine, 1, RouterConfig::RoundRobin),
+                gpus: (1, 1),
+                ranks: (1, 1),
+                evidence: None,
+                router: (String::new(), None),
+                seed: 0,
+                about: Vec::new(),
+                has_one_worker_kind: true,
+                provenance: Provenance::default(),
+            }),
+            price: 1.0,
+        }
+    }
+
+    /// Searches layouts of up to 8 GPUs; the split of tensor-parallel size 2 has an error.
+    fn search(error: impl Fn() -> anyhow::Error) -> Result<SearchedLayouts> {
+        let search = LayoutSearch {
+            splits: true,
+            is_transfer_typed: false,
+            max_gpus: 8,
+            has_experts: false,
+        };
+        search.candidates(&|layout, _| match layout {
+            Layout { tensor: 2, split: true, .. } => Err(error()),
+            layout => Ok(candidate(layout)),
+        })
+    }
+
+    #[test]
+    fn a_refused_split_is_a_note_and_the_next_one_is_tried() {
+        let found = search(|| UsageError("no such split".to_owned()).into()).expect("has layouts");
+        let splits = found.candidates.iter().filter_map(|it| it.layout).filter(|it| it.split);
+        assert_eq!(splits.map(|layout| layout.tensor).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(found.notes, ["prefill and decode apart were not tried: no such split"]);
+        // Any other error is one of the plan.
+        let error = search(|| anyhow!("the file is gone")).err().expect("fails");
+        assert_eq!(error.to_string(), "the file is gone");
+    }
 }

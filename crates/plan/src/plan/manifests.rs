@@ -11,84 +11,119 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::report::PlanReport;
-use servers::Servers;
-use vllm_sim_command_line::outputs;
+use servers::{Servers, WRITTEN_BY};
+use vllm_sim_command_line::{outputs, refuse};
 
 /// Maximum number of GPUs of a server that one pod can have.
 const NODE_GPUS: u32 = 8;
 
-/// Names and texts of the files for the cheapest deployment of a plan.
-pub(super) struct Manifests(Vec<(&'static str, String)>);
+/// Name of the page with the answer and the commands.
+const PAGE: &str = "DEPLOY.md";
+
+/// Kind of deployment that takes a file.
+struct Target {
+    file: &'static str,
+    /// Command that applies the file.
+    apply: &'static str,
+    /// Renders the file, or returns the reason why there is none.
+    render: fn(&Servers<'_>) -> Result<String, &'static str>,
+}
+
+const TARGETS: [Target; 4] = [
+    Target { file: kubernetes::FILE, apply: kubernetes::APPLY, render: kubernetes::file },
+    Target {
+        file: production_stack::FILE,
+        apply: production_stack::APPLY,
+        render: production_stack::file,
+    },
+    Target { file: llmd::FILE, apply: llmd::APPLY, render: llmd::file },
+    Target { file: kserve::FILE, apply: kserve::APPLY, render: kserve::file },
+];
+
+/// Names and texts of the files for the cheapest deployment of a plan; `None` for a file that is
+/// left out.
+pub(super) struct Manifests(Vec<(&'static str, Option<String>)>);
 
 impl Manifests {
     /// Describes the cheapest deployment of a plan; `None` if there is none, or its model is
     /// unknown.
-    pub(super) fn of(plan: &PlanReport) -> Option<Self> {
+    pub(super) fn from_plan(plan: &PlanReport) -> Option<Self> {
         let answer = plan.answer()?;
         let (row, found) = plan.best_trial()?;
         let pools = row.pools.as_ref()?;
         let commands = plan.best_deployment_commands()?;
         let servers = Servers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
+        let mut page = format!(
+            "<!-- {WRITTEN_BY} -->\n# {}\n\n{answer}\n\nMade by:\n\n```sh\n{}\n```\n\nUse one of \
+             these files:\n\n",
+            servers.model, plan.command
+        );
         let mut files = Vec::new();
-        let mut left_out = Vec::new();
-        type Writer = fn(&Servers<'_>) -> Result<String, &'static str>;
-        let kinds: [(&str, Writer); 4] = [
-            (kubernetes::FILE, kubernetes::file),
-            (production_stack::FILE, production_stack::file),
-            (llmd::FILE, llmd::file),
-            (kserve::FILE, kserve::file),
-        ];
-        for (name, write) in kinds {
-            let written = match servers.gpus > NODE_GPUS {
+        for Target { file, apply, render } in TARGETS {
+            let rendered = match servers.gpus > NODE_GPUS {
                 true => {
                     Err("a server takes more GPUs than a node has; see vLLM's multi-node guide")
                 }
-                false => write(&servers),
+                false => render(&servers),
             };
-            match written {
-                Ok(text) => files.push((name, text)),
-                Err(why) => left_out.push((name, why)),
-            }
+            page.push_str(&match &rendered {
+                Ok(_) => format!("- `{file}`: `{apply}`\n"),
+                Err(why) => format!("- No `{file}`: {why}.\n"),
+            });
+            files.push((file, rendered.ok()));
         }
-        files.push(("README.md", readme(servers.model, &answer, &plan.command, &left_out)));
+        page.push_str(
+            "\nGated models need a secret: `kubectl create secret generic hf-token \
+             --from-literal=token=TOKEN`. CPU and memory of the pods are not planned; look at them \
+             before you apply a file.\n",
+        );
+        files.push((PAGE, Some(page)));
         Some(Self(files))
     }
 
-    /// Writes the files into a folder, which is made if needed.
+    /// Refuses a folder in which a file of the same name was not written by a plan.
     ///
     /// # Errors
-    /// An error with the name of the file or folder that cannot be written.
+    /// A usage error with the name of the file.
+    pub(super) fn check_folder(folder: &Path) -> Result<()> {
+        let names = TARGETS.iter().map(|target| target.file).chain([PAGE]);
+        for path in names.map(|name| folder.join(name)) {
+            if path.symlink_metadata().is_ok() && !is_written_by_plan(&path) {
+                refuse!(
+                    "--deploy-dir: {} exists and was not written by `vllm-sim plan`; name another \
+                     folder",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the files into a folder, which is made if needed, and removes those of an earlier plan
+    /// that are left out.
+    ///
+    /// # Errors
+    /// An error with the name of the file or folder that cannot be written, and those of
+    /// [`Self::check_folder`].
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        Self::check_folder(folder)?;
         std::fs::create_dir_all(folder)
             .with_context(|| format!("--deploy-dir: cannot make {}", folder.display()))?;
         for (name, text) in &self.0 {
-            outputs::write_atomically(&folder.join(name), text)?;
+            let path = folder.join(name);
+            match text {
+                Some(text) => outputs::write_atomically(&path, text)?,
+                None if path.symlink_metadata().is_ok() => std::fs::remove_file(&path)
+                    .with_context(|| format!("--deploy-dir: cannot remove {}", path.display()))?,
+                None => {}
+            }
         }
         Ok(())
     }
 }
 
-/// Returns the page with the commands that use the files.
-fn readme(model: &str, answer: &str, command: &str, left_out: &[(&str, &str)]) -> String {
-    let mut text = format!(
-        "# {model}\n\n{answer}\n\nMade by:\n\n```sh\n{command}\n```\n\nUse one of these files:\n\n"
-    );
-    let all = [
-        (kubernetes::FILE, kubernetes::APPLY),
-        (production_stack::FILE, production_stack::APPLY),
-        (llmd::FILE, llmd::APPLY),
-        (kserve::FILE, kserve::APPLY),
-    ];
-    for (name, apply) in all {
-        match left_out.iter().find(|(other, _)| *other == name) {
-            Some((_, why)) => text.push_str(&format!("- No `{name}`: {why}.\n")),
-            None => text.push_str(&format!("- `{name}`: `{apply}`\n")),
-        }
-    }
-    text.push_str(
-        "\nGated models need a secret: `kubectl create secret generic hf-token \
-         --from-literal=token=TOKEN`. CPU and memory of the pods are not planned; look at them \
-         before you apply a file.\n",
-    );
-    text
+fn is_written_by_plan(path: &Path) -> bool {
+    let text = std::fs::read(path).unwrap_or_default();
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    String::from_utf8_lossy(first).contains(WRITTEN_BY)
 }

@@ -1,7 +1,9 @@
+//! Renders a plan as an HTML page with two charts of its runs.
+
 use std::fmt::Write as _;
 
 use vllm_sim_replay::html::{
-    escape_html, render_command_section, render_document, render_table, run,
+    escape_html, render_command_section, render_document, render_run_section, render_table,
 };
 
 use super::pareto::{BetterEnd, chart_dots, pareto_front};
@@ -37,7 +39,7 @@ pub(super) fn html_page(plan: &PlanReport) -> String {
         let _ = write!(body, "<p style=\"overflow-wrap:anywhere\">{note}</p>");
     }
     body.push_str("</section>");
-    body.push_str(&run(&plan.origin.rows()));
+    body.push_str(&render_run_section(&plan.origin.rows()));
     body.push_str(&render_command_section(&plan.command));
     render_document("vllm-sim plan", &body)
 }
@@ -111,8 +113,8 @@ fn write_scatter_chart(
     }
     body.push_str(
         "</svg></figure><p>Large points: the fewest workers that meet the bounds, for each \
-         deployment. Small points: all other completed runs. The line joins the runs that no \
-         other run beats in both values.</p></section>",
+         deployment. Small points: other completed runs, without those of prefill and decode apart. \
+         The line joins the runs that no other run beats in both values.</p></section>",
     );
 }
 

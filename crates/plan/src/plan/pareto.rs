@@ -40,7 +40,11 @@ pub(super) fn chart_dots<'a>(
             dots.push(ChartDot {
                 x,
                 y,
-                what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers.cell()),
+                what: format!(
+                    "{} workers={}: {x:.2}, {y:.2}",
+                    row.label,
+                    trial.workers.table_cell()
+                ),
                 label: is_answer.then_some(row.label.as_str()),
             });
         }

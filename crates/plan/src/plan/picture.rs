@@ -9,7 +9,7 @@ const ROWS: usize = 12;
 
 /// Returns a chart of output tokens per second and GPU against those of one user; `None` with fewer
 /// than two runs.
-pub(super) fn picture(plan: &PlanReport) -> Option<String> {
+pub(super) fn pareto_chart(plan: &PlanReport) -> Option<String> {
     let dots = chart_dots(plan, |_, trial| {
         (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
     });
@@ -19,10 +19,10 @@ pub(super) fn picture(plan: &PlanReport) -> Option<String> {
     let (best, found) = plan.best_trial()?;
     let cheapest = (tokens_per_second_per_user(found), tokens_per_second_per_gpu(found));
     let legend = format!("* {}", if best.label.is_empty() { "cheapest" } else { &best.label });
-    Some(drawn(&dots, cheapest, &legend))
+    Some(render_chart(&dots, cheapest, &legend))
 }
 
-fn drawn(dots: &[ChartDot<'_>], cheapest: (f64, f64), legend: &str) -> String {
+fn render_chart(dots: &[ChartDot<'_>], cheapest: (f64, f64), legend: &str) -> String {
     let most = |of: fn(&ChartDot<'_>) -> f64| dots.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
     let (right, top) = (most(|dot| dot.x), most(|dot| dot.y));
     let cell = |value: f64, most: f64, cells: usize| {
@@ -70,7 +70,7 @@ mod tests {
         let dot = |x, y, label| ChartDot { x, y, what: String::new(), label };
         let dots =
             [dot(10.0, 400.0, Some("a")), dot(20.0, 100.0, Some("b")), dot(40.0, 200.0, None)];
-        let text = drawn(&dots, (10.0, 400.0), "* a");
+        let text = render_chart(&dots, (10.0, 400.0), "* a");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), ROWS + 4);
         assert_eq!(lines[1], format!("400 |{}*", " ".repeat(15)));

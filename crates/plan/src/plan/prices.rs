@@ -1,3 +1,5 @@
+//! Reads the GPU prices of `--prices`.
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,12 +1,13 @@
+//! Collects the search results of a plan, and renders them as table, notes and JSON.
+
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::answer::Cost;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
-use super::search::{
-    self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial, WorkerCount,
-};
+use super::search::{self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial};
+use super::worker_count::WorkerCount;
 use crate::grid::combination_label;
 use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
 use vllm_sim_replay_cli::{Provenance, WorkerPools};
@@ -16,14 +17,14 @@ const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 
 pub(super) struct PlanReport {
     names: Vec<String>,
-    question: PlanRequirements,
+    pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<CandidateRow>,
     /// Indices of the rows with a successful deployment, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.
-    left_out: Vec<String>,
+    untried_notes: Vec<String>,
     pub(super) origin: Provenance,
     pub(super) command: String,
 }
@@ -40,6 +41,22 @@ pub(super) struct CandidateRow {
 }
 
 impl CandidateRow {
+    fn new(names: &[String], candidate: &DeploymentCandidate, answer: SearchResult) -> Self {
+        let split = candidate.layout.is_some_and(|layout| layout.split);
+        let mut label = combination_label(names, &candidate.values);
+        if split {
+            label.push_str(" prefill and decode apart");
+        }
+        Self {
+            label: label.trim_start().to_owned(),
+            values: candidate.values.clone(),
+            price: candidate.price,
+            split,
+            pools: candidate.pools.as_ref().ok().cloned(),
+            answer,
+        }
+    }
+
     /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens.
     fn prediction_accuracy(&self, trial: &SimulatedTrial) -> Option<&PredictionAccuracy> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
@@ -58,22 +75,6 @@ impl CandidateRow {
     }
 }
 
-fn row(names: &[String], candidate: &DeploymentCandidate, answer: SearchResult) -> CandidateRow {
-    let split = candidate.layout.is_some_and(|layout| layout.split);
-    let mut label = combination_label(names, &candidate.values);
-    if split {
-        label.push_str(" prefill and decode apart");
-    }
-    CandidateRow {
-        label: label.trim_start().to_owned(),
-        values: candidate.values.clone(),
-        price: candidate.price,
-        split,
-        pools: candidate.pools.as_ref().ok().cloned(),
-        answer,
-    }
-}
-
 /// Effect of other traffic on the cheapest deployment.
 struct TrafficSensitivity {
     /// Workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
@@ -85,7 +86,7 @@ struct TrafficSensitivity {
 
 impl PlanReport {
     /// Sorts the search results by cost, and searches how other traffic changes the cheapest
-    /// deployment.
+    /// deployment; reports show `command`.
     ///
     /// # Errors
     /// Returns the errors of the simulated runs.
@@ -94,10 +95,12 @@ impl PlanReport {
         question: PlanRequirements,
         prices: Option<GpuPrices>,
         answers: impl Iterator<Item = (&'c DeploymentCandidate, SearchResult)>,
-        left_out: Vec<String>,
+        untried_notes: Vec<String>,
+        command: String,
     ) -> Result<Self> {
+        let row = |(candidate, answer)| (candidate, CandidateRow::new(&names, candidate, answer));
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<CandidateRow>) =
-            answers.map(|(candidate, answer)| (candidate, row(&names, candidate, answer))).unzip();
+            answers.map(row).unzip();
         let origin =
             Provenance::joined(candidates.iter().map(|candidate| match &candidate.pools {
                 Ok(pools) => &pools.provenance,
@@ -131,22 +134,7 @@ impl PlanReport {
             }
             _ => None,
         };
-        Ok(Self {
-            names,
-            question,
-            prices,
-            rows,
-            order,
-            outlook,
-            left_out,
-            origin,
-            command: String::new(),
-        })
-    }
-
-    /// Sets the command line that the reports show.
-    pub(super) fn with_command(self, command: String) -> Self {
-        Self { command, ..self }
+        Ok(Self { names, question, prices, rows, order, outlook, untried_notes, origin, command })
     }
 
     pub(super) fn has_answer(&self) -> bool {
@@ -240,8 +228,8 @@ impl PlanReport {
         let latencies = self.latency_columns();
         head.extend(latencies.iter().map(|(title, _)| title.clone()));
         head.extend(["tok/s/user", "tok/s/GPU", "known error"].map(str::to_owned));
-        let left_out = (0..self.rows.len()).filter(|at| !self.order.contains(at));
-        let all = self.order.iter().copied().chain(left_out);
+        let without_result = (0..self.rows.len()).filter(|at| !self.order.contains(at));
+        let all = self.order.iter().copied().chain(without_result);
         let rows = all.map(|at| {
             let row = &self.rows[at];
             let mut cells = row.values.clone();
@@ -249,7 +237,7 @@ impl PlanReport {
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
-            cells.push(trial.workers.cell());
+            cells.push(trial.workers.table_cell());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
                 let cost = row.cost_of(trial);
@@ -331,7 +319,7 @@ impl PlanReport {
                 notes.push(format!("{place}: {why}"));
             }
         }
-        notes.extend(self.left_out.iter().cloned());
+        notes.extend(self.untried_notes.iter().cloned());
         notes.extend(self.transfer_note());
         if let Some(deployed) = self.best_deployment_commands() {
             notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
@@ -354,7 +342,7 @@ impl PlanReport {
         Some(format!(
             "next best: {}, {}, {:.2} {} (+{more:.1} %)",
             row.label,
-            found.workers.words(),
+            found.workers.without_groups(row.pools.as_ref()?).description(),
             row.cost_per_hour(found),
             self.cost_unit()
         ))
@@ -362,9 +350,10 @@ impl PlanReport {
 
     fn outlook_note(&self) -> Option<String> {
         let outlook = self.outlook.as_ref()?;
+        let group = self.best_trial()?.0.pools.as_ref()?;
         let most = self.question.max_gpus;
         let workers = |workers: Option<WorkerCount>| match workers {
-            Some(workers) => workers.words(),
+            Some(workers) => workers.without_groups(group).description(),
             None => format!("more than {most} GPUs"),
         };
         let [less, more] = outlook.swings.map(workers);

@@ -1,4 +1,7 @@
+//! Searches the fewest workers, or the highest traffic, of one flag combination by simulated runs.
+
 mod split;
+
 use std::ops::ControlFlow;
 
 use anyhow::Result;
@@ -11,6 +14,7 @@ use vllm_sim_replay::report::{LatencySlo, ReplayReport};
 use super::bound::LatencyPercentileBound;
 use super::idle_worker;
 use super::layout::Layout;
+use super::worker_count::{WorkerCount, gpus_of_workers, repeated};
 use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_stopped;
@@ -38,54 +42,6 @@ pub(super) struct DeploymentCandidate {
     /// Engines of one worker or one prefill/decode group; `Err` if the model does not fit.
     pub(super) pools: Result<WorkerPools, WeightsDoNotFit>,
     pub(super) price: f64,
-}
-
-/// Number of workers of each kind in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum WorkerCount {
-    /// Number of workers, or of groups of prefill and decode workers.
-    Groups(u32),
-    /// Numbers of prefill and of decode workers, which the search chose independently.
-    Split { prefill: u32, decode: u32 },
-}
-
-impl WorkerCount {
-    /// Returns how often the engines of the prefill pool, and of the other pool, are repeated.
-    pub(super) fn repeats(self) -> (u32, u32) {
-        match self {
-            Self::Groups(groups) => (groups, groups),
-            Self::Split { prefill, decode } => (prefill, decode),
-        }
-    }
-
-    /// Returns the number of workers or groups.
-    pub(super) fn total(self) -> u32 {
-        match self {
-            Self::Groups(groups) => groups,
-            Self::Split { prefill, decode } => prefill.saturating_add(decode),
-        }
-    }
-
-    /// Returns the number of workers as a table cell.
-    pub(super) fn cell(self) -> String {
-        match self {
-            Self::Groups(groups) => groups.to_string(),
-            Self::Split { prefill, decode } => format!("{prefill}+{decode}"),
-        }
-    }
-
-    /// Returns the number of workers in words.
-    pub(super) fn words(self) -> String {
-        let plural = |number: u32| if number == 1 { "" } else { "s" };
-        match self {
-            Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
-            Self::Split { prefill, decode } => format!(
-                "{prefill} prefill worker{} and {decode} decode worker{}",
-                plural(prefill),
-                plural(decode)
-            ),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -146,17 +102,17 @@ pub(super) fn search_candidate(
     if is_stopped() {
         return Ok(empty_result("stopped".to_owned()));
     }
-    let mut player = match TrialRunner::new(candidate, question) {
-        Ok(player) => player,
+    let mut runner = match TrialRunner::new(candidate, question) {
+        Ok(runner) => runner,
         Err(misfit) => return Ok(empty_result(misfit.why.clone())),
     };
     if let Some(workers) = question.fixed_workers {
-        let found = player.bisect_most_traffic(WorkerCount::Groups(workers))?;
+        let found = runner.bisect_most_traffic(WorkerCount::Groups(workers))?;
         let why = "no request is good, however low the traffic is".to_owned();
-        return Ok(finish_search(found, player.trials, why));
+        return Ok(finish_search(found, runner.trials, why));
     }
-    if player.most_groups() == 0 {
-        let one = gpus_of_workers(player.pools, WorkerCount::Groups(1));
+    if runner.most_groups() == 0 {
+        let one = gpus_of_workers(runner.pools, WorkerCount::Groups(1));
         let (gpus, most) = (one, question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
@@ -167,12 +123,12 @@ pub(super) fn search_candidate(
         };
         return Ok(empty_result(why));
     }
-    if let Some(why) = player.infeasible_reason()? {
+    if let Some(why) = runner.infeasible_reason()? {
         return Ok(empty_result(why));
     }
-    let found = player.fewest(1.0)?;
-    let why = player.trials.last().map(|last| missed_bounds_description(last, candidate));
-    Ok(finish_search(found, player.trials, why.unwrap_or_default()))
+    let found = runner.fewest(1.0)?;
+    let why = runner.trials.last().map(|last| missed_bounds_description(last, candidate));
+    Ok(finish_search(found, runner.trials, why.unwrap_or_default()))
 }
 
 /// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 of 1.1
@@ -193,7 +149,7 @@ pub(super) fn search_fewest_workers(
     traffic: f64,
 ) -> Result<Option<SimulatedTrial>> {
     match TrialRunner::new(candidate, question) {
-        Ok(mut player) => player.fewest(traffic),
+        Ok(mut runner) => runner.fewest(traffic),
         Err(_) => Ok(None),
     }
 }
@@ -208,7 +164,7 @@ pub(super) fn search_most_traffic(
     workers: WorkerCount,
 ) -> Result<Option<SimulatedTrial>> {
     match TrialRunner::new(candidate, question) {
-        Ok(mut player) => player.bisect_most_traffic(workers),
+        Ok(mut runner) => runner.bisect_most_traffic(workers),
         Err(_) => Ok(None),
     }
 }
@@ -224,18 +180,6 @@ fn finish_search(
 ) -> SearchResult {
     let why = found.is_none().then_some(why);
     SearchResult { found, trials, why }
-}
-
-/// Returns the number of GPUs of a number of workers or prefill/decode groups.
-fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 {
-    let (prefill, serving) = pools.gpus;
-    let (prefills, servings) = workers.repeats();
-    let of = |engines: usize, gpus: u32, times: u32| {
-        (engines as u32).saturating_mul(gpus).saturating_mul(times)
-    };
-    let engines = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
-    let prefill = of(engines, prefill, prefills);
-    prefill.saturating_add(of(pools.serving.engines.len(), serving, servings))
 }
 
 /// Describes the latency bounds that the largest deployment within the budget misses.
@@ -482,28 +426,15 @@ impl<'c> TrialRunner<'c> {
     }
 }
 
-/// Returns the pools of one group with the engines of a number of workers.
-fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
-    let mut pools = group.clone();
-    let (prefill, serving) = workers.repeats();
-    let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
-    for (pool, times) in all {
-        if let Some(pool) = pool {
-            let engines = std::mem::take(&mut pool.engines);
-            let group = engines.iter().cycle().cloned();
-            pool.engines = group.take(engines.len() * times as usize).collect();
-        }
-    }
-    pools
-}
-
 /// Returns the rates of generated tokens, and of all tokens, per second, as in [`SimulatedTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
     let is_plain =
         workload.rate_curve.is_none() && workload.turns_per_session.constant_tokens() == Some(1);
     let seconds = match rate.filter(|_| is_plain) {
-        Some(rate) => report.summary_number("completed_requests") / rate,
+        Some(rate) => {
+            report.summary_number("completed_requests") / (rate * workload.arrival_speedup_ratio)
+        }
         None => report.summary_number("duration_ms") / 1e3,
     };
     let per_second = |tokens: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };

@@ -1,7 +1,9 @@
+//! Renders a sweep as an HTML page with a bar for each point.
+
 use std::fmt::Write as _;
 
 use vllm_sim_replay::html::{
-    escape_html, render_command_section, render_document, render_table, run,
+    escape_html, render_command_section, render_document, render_run_section, render_table,
 };
 
 use vllm_sim_replay_cli::Provenance;
@@ -28,7 +30,7 @@ pub(super) fn html_page(
         let _ = write!(body, "<p>{}</p>", escape_html(&note.replacen('*', "★", 1)));
     }
     body.push_str("</section>");
-    body.push_str(&run(&origin.rows()));
+    body.push_str(&render_run_section(&origin.rows()));
     body.push_str(&render_command_section(typed));
     render_document("vllm-sim sweep", &body)
 }

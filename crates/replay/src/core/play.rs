@@ -16,7 +16,7 @@ pub fn run_replay(
     source: &mut dyn WorkloadSource,
     sink: &mut dyn ReplaySink,
 ) -> Result<ReplayTotals, ReplayError> {
-    if parallel::workers_are_independent(settings, source) {
+    if parallel::workers_are_independent(settings, source) && !sink.wants_steps() {
         return parallel::run_workers_in_parallel(settings, source, sink);
     }
     let sessions = SessionQueue::new(NumberedSessions::new(source), settings.pace)?;

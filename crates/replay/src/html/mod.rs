@@ -33,7 +33,7 @@ pub fn render_report_page(
     heatmap::draw_heat_maps(&mut body, &report.timeline.tracks);
     requests::draw_request_timeline(&mut body, &report.spans);
     push_metrics_table(&mut body, report);
-    body.push_str(&run(about));
+    body.push_str(&render_run_section(about));
     body.push_str(&render_command_section(typed));
     render_document(title, &body)
 }
@@ -84,7 +84,7 @@ pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -
 }
 
 /// Renders the section that describes a run, from pairs of name and value; empty without pairs.
-pub fn run(about: &[(String, String)]) -> String {
+pub fn render_run_section(about: &[(String, String)]) -> String {
     if about.is_empty() {
         return String::new();
     }

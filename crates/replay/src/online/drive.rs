@@ -10,7 +10,7 @@ use super::exchange::GenerationResponse;
 use super::options::{OnlineError, OnlineOptions, OnlineSummary};
 use super::pacer::SendTimer;
 use super::prompt::{ChatHistory, PromptWriter};
-use super::target::TargetServer;
+use super::target::{TargetServer, TurnIdentity};
 use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
@@ -65,7 +65,6 @@ enum SessionTaskEvent {
 }
 
 #[derive(Clone)]
-
 struct SentRequest {
     session: u64,
     session_id: Option<Arc<str>>,
@@ -140,6 +139,21 @@ impl OnlineRun {
         }
     }
 
+    /// Returns a function that reports a finished request, keeps the greatest lateness in `latest`,
+    /// and reports the number of finished requests to `progress`.
+    fn finished_reporter<'a>(
+        &'a self,
+        latest: &'a mut Duration,
+        progress: &'a mut dyn FnMut(u64),
+    ) -> impl FnMut(&mut dyn ReplaySink, &FinishedRequest) + 'a {
+        let mut ended = 0;
+        move |sink, done| {
+            ended += 1;
+            *latest = self.report_finished(sink, done).max(*latest);
+            progress(ended);
+        }
+    }
+
     /// Reports a request that has ended, and returns by how much it was sent too late.
     fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
         self.unreported.lock().remove(&done.request.number);
@@ -202,15 +216,9 @@ pub(super) async fn send_workload(
         moved: Notify::new(),
         out,
     });
-    let mut feed = SessionStarter {
-        next: source.next_session()?,
-        sessions: 0,
-        requests: 0,
-        held_up: 0,
-        timer: None,
-        is_held_up: false,
-    };
-    let (mut ended, mut in_flight, mut latest) = (0u64, 0u64, Duration::ZERO);
+    let mut feed = SessionStarter { next: source.next_session()?, ..SessionStarter::default() };
+    let (mut in_flight, mut latest) = (0u64, Duration::ZERO);
+    let mut report = shared.finished_reporter(&mut latest, progress);
     let mut sample_timer = tokio::time::interval(SAMPLE_INTERVAL);
     sample_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let deadline = shared.deadline();
@@ -218,11 +226,7 @@ pub(super) async fn send_workload(
         tokio::select! {
             Some(news) = news.recv() => match news {
                 SessionTaskEvent::SessionOver => in_flight -= 1,
-                SessionTaskEvent::Over(done) => {
-                    ended += 1;
-                    latest = latest.max(shared.report_finished(sink, &done));
-                    progress(ended);
-                }
+                SessionTaskEvent::Over(done) => report(sink, &done),
             },
             () = tokio::time::sleep_until(deadline) => break,
             _ = sample_timer.tick() => shared.sample_targets(sink),
@@ -235,6 +239,13 @@ pub(super) async fn send_workload(
             }
         }
     }
+    // At the deadline, requests that ended before it may still wait in the channel.
+    while let Ok(news) = news.try_recv() {
+        if let SessionTaskEvent::Over(done) = news {
+            report(sink, &done);
+        }
+    }
+    drop(report);
     let wall = shared.replay_time();
     shared.report_unfinished(sink, wall);
     Ok(OnlineSummary {
@@ -245,6 +256,7 @@ pub(super) async fn send_workload(
     })
 }
 
+#[derive(Default)]
 struct SessionStarter {
     next: Option<ClientSession>,
     sessions: u64,
@@ -329,8 +341,11 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         shared.pacer.sleep_until(planned).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         update_turn_times(shared, number, |times| times.sent.push(now()));
-        let identity = shared.options.identity.as_ref();
-        let identity = identity.map(|identity| (identity, number, n as u32));
+        let gateway = shared.options.identity.as_ref();
+        let identity = TurnIdentity {
+            gateway: gateway.map(|names| (names, number, n as u32)),
+            session_id: session.id.as_deref(),
+        };
         let sent = now();
         // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response};
 use serde_json::Value;
 
@@ -20,7 +21,14 @@ const MAX_ERROR_TEXT_BYTES: usize = 2048;
 
 type Body = Full<Bytes>;
 
-type IdentifiedTurn<'a> = (&'a RequestHeaderNames, u64, u32);
+/// Headers that identify a turn.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TurnIdentity<'a> {
+    /// Names of the headers behind a gateway, number of the session, and index of the turn.
+    pub(super) gateway: Option<(&'a RequestHeaderNames, u64, u32)>,
+    /// Session id of the trace, which a gateway's own session header replaces.
+    pub(super) session_id: Option<&'a str>,
+}
 
 /// HTTP client for one target server.
 pub struct TargetServer {
@@ -102,7 +110,7 @@ impl TargetServer {
         timeout: Duration,
     ) -> Result<Value, String> {
         let asked = async {
-            let request = self.build_request(method, path, body, None)?;
+            let request = self.build_request(method, path, body, TurnIdentity::default())?;
             let answer = self.client.fetch_body(request, MAX_JSON_RESPONSE_BYTES).await?;
             let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
@@ -131,7 +139,7 @@ impl TargetServer {
         timeout: Duration,
     ) -> Result<Response<Bytes>, String> {
         let called = async {
-            let request = self.build_request(method, path, body, None)?;
+            let request = self.build_request(method, path, body, TurnIdentity::default())?;
             let again = request.clone();
             match self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await {
                 Ok(answer) => Ok(answer),
@@ -153,7 +161,7 @@ impl TargetServer {
     pub(super) async fn send_generation(
         &self,
         body: &Bytes,
-        identity: Option<IdentifiedTurn<'_>>,
+        identity: TurnIdentity<'_>,
         output: u32,
         timeout: Duration,
     ) -> GenerationResponse {
@@ -169,7 +177,7 @@ impl TargetServer {
         exchange.error = match streamed {
             // A gateway must neither shorten answers nor change the requested number of tokens.
             Ok(Ok(())) => exchange.check_completeness().or_else(|| {
-                let is_judged = identity.is_some();
+                let is_judged = identity.gateway.is_some();
                 is_judged.then(|| exchange.missing_tokens_error()).flatten()
             }),
             Ok(Err(problem)) => Some(problem.into()),
@@ -181,7 +189,7 @@ impl TargetServer {
     async fn read_generation_stream(
         &self,
         body: &Bytes,
-        identity: Option<IdentifiedTurn<'_>>,
+        identity: TurnIdentity<'_>,
         exchange: &mut GenerationResponse,
     ) -> Result<(), String> {
         let request = self.build_request(Method::POST, self.path, body.clone(), identity)?;
@@ -189,7 +197,7 @@ impl TargetServer {
         let response = response.map_err(|error| error.why)?;
         exchange.reply.status = Some(response.status().as_u16());
         exchange.reply.pod =
-            identity.and_then(|(names, ..)| names.pod_from_headers(response.headers()));
+            identity.gateway.and_then(|(names, ..)| names.pod_from_headers(response.headers()));
         // Opens the connection of the next request in the meantime.
         let client = self.client.clone();
         tokio::spawn(async move { client.open_idle_connection().await });
@@ -221,7 +229,7 @@ impl TargetServer {
         method: Method,
         path: &str,
         body: Bytes,
-        identity: Option<IdentifiedTurn<'_>>,
+        identity: TurnIdentity<'_>,
     ) -> Result<Request<Body>, String> {
         let mut request = Request::builder()
             .method(method)
@@ -231,11 +239,15 @@ impl TargetServer {
         if let Some(key) = &self.api_key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
-        if let Some((names, session, turn)) = identity {
+        if let Some((names, session, turn)) = identity.gateway {
             request = request.header("x-request-id", names.request_id_of_turn(session, turn));
             if let Some(header) = &names.session_header {
                 request = request.header(header, format!("{}-{session}", names.run));
             }
+        } else if let Some(id) = identity.session_id {
+            // vLLM 0.33 names this session in its KV events.
+            let id = HeaderValue::from_bytes(id.as_bytes());
+            request = request.header("x-session-id", id.map_err(|error| error.to_string())?);
         }
         let request = request.body(Full::new(body));
         request.map_err(|error| error.to_string())

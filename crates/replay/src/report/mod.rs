@@ -8,6 +8,7 @@ mod rows;
 mod spans;
 mod table;
 mod timeline;
+mod trace_events;
 
 use std::io::Write;
 
@@ -28,7 +29,9 @@ pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
 pub use rows::{RequestRowWriter, RowFileFormat};
 pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 pub(super) use table::format_with_thousands as grouped;
+pub use table::group_thousands;
 pub use timeline::{TimelinePoint, WorkerTimeline, WorkerTrack};
+pub use trace_events::TraceEventWriter;
 
 const CURVE_POINTS: usize = 401;
 

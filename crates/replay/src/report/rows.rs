@@ -120,7 +120,7 @@ fn quote_csv(text: &str) -> String {
 
 impl std::fmt::Debug for RequestRowWriter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Rows").field("form", &self.form).finish_non_exhaustive()
+        out.debug_struct("RequestRowWriter").field("form", &self.form).finish_non_exhaustive()
     }
 }
 

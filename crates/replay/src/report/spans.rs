@@ -101,7 +101,8 @@ fn is_chosen(number: u64, one_of: u64) -> bool {
     mix_u64_pair(0, number).is_multiple_of(one_of)
 }
 
-fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorkerSpan> {
+/// Returns the phases of a request on each of its workers, in order.
+pub(super) fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorkerSpan> {
     let span = |pool, worker, phases: Vec<_>, end| RequestWorkerSpan {
         pool,
         worker,

@@ -38,15 +38,20 @@ const STATISTIC_COLUMNS: [(&str, &str); 8] = [
 pub(crate) fn format_with_thousands(value: f64) -> String {
     let text = format!("{:.2}", value.abs());
     let (whole, places) = text.split_once('.').unwrap_or((&text, "00"));
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{}.{places}", group_thousands(whole))
+}
+
+/// Returns the digits of a whole number with commas between thousands.
+pub fn group_thousands(digits: &str) -> String {
     let mut grouped = String::new();
-    for (i, digit) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
     }
-    let sign = if value < 0.0 { "-" } else { "" };
-    format!("{sign}{grouped}.{places}")
+    grouped
 }
 
 pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
@@ -139,7 +144,13 @@ pub(super) fn render_text_grid(title: &str, heads: &[String], rows: &[Vec<String
 
 #[cfg(test)]
 mod tests {
-    use super::format_with_thousands;
+    use super::{format_with_thousands, group_thousands};
+
+    #[test]
+    fn thousands_are_grouped() {
+        let shown = ["0", "999", "1000", "43800", "1234567"].map(group_thousands);
+        assert_eq!(shown, ["0", "999", "1,000", "43,800", "1,234,567"]);
+    }
 
     #[test]
     fn thousands_have_separators() {

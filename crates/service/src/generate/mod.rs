@@ -54,6 +54,8 @@ pub struct ReplyGenerator {
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
     reasoning_end: Vec<u32>,
+    /// Whether replies may have reasoning, which a parser of the server separates.
+    has_reasoning: bool,
     /// Whether recorded reasoning gets the end marker too, because the client parses tokens itself.
     marks_recorded: bool,
     whole_echo: bool,
@@ -62,7 +64,6 @@ pub struct ReplyGenerator {
 }
 
 #[derive(Default)]
-
 struct ScriptBuilder {
     own: Vec<TokenFragments>,
     sentences: Vec<u16>,
@@ -101,6 +102,7 @@ impl ReplyGenerator {
             tokenizer,
             corpus,
             reasoning_end,
+            has_reasoning: false,
             marks_recorded: false,
             recordings: None,
             whole_echo: false,
@@ -121,6 +123,13 @@ impl ReplyGenerator {
     #[must_use]
     pub fn with_whole_echo(mut self, whole: bool) -> Self {
         self.whole_echo = whole;
+        self
+    }
+
+    /// Makes replies have reasoning.
+    #[must_use]
+    pub fn with_reasoning(mut self) -> Self {
+        self.has_reasoning = true;
         self
     }
 

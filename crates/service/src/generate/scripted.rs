@@ -25,12 +25,8 @@ impl ReplyGenerator {
         let text = [(reply.text.as_str(), OutputChannel::Content)];
         whole += self.add_texts(&text, room(draft), draft);
         whole += self.add_tool_calls(&reply.calls, room(draft), draft);
-        let end = match reply.finish {
-            Some(ScriptedFinish::Length) => 0,
-            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos_id().is_some()),
-        };
         let wanted = reply.completion_tokens.unwrap_or(0);
-        let lacking = wanted.saturating_sub(draft.len.saturating_add(end));
+        let lacking = wanted.saturating_sub(draft.len.saturating_add(self.end_tokens(reply)));
         let filled = lacking.min(room(draft));
         draft.push_run(TokenSource::Silent(0), 0, filled, OutputChannel::Marker);
         whole = whole.saturating_add(lacking);
@@ -47,15 +43,24 @@ impl ReplyGenerator {
         reason
     }
 
-    /// Returns the number of tokens of a scripted reply's content, with reasoning and the
-    /// end-of-sequence token.
+    /// Returns the number of end-of-sequence tokens behind the content of a scripted reply.
+    fn end_tokens(&self, reply: &ScriptedReply) -> u32 {
+        match reply.finish {
+            Some(ScriptedFinish::Length) => 0,
+            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos_id().is_some()),
+        }
+    }
+
+    /// Returns the number of tokens of a scripted reply's content, with the end-of-sequence token
+    /// and, if replies have any, with reasoning.
     pub fn scripted_tokens(&self, reply: &ScriptedReply) -> u32 {
         let mut draft = ScriptBuilder::default();
-        let mut whole = u32::from(self.tokenizer.eos_id().is_some());
-        if let Some(thought) = &reply.reasoning {
-            // The start marker of a request's reasoning has one token, as its end has.
+        let mut whole = self.end_tokens(reply);
+        if let Some(thought) = reply.reasoning.as_ref().filter(|_| self.has_reasoning) {
+            // Only clients that parse tokens may get a start marker, as long as the end marker.
+            let markers = 1 + u32::from(self.marks_recorded);
             whole += self.add_texts(&[(thought, OutputChannel::Reasoning)], 0, &mut draft);
-            whole += 2 * self.reasoning_end.len() as u32;
+            whole += markers * self.reasoning_end.len() as u32;
         }
         whole += self.add_texts(&[(reply.text.as_str(), OutputChannel::Content)], 0, &mut draft);
         whole + self.add_tool_calls(&reply.calls, 0, &mut draft)

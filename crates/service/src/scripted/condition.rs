@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use std::sync::Arc;
+
 use regex::Regex;
 use serde_json::Value;
 
@@ -50,7 +52,7 @@ pub struct ConversationFacts {
     turn: u64,
     system: String,
     tool_results: Vec<String>,
-    tools: Vec<String>,
+    tools: Arc<[String]>,
 }
 
 impl RuleCondition {
@@ -76,11 +78,11 @@ impl RuleCondition {
             tool_result: text_field(fields, "tool_result")?,
             tools: match non_null_field(fields, "tool") {
                 None => Vec::new(),
-                Some(tools) => names(tools)?,
+                Some(tools) => read_tool_names(tools)?,
             },
             headers: match non_null_field(fields, "header") {
                 None => Vec::new(),
-                Some(headers) => self::headers(headers)?,
+                Some(headers) => read_headers(headers)?,
             },
         })
     }
@@ -91,7 +93,7 @@ impl RuleCondition {
     }
 
     /// Returns the key of a condition that only conversations can meet, if there is one.
-    pub(super) fn of_conversation(&self) -> Option<&'static str> {
+    pub(super) fn conversation_key(&self) -> Option<&'static str> {
         let keys = [
             ("role", self.role.is_some()),
             ("turn", self.turn.is_some()),
@@ -102,9 +104,16 @@ impl RuleCondition {
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
+    /// Returns the key of a condition that requests of token ids behind another API server cannot
+    /// meet, if there is one.
+    pub(super) fn api_server_key(&self) -> Option<&'static str> {
+        let header = (!self.headers.is_empty()).then_some("header");
+        self.conversation_key().or(header)
+    }
+
     /// Returns whether a request meets the condition; `text` is the last message of its prompt
     /// `prompt`.
-    pub(super) fn holds(&self, text: &str, prompt: usize, request: &MatchedRequest<'_>) -> bool {
+    pub(super) fn is_met(&self, text: &str, prompt: usize, request: &MatchedRequest<'_>) -> bool {
         let contains = self.contains.as_ref();
         let matches = self.matches.as_ref();
         let mut headers = self.headers.iter();
@@ -112,11 +121,11 @@ impl RuleCondition {
             && matches.is_none_or(|regex| regex.is_match(text))
             && self.model.as_ref().is_none_or(|name| name == request.model)
             && headers.all(|(name, value)| request.has_header(name, value))
-            && (self.of_conversation().is_none()
-                || request.conversations.get(prompt).is_some_and(|facts| self.holds_for(facts)))
+            && (self.conversation_key().is_none()
+                || ( request.conversations.get(prompt)).is_some_and(|facts| self.matches_conversation(facts)))
     }
 
-    fn holds_for(&self, facts: &ConversationFacts) -> bool {
+    fn matches_conversation(&self, facts: &ConversationFacts) -> bool {
         let system = self.system.as_ref();
         let result = self.tool_result.as_ref();
         let mut results = facts.tool_results.iter();
@@ -137,7 +146,7 @@ impl MatchedRequest<'_> {
 
 impl ConversationFacts {
     /// Reads the facts of a conversation; `tools` has the names of the offered tools.
-    pub fn new(messages: &[RequestMessage], tools: Vec<String>) -> Self {
+    pub fn new(messages: &[RequestMessage], tools: Arc<[String]>) -> Self {
         Self { tools, ..Self::of_messages(messages) }
     }
 
@@ -151,9 +160,9 @@ impl ConversationFacts {
                     if !facts.system.is_empty() {
                         facts.system.push('\n');
                     }
-                    facts.system.push_str(&shown(message));
+                    facts.system.push_str(&message.all_text());
                 }
-                "tool" | "function" => facts.tool_results.push(shown(message)),
+                "tool" | "function" => facts.tool_results.push(message.all_text().into_owned()),
                 // Only results that the model has not answered yet count.
                 _ => facts.tool_results.clear(),
             }
@@ -173,23 +182,8 @@ impl fmt::Display for ConversationFacts {
     }
 }
 
-/// Returns the text of a message: its content, or the texts of its parts.
-fn shown(message: &RequestMessage) -> String {
-    if let Some((_, texts)) = message.as_texts() {
-        return texts.concat();
-    }
-    match message.to_json().get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => {
-            let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
-            texts.collect()
-        }
-        _ => String::new(),
-    }
-}
-
 /// Reads the name of a tool, or a list of names.
-fn names(value: &Value) -> Result<Vec<String>, String> {
+fn read_tool_names(value: &Value) -> Result<Vec<String>, String> {
     let wrong = || format!("'tool' must be the name of a tool or a list of names, not {value}");
     let name = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
     match value {
@@ -199,7 +193,7 @@ fn names(value: &Value) -> Result<Vec<String>, String> {
 }
 
 /// Reads header names with their values; names become lower case, as HTTP compares them.
-fn headers(value: &Value) -> Result<Vec<(String, String)>, String> {
+fn read_headers(value: &Value) -> Result<Vec<(String, String)>, String> {
     let wrong = || format!("'header' must be a mapping of names to values, not {value}");
     let fields = value.as_object().ok_or_else(wrong)?;
     let pair = |(name, value): (&String, &Value)| {

@@ -35,6 +35,8 @@ pub struct ReplyRules {
     rules: Vec<ReplyRule>,
     /// Names of the request headers that rules match, in lower case.
     headers: Vec<Box<str>>,
+    /// Whether a rule matches messages or tools.
+    reads_conversations: bool,
 }
 
 #[derive(Debug)]
@@ -154,7 +156,7 @@ impl ScriptedReplies {
     /// [`MatchedRequest::conversations`] is needed.
     pub fn reads_conversations(&self) -> bool {
         let rules = self.rules.load();
-        rules.as_ref().is_some_and(|rules| rules.first_of_conversations().is_some())
+        rules.as_ref().is_some_and(|rules| rules.reads_conversations)
     }
 
     /// Reserves the scripted reply of the matching rule for each of the last message texts; empty
@@ -163,7 +165,7 @@ impl ScriptedReplies {
     /// # Errors
     /// The first injected error of a matching rule, or a request without a matching rule in strict
     /// mode.
-    pub fn choose<'t>(
+    pub fn reserve_replies<'t>(
         &self,
         texts: impl Iterator<Item = &'t str>,
         request: &MatchedRequest<'_>,
@@ -174,22 +176,22 @@ impl ScriptedReplies {
         if rules.is_none() && !strict {
             return Ok(Vec::new());
         }
-        let choose = |(prompt, text): (usize, &str)| {
-            let chosen = match &*rules {
-                Some(rules) => rules.choose(text, prompt, request)?,
+        let reserve = |(prompt, text): (usize, &str)| {
+            let reserved = match &*rules {
+                Some(rules) => rules.reserve_reply(text, prompt, request)?,
                 None => None,
             };
-            match chosen {
-                None if strict => Err(unmatched(text, prompt, request)),
-                chosen => Ok(chosen),
+            match reserved {
+                None if strict => Err(unmatched_refusal(text, prompt, request)),
+                reserved => Ok(reserved),
             }
         };
-        texts.enumerate().map(choose).collect()
+        texts.enumerate().map(reserve).collect()
     }
 }
 
 /// Returns the error for a request that no rule matches; it names what rules could match.
-fn unmatched(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> ScriptedRefusal {
+fn unmatched_refusal(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> ScriptedRefusal {
     /// Number of characters of the message that the error shows.
     const SHOWN: usize = 200;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -205,7 +207,7 @@ fn unmatched(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> Scripte
 
 /// A scripted reply reserved for one prompt.
 ///
-/// Unless [`Self::give`] is called, dropping the value returns the use to its rule.
+/// Unless [`Self::mark_given`] is called, dropping the value returns the use to its rule.
 #[derive(Debug)]
 pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
@@ -219,7 +221,7 @@ impl ReservedReply {
     }
 
     /// Counts the use of the rule permanently, because the request was accepted.
-    pub fn give(mut self) {
+    pub fn mark_given(mut self) {
         self.rule = None;
     }
 }
@@ -235,14 +237,14 @@ impl Drop for ReservedReply {
 }
 
 impl ReplyRules {
-    fn choose(
+    fn reserve_reply(
         self: &Arc<Self>,
         text: &str,
         prompt: usize,
         request: &MatchedRequest<'_>,
     ) -> Result<Option<ReservedReply>, ScriptedRefusal> {
         for (index, rule) in self.rules.iter().enumerate() {
-            if !rule.condition.holds(text, prompt, request) {
+            if !rule.condition.is_met(text, prompt, request) {
                 continue;
             }
             if let Some(failure) = &rule.failure
@@ -281,24 +283,24 @@ impl ReplyRules {
         self.rules.len()
     }
 
-    /// Returns for each rule whether it was used: it answered or failed a request.
-    pub fn used(&self) -> Vec<bool> {
-        let is_used = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
-        let rules = self.rules.iter();
-        rules.map(|rule| is_used(&rule.answered) || is_used(&rule.failed)).collect()
+    /// Returns whether the rule `index` was used: it answered or failed a request.
+    pub fn is_used(&self, index: usize) -> bool {
+        let is_above_zero = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
+        let rule = self.rules.get(index);
+        rule.is_some_and(|rule| is_above_zero(&rule.answered) || is_above_zero(&rule.failed))
     }
 
     /// Returns a rule as configured, in one line.
-    pub fn shown(&self, index: usize) -> String {
+    pub fn rule_json(&self, index: usize) -> String {
         let rule = self.rules.get(index);
         rule.map_or_else(String::new, |rule| rule.source.to_string())
     }
 
-    /// Returns index and key of the first condition on messages, tools or headers, which requests
-    /// of token ids lack.
-    pub fn first_of_conversations(&self) -> Option<(usize, &'static str)> {
+    /// Returns index and key of the first condition on messages, tools or headers, which vLLM's own
+    /// API server does not send to an engine.
+    pub fn first_api_server_condition(&self) -> Option<(usize, &'static str)> {
         let mut rules = self.rules.iter().enumerate();
-        rules.find_map(|(index, rule)| Some((index, rule.condition.of_conversation()?)))
+        rules.find_map(|(index, rule)| Some((index, rule.condition.api_server_key()?)))
     }
 
     /// Checks that the numbers of output tokens of `usage` have room for the replies' contents;
@@ -380,12 +382,12 @@ mod tests {
         MatchedRequest { model: "demo", ..MatchedRequest::default() }
     }
 
-    fn said(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
-        let chosen = rules.choose(text, 0, &demo());
+    fn reply_text(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
+        let chosen = rules.reserve_reply(text, 0, &demo());
         let chosen = chosen.map_err(|refusal| refusal.fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
-            chosen.give();
+            chosen.mark_given();
             text
         }))
     }
@@ -399,28 +401,28 @@ mod tests {
         );
         let some = |text: &str| Ok(Some(text.to_owned()));
         // A dropped reservation returns its use.
-        drop(rules.choose("sunny", 0, &demo()));
-        assert_eq!(said(&rules, "sunny"), some("once"));
-        assert_eq!(said(&rules, "sunny"), some("again"));
-        assert_eq!(said(&rules, "the sun"), Ok(None));
+        drop(rules.reserve_reply("sunny", 0, &demo()));
+        assert_eq!(reply_text(&rules, "sunny"), some("once"));
+        assert_eq!(reply_text(&rules, "sunny"), some("again"));
+        assert_eq!(reply_text(&rules, "the sun"), Ok(None));
         assert_eq!(rules.to_json()[0]["answered"], 1);
     }
 
     #[test]
     fn a_rule_fails_the_given_number_of_requests_and_then_replies() {
         let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
-        let refusal = rules.choose("x", 0, &demo()).unwrap_err();
+        let refusal = rules.reserve_reply("x", 0, &demo()).unwrap_err();
         let fault = refusal.fault;
         assert_eq!((fault.status, refusal.injected), (429, Some("rate_limit")));
         assert_eq!(fault.retry_after_seconds, Some(3));
-        assert_eq!(said(&rules, "x"), Err(429));
-        assert_eq!(said(&rules, "x"), Ok(Some("fine".to_owned())));
+        assert_eq!(reply_text(&rules, "x"), Err(429));
+        assert_eq!(reply_text(&rules, "x"), Ok(Some("fine".to_owned())));
     }
 
     #[test]
     fn tokens_are_emitted_at_the_pace_of_the_rule() {
         let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
-        let chosen = rules.choose("", 0, &demo()).unwrap().unwrap();
+        let chosen = rules.reserve_reply("", 0, &demo()).unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
         assert_eq!(chosen.reply().token_release_times(3).as_deref(), Some(&times[..]));
     }

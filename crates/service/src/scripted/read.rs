@@ -51,7 +51,9 @@ impl ReplyRules {
             rules.iter().flat_map(|rule| rule.condition.headers()).map(Into::into).collect();
         headers.sort();
         headers.dedup();
-        Ok(Self { rules, headers })
+        let reads_conversations =
+            rules.iter().any(|rule| rule.condition.conversation_key().is_some());
+        Ok(Self { rules, headers, reads_conversations })
     }
 }
 
@@ -68,13 +70,13 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
         Some(one) => vec![read_tool_call(one)?],
     };
     let speaks = text.is_some() || !calls.is_empty();
-    let reasoning = self::text_field(fields, "reasoning")?;
+    let reasoning = text_field(fields, "reasoning")?;
     let pace = match non_null_field(fields, "pace") {
         None => None,
-        Some(pace) => Some(self::read_pacing(pace).map_err(|why| format!("'pace': {why}"))?),
+        Some(pace) => Some(read_pacing(pace).map_err(|why| format!("'pace': {why}"))?),
     };
     let times = whole_number_field(fields, "times", 1)?;
-    let finish = match self::text_field(fields, "finish")?.as_deref() {
+    let finish = match text_field(fields, "finish")?.as_deref() {
         None => None,
         Some("stop") => Some(ScriptedFinish::Stop),
         Some("length") => Some(ScriptedFinish::Length),
@@ -82,7 +84,7 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     };
     let (prompt_tokens, completion_tokens) = match non_null_field(fields, "usage") {
         None => (None, None),
-        Some(usage) => self::usage(usage).map_err(|why| format!("'usage': {why}"))?,
+        Some(usage) => read_usage(usage).map_err(|why| format!("'usage': {why}"))?,
     };
     let failure = match non_null_field(fields, "fail") {
         None => None,
@@ -121,7 +123,7 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
 }
 
 /// Reads the numbers of prompt and of output tokens of `usage`.
-fn usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
+fn read_usage(value: &Value) -> Result<(Option<u32>, Option<u32>), String> {
     let fields = expect_mapping(value, "prompt_tokens, completion_tokens")?;
     let number = |key: &str, least: u64| match whole_number_field(fields, key, least)? {
         Some(tokens) if tokens > MAX_TOKENS => {

@@ -102,6 +102,7 @@ fn log_text(log: &Outbox) -> String {
             SchedulerEvent::Stored { from, to, .. } => format!("+{from}..{to}"),
             SchedulerEvent::Removed { keys } => format!("-{}", keys.len()),
             SchedulerEvent::Host(event) => format!("{event:?}"),
+            SchedulerEvent::Reused { blocks, groups, .. } => format!("={blocks} of {groups}"),
             SchedulerEvent::Group(event) => format!("{event:?}"),
             SchedulerEvent::Cleared => "cleared".to_owned(),
             SchedulerEvent::Drafts { id, proposed, accepted } => {

@@ -1,6 +1,8 @@
+//! Renders an LLMInferenceService of KServe.
+
 use serde_json::{Value, json};
 
-use super::servers::{Servers, yaml};
+use super::servers::{DATA_SIZE, Servers, yaml};
 use vllm_sim_command_line::shell_quote;
 
 pub(super) const FILE: &str = "kserve.yaml";
@@ -33,11 +35,8 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
 }
 
 fn workload(servers: &Servers<'_>, replicas: u32) -> Value {
-    let mut arguments = servers.arguments.clone();
-    if servers.data > 1 {
-        // KServe's field for data parallelism makes one pod per group of ranks.
-        arguments.insert(0, format!("--data-parallel-size={}", servers.data));
-    }
+    // KServe's field for data parallelism makes one pod per group of ranks.
+    let arguments = servers.arguments_with(&[DATA_SIZE]);
     let mut environment = servers.environment();
     if !arguments.is_empty() {
         // A shell splits the value into words.

@@ -1,6 +1,8 @@
+//! Renders Deployments and Services of plain Kubernetes.
+
 use serde_json::{Value, json};
 
-use super::servers::{Servers, yaml};
+use super::servers::{DATA_SIZE, Servers, TENSOR_SIZE, yaml};
 
 pub(super) const FILE: &str = "kubernetes.yaml";
 pub(super) const APPLY: &str = "kubectl apply -f kubernetes.yaml";
@@ -10,10 +12,14 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
     let mut documents = Vec::new();
     let name = &servers.name;
     match servers.prefill {
-        0 => documents.extend(kind(servers, name, servers.serving)),
+        0 => documents.extend(deployment_and_service(servers, name, servers.serving)),
         prefill => {
-            documents.extend(kind(servers, &format!("{name}-prefill"), prefill));
-            documents.extend(kind(servers, &format!("{name}-decode"), servers.serving));
+            documents.extend(deployment_and_service(servers, &format!("{name}-prefill"), prefill));
+            documents.extend(deployment_and_service(
+                servers,
+                &format!("{name}-decode"),
+                servers.serving,
+            ));
         }
     }
     let policy = format!("The plan was made with --router={}.", servers.policy);
@@ -28,14 +34,14 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
     Ok(yaml(&comments, &documents))
 }
 
-fn kind(servers: &Servers<'_>, name: &str, replicas: u32) -> [Value; 2] {
+fn deployment_and_service(servers: &Servers<'_>, name: &str, replicas: u32) -> [Value; 2] {
     let labels = json!({"app.kubernetes.io/name": name});
     let probe = json!({"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10});
     let mut startup = probe.clone();
     // Weights are loaded for up to an hour.
     startup["failureThreshold"] = json!(360);
     let mut arguments = vec![servers.model.to_owned(), "--port=8000".to_owned()];
-    arguments.extend(servers.all_arguments());
+    arguments.extend(servers.arguments_with(&[TENSOR_SIZE, DATA_SIZE]));
     let deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -1,3 +1,5 @@
+//! Renders values of the model service chart of llm-d.
+
 use serde_json::{Value, json};
 
 use super::servers::{Servers, yaml};
@@ -18,6 +20,11 @@ const SIDE_CHANNEL_PORT: u16 = 5600;
 /// Source: `charts/llm-d-modelservice/values.yaml`, its `values.schema.json` and `templates` of
 /// llm-d-incubation/llm-d-modelservice, v0.4.12.
 pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+    if servers.gpus != servers.tensor.saturating_mul(servers.data) {
+        return Err(
+            "the chart counts GPUs of tensor and data parallelism only, and a server takes others",
+        );
+    }
     let is_split = servers.prefill > 0;
     let (port, prefill) = match is_split {
         true => (TARGET_PORT, role(servers, servers.prefill, SERVICE_PORT)),

@@ -1,6 +1,8 @@
+//! Renders values of the chart of the vLLM production stack.
+
 use serde_json::json;
 
-use super::servers::{Servers, yaml};
+use super::servers::{DATA_SIZE, Servers, yaml};
 
 pub(super) const FILE: &str = "production-stack.values.yaml";
 pub(super) const APPLY: &str = "helm install vllm vllm/vllm-stack --version 0.1.12 \
@@ -19,10 +21,7 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
     let (policy, note) = policy(servers.policy);
     // The chart turns prefix caching off unless it is asked for, and `extraArgs` come later.
     let mut engine = json!({"enablePrefixCaching": true, "tensorParallelSize": servers.tensor});
-    let mut extra = servers.arguments.clone();
-    if servers.data > 1 {
-        extra.insert(0, format!("--data-parallel-size={}", servers.data));
-    }
+    let extra = servers.arguments_with(&[DATA_SIZE]);
     if !extra.is_empty() {
         engine["extraArgs"] = json!(extra);
     }

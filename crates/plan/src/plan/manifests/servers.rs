@@ -25,8 +25,14 @@ pub(super) struct Servers<'a> {
     pub(super) policy: &'a str,
 }
 
+/// Text in the first line of every file, by which a later plan knows the files that it may replace.
+pub(super) const WRITTEN_BY: &str = "Written by `vllm-sim plan`.";
+/// Name of the flag of tensor parallelism.
+pub(super) const TENSOR_SIZE: &str = "tensor-parallel-size";
+/// Name of the flag of data parallelism.
+pub(super) const DATA_SIZE: &str = "data-parallel-size";
 /// Flags with fields of their own in the files.
-const FIELDS: [&str; 3] = ["tensor-parallel-size", "data-parallel-size", "port"];
+const FIELDS: [&str; 3] = [TENSOR_SIZE, DATA_SIZE, "port"];
 
 impl<'a> Servers<'a> {
     pub(super) fn new(
@@ -43,8 +49,8 @@ impl<'a> Servers<'a> {
             model: commands.model(),
             name: dns_label(commands.model()),
             arguments: commands.arguments(&FIELDS),
-            tensor: size(FIELDS[0]),
-            data: size(FIELDS[1]),
+            tensor: size(TENSOR_SIZE),
+            data: size(DATA_SIZE),
             gpus: gpus / (prefill + serving).max(1),
             prefill,
             serving,
@@ -53,16 +59,12 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Returns all arguments of `vllm serve` behind the model.
-    pub(super) fn all_arguments(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        for (name, size) in [(FIELDS[0], self.tensor), (FIELDS[1], self.data)] {
-            if size > 1 {
-                all.push(format!("--{name}={size}"));
-            }
-        }
-        all.extend(self.arguments.iter().cloned());
-        all
+    /// Returns the arguments of `vllm serve` behind the model, after those of `sizes` above 1.
+    pub(super) fn arguments_with(&self, sizes: &[&str]) -> Vec<String> {
+        let known = [(TENSOR_SIZE, self.tensor), (DATA_SIZE, self.data)].into_iter();
+        let sizes = known.filter(|(name, size)| *size > 1 && sizes.contains(name));
+        let sizes = sizes.map(|(name, size)| format!("--{name}={size}"));
+        sizes.chain(self.arguments.iter().cloned()).collect()
     }
 
     /// Returns the tag of vLLM's image for the simulated version.
@@ -108,9 +110,10 @@ fn dns_label(model: &str) -> String {
     format!("vllm-{}", name.trim_matches('-'))
 }
 
-/// Formats documents of a YAML file below comment lines.
+/// Formats documents of a YAML file below comment lines, of which the first is [`WRITTEN_BY`].
 pub(super) fn yaml(comments: &[&str], documents: &[Value]) -> String {
-    let mut text: String = comments.iter().map(|line| format!("# {line}\n")).collect();
+    let comments = [WRITTEN_BY].iter().chain(comments);
+    let mut text: String = comments.map(|line| format!("# {line}\n")).collect();
     for (index, document) in documents.iter().enumerate() {
         if index > 0 {
             text.push_str("---\n");

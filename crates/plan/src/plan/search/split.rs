@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{RunExtent, SimulatedTrial, TrialRunner, WorkerCount, gpus_of_workers};
+use super::{RunExtent, SimulatedTrial, TrialRunner};
+use crate::plan::worker_count::{WorkerCount, gpus_of_workers};
 
 impl TrialRunner<'_> {
     /// Searches the split of prefill and decode workers with the fewest GPUs for `traffic`.

@@ -1,0 +1,101 @@
+//! Counts the workers and GPUs of a simulated run.
+
+use serde::{Deserialize, Serialize};
+
+use vllm_sim_replay_cli::WorkerPools;
+
+/// Number of workers of each kind in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum WorkerCount {
+    /// Number of workers, or of groups of prefill and decode workers.
+    Groups(u32),
+    /// Numbers of prefill and of decode workers, which the search chose independently.
+    Split { prefill: u32, decode: u32 },
+}
+
+impl WorkerCount {
+    /// Returns how often the engines of the prefill pool, and of the other pool, are repeated.
+    pub(super) fn repeats(self) -> (u32, u32) {
+        match self {
+            Self::Groups(groups) => (groups, groups),
+            Self::Split { prefill, decode } => (prefill, decode),
+        }
+    }
+
+    /// Returns the number of workers or groups.
+    pub(super) fn total(self) -> u32 {
+        match self {
+            Self::Groups(groups) => groups,
+            Self::Split { prefill, decode } => prefill.saturating_add(decode),
+        }
+    }
+
+    /// Returns the numbers of prefill workers, and of all other workers, of which one or one group
+    /// has the engines of `group`.
+    pub(super) fn workers_of_kinds(self, group: &WorkerPools) -> (u32, u32) {
+        let (prefill_times, times) = self.repeats();
+        let of = |engines: usize, ranks: u32, times: u32| {
+            let workers = u32::try_from(engines).unwrap_or(u32::MAX) / ranks.max(1);
+            workers.saturating_mul(times)
+        };
+        let prefills = group.prefill.as_ref().map_or(0, |pool| pool.engines.len());
+        (
+            of(prefills, group.ranks.0, prefill_times),
+            of(group.serving.engines.len(), group.ranks.1, times),
+        )
+    }
+
+    /// Returns the same workers, with groups of prefill and decode workers as their workers.
+    pub(super) fn without_groups(self, group: &WorkerPools) -> Self {
+        match self.workers_of_kinds(group) {
+            (0, _) => self,
+            (prefill, decode) => Self::Split { prefill, decode },
+        }
+    }
+
+    /// Returns the number of workers as a table cell.
+    pub(super) fn table_cell(self) -> String {
+        match self {
+            Self::Groups(groups) => groups.to_string(),
+            Self::Split { prefill, decode } => format!("{prefill}+{decode}"),
+        }
+    }
+
+    /// Returns the number of workers in words.
+    pub(super) fn description(self) -> String {
+        let plural = |number: u32| if number == 1 { "" } else { "s" };
+        match self {
+            Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
+            Self::Split { prefill, decode } => format!(
+                "{prefill} prefill worker{} and {decode} decode worker{}",
+                plural(prefill),
+                plural(decode)
+            ),
+        }
+    }
+}
+
+/// Returns the number of GPUs of a number of workers or prefill/decode groups.
+pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 {
+    let (prefill, serving) = workers.workers_of_kinds(pools);
+    let of = |workers: u32, ranks: u32, gpus: u32| {
+        workers.saturating_mul(ranks.max(1)).saturating_mul(gpus)
+    };
+    let prefill = of(prefill, pools.ranks.0, pools.gpus.0);
+    prefill.saturating_add(of(serving, pools.ranks.1, pools.gpus.1))
+}
+
+/// Returns the pools of one group with the engines of a number of workers.
+pub(super) fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
+    let mut pools = group.clone();
+    let (prefill, serving) = workers.repeats();
+    let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
+    for (pool, times) in all {
+        if let Some(pool) = pool {
+            let engines = std::mem::take(&mut pool.engines);
+            let group = engines.iter().cycle().cloned();
+            pool.engines = group.take(engines.len() * times as usize).collect();
+        }
+    }
+    pools
+}

@@ -1,0 +1,154 @@
+//! Writes a trace of a replay in the JSON format of Chrome, which Perfetto reads.
+//!
+//! A process is an engine: its first track has the engine's steps, and each request has a track of
+//! its own. Times are microseconds of virtual time.
+//!
+//! Source: "Trace Event Format" of the Chromium project: metadata (`M`) and complete (`X`) events.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+use vllm_sim_engine::SimTime;
+
+use crate::outcome::{EngineStep, PoolRole, ReplaySink, RequestOutcome};
+
+use super::record::OutcomeRecord;
+use super::spans::{RequestPhase, spans_of_request};
+
+/// Number of the process for requests that reached no worker.
+const NO_WORKER: u64 = 0;
+/// Number of the track with an engine's steps; request `n` has track `n` + 1.
+const STEP_TRACK: u64 = 0;
+
+/// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
+pub struct TraceEventWriter {
+    out: Box<dyn Write + Send>,
+    /// Processes whose names are written.
+    named: BTreeSet<u64>,
+    failed: Option<io::Error>,
+}
+
+impl TraceEventWriter {
+    /// Creates a writer of trace events and writes the start of the file.
+    ///
+    /// # Errors
+    /// Returns the error of `out` if the start cannot be written.
+    pub fn new(mut out: Box<dyn Write + Send>) -> io::Result<Self> {
+        // The first event is no data, so that a comma precedes all others.
+        out.write_all(
+            b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\
+              {\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"process_name\",\
+              \"args\":{\"name\":\"no worker\"}}",
+        )?;
+        Ok(Self { out, named: BTreeSet::from([NO_WORKER]), failed: None })
+    }
+
+    /// Writes the end of the file and the buffered events.
+    ///
+    /// # Errors
+    /// Returns the first error of this call or of an earlier event.
+    pub fn finish(mut self) -> io::Result<()> {
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => {
+                self.out.write_all(b"\n]}\n")?;
+                self.out.flush()
+            }
+        }
+    }
+
+    fn write_event(&mut self, event: &Value) {
+        if self.failed.is_none() {
+            self.failed = write!(self.out, ",\n{event}").err();
+        }
+    }
+
+    fn name_track(&mut self, (process, track): (u64, u64), name: &str) {
+        self.write_event(&json!({"ph": "M", "pid": process, "tid": track, "name": "thread_name",
+            "args": {"name": name}}));
+    }
+
+    /// Returns the process number of a worker, and writes its name the first time.
+    fn process_of(&mut self, pool: PoolRole, worker: u32) -> u64 {
+        let process = 1 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
+        if self.named.insert(process) {
+            let name = format!("{} {worker}", pool.page_label());
+            self.write_event(&json!({"ph": "M", "pid": process, "tid": STEP_TRACK,
+                "name": "process_name", "args": {"name": name}}));
+            self.name_track((process, STEP_TRACK), "steps");
+        }
+        process
+    }
+
+    /// Writes an event that lasts from the first to the second of two times.
+    fn write_span(
+        &mut self,
+        (process, track): (u64, u64),
+        name: &str,
+        (from, to): (SimTime, SimTime),
+        args: Value,
+    ) {
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        let (from, to) = (from.nanos(), to.nanos().max(from.nanos()));
+        self.write_event(&json!({"ph": "X", "pid": process, "tid": track, "name": name,
+            "ts": micros(from), "dur": micros(to - from), "args": args}));
+    }
+
+    /// Writes a request with its phases on each worker, the worker that ends it last.
+    fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
+        let record = OutcomeRecord::from(outcome).to_request_record();
+        let track = outcome.number.saturating_add(1);
+        let spans = spans_of_request(outcome);
+        let last = spans.last().map(|span| (span.pool, span.worker));
+        let home = last.map_or(NO_WORKER, |(pool, worker)| self.process_of(pool, worker));
+        let name = format!("request {}", record.uuid);
+        self.name_track((home, track), &name);
+        let args = json!({
+            "session": outcome.session_id, "turn": outcome.turn, "status": record.terminal_status,
+            "input_tokens": outcome.input, "output_tokens": outcome.output,
+            "cached_tokens": record.reused_input_tokens, "preemptions": outcome.preempted.len(),
+        });
+        self.write_span((home, track), "request", (outcome.arrival, outcome.ended), args);
+        for span in spans {
+            let process = self.process_of(span.pool, span.worker);
+            if process != home {
+                self.name_track((process, track), &name);
+            }
+            let ends = span.phases.iter().skip(1).map(|(at, _)| *at).chain([span.end]);
+            for ((from, phase), to) in span.phases.iter().zip(ends) {
+                self.write_span((process, track), phase_name(*phase), (*from, to), json!({}));
+            }
+        }
+    }
+}
+
+fn phase_name(phase: RequestPhase) -> &'static str {
+    let found = RequestPhase::NAMES.iter().find(|(_, other)| *other == phase);
+    found.map_or("", |(name, _)| name)
+}
+
+impl ReplaySink for TraceEventWriter {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        self.write_request(outcome);
+    }
+
+    fn on_token_gaps(&mut self, _: u64, _: u64) {}
+
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn on_step(&mut self, step: &EngineStep) {
+        let process = self.process_of(step.pool, step.worker);
+        let args =
+            json!({"prompt_tokens": step.prompt_tokens, "output_tokens": step.output_tokens});
+        self.write_span((process, STEP_TRACK), "step", (step.begun, step.ended), args);
+    }
+}
+
+impl std::fmt::Debug for TraceEventWriter {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("TraceEventWriter").finish_non_exhaustive()
+    }
+}
