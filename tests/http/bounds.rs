@@ -292,7 +292,7 @@ async fn all_large_responses_together_have_a_bound() {
     }
     let refused = sim.ask(&request).await;
     assert_eq!(refused.status, 503);
-    let words = "The responses in progress would take more than 2048 MiB.";
+    let words = "The requests and responses in progress would take more than 2048 MiB.";
     assert!(refused.text().contains(words), "{}", refused.text());
     // Small ones are not counted.
     let small = json!({"prompt": "a", "max_tokens": 1, "stream": true});
@@ -333,5 +333,21 @@ async fn refused_request_of_several_sequences_leaves_no_trace() {
     for name in ["vllm:prefix_cache_queries_total", "vllm:prompt_tokens_total"] {
         assert_eq!(sim.metric(name).await, 0.0, "{name}");
     }
+    assert!(sim.is_idle().await);
+}
+
+#[tokio::test]
+async fn large_requests_together_have_a_memory_limit() {
+    let sim = Sim::serve(&["--latency-model", "delays", "--time-to-first-token", "60s"]).await;
+    let values = vec!["0"; 3_500_000].join(",");
+    let body = format!(r#"{{"prompt": "Hi", "max_tokens": 1, "note": [{values}]}}"#);
+    let mut first = sim.connect().await;
+    first.send(&post(COMPLETION, &[], body.as_bytes())).await;
+    assert!(sim.runs(1.0).await);
+    let answer = sim.ask(post(COMPLETION, &[], body.as_bytes())).await;
+    assert_eq!(answer.status, 503, "{:.300}", answer.text());
+    let words = "would take more than 2048 MiB";
+    assert!(answer.text().contains(words), "{:.300}", answer.text());
+    drop(first);
     assert!(sim.is_idle().await);
 }

@@ -283,7 +283,7 @@ async fn head_of_a_stream_waits_a_millisecond_for_the_first_token() {
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "stream": true}).to_string();
     for _ in 0..5 {
         let mut wire = sim.connect().await;
-        let sent = std::time::Instant::now();
+        let sent = tokio::time::Instant::now();
         wire.send(&post("/v1/chat/completions", &[], body.as_bytes())).await;
         assert_eq!(wire.head().await.status, 200);
         let waited = sent.elapsed();

@@ -266,12 +266,12 @@ fn the_time_limit_leaves_requests_incomplete() {
 struct LateSource {
     sources: Vec<Box<dyn WorkloadSource>>,
     busy: Duration,
-    started: Option<std::time::Instant>,
+    started: Option<tokio::time::Instant>,
 }
 
 impl WorkloadSource for LateSource {
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
-        let started = *self.started.get_or_insert_with(std::time::Instant::now);
+        let started = *self.started.get_or_insert_with(tokio::time::Instant::now);
         for source in &mut self.sources {
             if let Some(session) = source.next_session()? {
                 return Ok(Some(session));

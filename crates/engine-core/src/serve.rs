@@ -370,7 +370,7 @@ fn failure_of_error(refusal: &RequestError) -> RequestFailure {
         ServeError::QueueFull
         | ServeError::TooManyRequests
         | ServeError::TooManyTokens
-        | ServeError::RepliesTooLarge(_) => retryable_failure("engine_overloaded", message),
+        | ServeError::MessageMemoryFull(_) => retryable_failure("engine_overloaded", message),
         ServeError::Rank { .. }
         | ServeError::TooLarge { .. }
         | ServeError::TooManySequences { .. }

@@ -41,7 +41,7 @@ fn serve_error_status(error: &ServeError) -> u16 {
         ServeError::QueueFull => 429,
         ServeError::TooManyRequests
         | ServeError::TooManyTokens
-        | ServeError::RepliesTooLarge(_)
+        | ServeError::MessageMemoryFull(_)
         | ServeError::Draining
         | ServeError::Abandoned
         | ServeError::Paused => 503,

@@ -8,9 +8,10 @@ use axum::http::header;
 use serde_json::Value;
 
 use super::App;
-use super::bounded_body;
 use super::request_head::RequestHead;
+use super::{bounded_body, error};
 use vllm_sim_service::RequestContext;
+use vllm_sim_wire::body::estimated_memory;
 use vllm_sim_wire::fault::Fault;
 
 /// Reads a request body up to the server's size limit.
@@ -75,13 +76,17 @@ impl FromRequest<Arc<App>> for RawRequest {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let (mut parts, body) = request.into_parts();
         let context: RequestContext = parts.extensions.remove().unwrap_or_default();
+        let bytes = read_body(app, body).await?;
+        let memory = app.service.message_memory().reserve(estimated_memory(&bytes));
+        let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
         Ok(Self {
             head: RequestHead {
                 faults: context.faults,
                 usage: context.usage,
+                _memory: memory,
                 ..RequestHead::new(parts.headers)
             },
-            bytes: read_body(app, body).await?,
+            bytes,
         })
     }
 }

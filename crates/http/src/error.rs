@@ -73,7 +73,7 @@ pub(super) fn serve_error_fault(error: &ServeError) -> Fault {
         ServeError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),
         ServeError::TooManyRequests
         | ServeError::TooManyTokens
-        | ServeError::RepliesTooLarge(_) => {
+        | ServeError::MessageMemoryFull(_) => {
             Fault::new(503, ErrorType::ServiceUnavailablePhrase, message)
         }
         ServeError::Draining | ServeError::Abandoned => {

@@ -11,7 +11,7 @@ use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
 use super::error;
-use vllm_sim_service::{LargeReplies, LargeReplyReservation};
+use vllm_sim_service::{MessageMemory, MessageReservation};
 
 /// Size of a part of a large body, in bytes.
 const PART_BYTES: usize = 256 << 10;
@@ -20,14 +20,14 @@ struct LargeBody {
     body: Body,
     /// Rest of the current frame of `body`.
     rest: Bytes,
-    _reservation: LargeReplyReservation,
+    _reservation: MessageReservation,
 }
 
-/// Returns the response, with its body in parts if it is large; a 503 if the bodies of all large
+/// Returns the response, with its body in parts if it is large; a 503 if all large requests and
 /// responses would take too much memory.
-pub(super) fn limit_large_body(replies: &LargeReplies, response: Response) -> Response {
+pub(super) fn limit_large_body(memory: &MessageMemory, response: Response) -> Response {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
-    match replies.reserve(bytes) {
+    match memory.reserve(bytes) {
         Ok(None) => response,
         Ok(Some(reservation)) => response.map(|body| {
             Body::new(LargeBody { body, rest: Bytes::new(), _reservation: reservation })

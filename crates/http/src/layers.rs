@@ -67,7 +67,7 @@ pub(super) fn http_stack(
 ) -> MiddlewareStack {
     let paths = PathRewriter::new(&settings.root_path, app.dialect.has_lenient_paths());
     let service = app.service().clone();
-    let large_replies = service.large_replies().clone();
+    let message_memory = service.message_memory().clone();
     let headers = FixedHeaders::new(settings, Some("uvicorn"));
     let layers = ServiceBuilder::new()
         .map_request(move |request| paths.rewrite_path(request))
@@ -82,7 +82,7 @@ pub(super) fn http_stack(
         .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
         .map_response(move |response: Response<_>| {
-            large_body::limit_large_body(&large_replies, response.map(Body::new))
+            large_body::limit_large_body(&message_memory, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
         .layer(from_fn(run_long_body_blocking));

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use axum::http::{HeaderMap, HeaderName, header};
 
-use vllm_sim_service::{RequestFaults, TokenUsage};
+use vllm_sim_service::{MessageReservation, RequestFaults, TokenUsage};
 
 /// Header names that the server looks up in requests; static names avoid parsing.
 pub(super) mod names {
@@ -40,6 +40,8 @@ pub(super) struct RequestHead {
     pub(super) faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens for the request history; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
+    /// Memory that the body takes until the response is there; `None` for a small one.
+    pub(super) _memory: Option<MessageReservation>,
 }
 
 /// Common request headers without effect on the response, most frequent first.

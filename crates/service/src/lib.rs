@@ -14,9 +14,9 @@ mod fault_injector;
 pub mod generate;
 mod generation;
 mod job;
-mod large_replies;
 mod leases;
 pub mod logprobs;
+mod message_memory;
 mod models;
 mod ngram;
 pub mod pooling;
@@ -53,14 +53,14 @@ pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
 pub use fault_control::{FaultControl, LiveFaultSettings};
 pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
 pub use job::KvTransfer;
-pub use large_replies::{LargeReplies, LargeReplyReservation, RepliesTooLarge};
+pub use message_memory::{MessageMemory, MessageMemoryFull, MessageReservation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request::{
-    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
-    ToolRequest,
+    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel,
+    SubmissionChecks, ToolRequest,
 };
 pub use request_context::RequestContext;
 pub use request_error::{RejectedRequest, RequestError};
@@ -144,7 +144,7 @@ pub enum ServeError {
     },
     /// All large responses together exceed the memory that they may use.
     #[error(transparent)]
-    RepliesTooLarge(#[from] RepliesTooLarge),
+    MessageMemoryFull(#[from] MessageMemoryFull),
     /// The structured-output constraint of the request cannot be satisfied.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
@@ -162,7 +162,7 @@ impl ServeError {
             Self::TooManySequences { .. }
             | Self::PromptsTooLarge { .. }
             | Self::ReplyTooLarge { .. }
-            | Self::RepliesTooLarge(_) => false,
+            | Self::MessageMemoryFull(_) => false,
             Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
             Self::Constraint(_) | Self::Tools(_) => true,
         }
@@ -194,7 +194,7 @@ pub struct InferenceService {
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
     backlog: backlog::PrefillBacklog,
-    large_replies: LargeReplies,
+    message_memory: MessageMemory,
     draining: std::sync::atomic::AtomicBool,
 }
 
@@ -236,7 +236,7 @@ impl InferenceService {
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
             backlog: backlog::PrefillBacklog::default(),
-            large_replies: LargeReplies::default(),
+            message_memory: MessageMemory::default(),
             draining: false.into(),
         }
     }
@@ -263,7 +263,7 @@ impl InferenceService {
             next_rank,
             in_flight: _,
             backlog: _,
-            large_replies: _,
+            message_memory: _,
             draining: _,
         } = self;
         self.command_all_engines(&EngineCommand::CancelAll);
@@ -294,8 +294,8 @@ impl InferenceService {
     }
 
     /// Returns the counter of the bytes of all large responses.
-    pub fn large_replies(&self) -> &LargeReplies {
-        &self.large_replies
+    pub fn message_memory(&self) -> &MessageMemory {
+        &self.message_memory
     }
 
     /// Returns the number of sequences in flight, from all front ends.

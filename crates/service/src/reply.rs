@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
-use crate::{InFlightGuard, LargeReplyReservation};
+use crate::{InFlightGuard, MessageReservation};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
@@ -21,7 +21,7 @@ pub struct Reply {
     pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
-    pub(crate) large_reservation: Option<LargeReplyReservation>,
+    pub(crate) memory_reservation: Option<MessageReservation>,
     _in_flight: InFlightGuard,
 }
 
@@ -41,12 +41,11 @@ impl TokenUsage {
     }
 
     fn add_tokens(&self, prompt: u32, completion: u32) {
-        for (count, tokens) in [(&
-        self.prompt,prompt), (&self.completion, completion)] {
+        for (count, tokens) in [(&self.prompt, prompt), (&self.completion, completion)] {
             let add = |count: u32| Some(count.saturating_add(tokens));
             let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
     }
-}
 }
 
 /// One sequence of a generation job: its content and its progress in the engine.
@@ -90,7 +89,7 @@ impl Reply {
             has_end_delay: false,
             usage: None,
             load_failure: None,
-            large_reservation: None,
+            memory_reservation: None,
             _in_flight: in_flight,
         }
     }
@@ -127,8 +126,7 @@ impl Reply {
     /// Returns the number of prompt tokens of the job; each prompt counts once, not once per
     /// choice.
     pub fn prompt_tokens(&self) -> u32 {
-        saturating_sum(
-        self.prompts.iter().copied())
+        saturating_sum(self.prompts.iter().copied())
     }
 }
 
@@ -140,7 +138,7 @@ fn saturating_sum(tokens: impl Iterator<Item = u32>) -> u32 {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(usage) = &self.usage {
-            let completion = saturating_sum( self.choices.iter().map(Choice::released_tokens));
+            let completion = saturating_sum(self.choices.iter().map(Choice::released_tokens));
             usage.add_tokens(self.prompt_tokens(), completion);
         }
         if let Some(report) = &self.load_failure

@@ -114,7 +114,7 @@ impl InferenceService {
                 scripts.push(script);
             }
         }
-        let large_reservation = self.large_replies.reserve(size.bytes() as u64)?;
+        let memory_reservation = self.message_memory.reserve(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
         let prompts = job.facts.prompts.iter();
         let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
@@ -124,7 +124,7 @@ impl InferenceService {
             drop(queued);
         }
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
-        reply.large_reservation = large_reservation;
+        reply.memory_reservation = memory_reservation;
         reply.has_end_delay = !job.tail.is_zero();
         Ok(reply)
     }

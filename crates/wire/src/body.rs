@@ -77,6 +77,18 @@ pub fn check_value_count(body: &[u8]) -> Result<(), Fault> {
     Err(Fault::new(413, ErrorType::TooLarge, message))
 }
 
+/// Approximate memory that a value of a parsed and validated JSON body takes, in bytes (measured with
+/// a body of 50,000 tools).
+const BYTES_PER_VALUE: u64 = 320;
+
+/// Returns the approximate memory of a request with this body, in bytes; for a small one only the
+/// length of the body.
+pub fn estimated_memory(body: &[u8]) -> u64 {
+    const SMALL: usize = 64 << 10;
+    let values = if body.len() < SMALL { 0 } else { approximate_value_count(body) };
+    body.len() as u64 + values as u64 * BYTES_PER_VALUE
+}
+
 /// Returns the approximate number of JSON values in a body: one per opening bracket or comma
 /// outside strings.
 fn approximate_value_count(body: &[u8]) -> usize {

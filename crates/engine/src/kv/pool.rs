@@ -207,8 +207,8 @@ impl BlockPool {
         }
         if table.is_empty() {
             if !self.take_cached_prefix(table, plan, need) {
-            return false;
-        }
+                return false;
+            }
             self.report_reused_blocks(table, plan, out);
         }
         let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());

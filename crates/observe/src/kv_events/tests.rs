@@ -140,7 +140,10 @@ fn a_bound_publisher_sends_topic_sequence_and_payload() {
     // Events that do not concern the cache are ignored, and an empty batch sends nothing.
     publisher.publish(vec![], 1.0);
     let step = SchedulerEvent::Step {
-        begun: vllm_sim_engine::SimTime::ZERO, prompt_tokens: 1, output_tokens: 0, };
+        begun: vllm_sim_engine::SimTime::ZERO,
+        prompt_tokens: 1,
+        output_tokens: 0,
+    };
     publisher.publish(vec![step], 1.0);
     for batch in &batches {
         publisher.publish(batch.clone(), 1.5);

@@ -122,7 +122,8 @@ impl RuleCondition {
             && self.model.as_ref().is_none_or(|name| name == request.model)
             && headers.all(|(name, value)| request.has_header(name, value))
             && (self.conversation_key().is_none()
-                || ( request.conversations.get(prompt)).is_some_and(|facts| self.matches_conversation(facts)))
+                || (request.conversations.get(prompt))
+                    .is_some_and(|facts| self.matches_conversation(facts)))
     }
 
     fn matches_conversation(&self, facts: &ConversationFacts) -> bool {
