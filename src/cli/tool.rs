@@ -154,7 +154,7 @@ fn run_validate(words: &[String]) -> Result<String> {
             }
             if let Some(file) = &args.html {
                 let typed = command_line::format_command_line("validate", words);
-                outputs::write_atomically(file, validation.html_page(&typed))?;
+                outputs::write_atomically(file, validation.to_html(&typed))?;
             }
             if let Some(file) = &args.json {
                 let text = serde_json::to_string_pretty(&validation.to_json())? + "\n";

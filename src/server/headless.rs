@@ -22,7 +22,7 @@ use {
     vllm_sim_engine::driver::LiveRankGroup,
     vllm_sim_engine::latency::ModelShape,
     vllm_sim_engine_core::{
-        DataParallelWaves, EngineCore, EngineCoreError, EngineCoreParts, EngineSteps,
+        DataParallelWaves, EngineCore, EngineCoreError, EngineCoreParts, EngineEventChannel,
         ReasoningMarkers, observe_engine,
     },
     vllm_sim_http::{AdminState, Availability, ServerControls},
@@ -137,7 +137,7 @@ impl HeadlessEngines {
         loaded: LoadedConfig,
         texts: SharedAssets,
         shared: &SharedByRanks,
-    ) -> Result<(EngineCoreParts, EngineSteps), StartError> {
+    ) -> Result<(EngineCoreParts, EngineEventChannel), StartError> {
         let config = loaded.config.clone();
         let (observer, steps) = observe_engine(&config);
         let ranks = shared.ranks.clone();

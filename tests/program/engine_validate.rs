@@ -93,7 +93,7 @@ fn validate_can_print_json_only() {
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
     let said = validate_runs(runs.path(), &RooflineCoefficients::default(), None).unwrap();
-    assert!(said.html_page("command").contains("ITL of a request (its mean gap)"));
+    assert!(said.to_html("command").contains("ITL of a request (its mean gap)"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["validate", "--json", "-", "--runs"]).arg(runs.path());
     let json: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();

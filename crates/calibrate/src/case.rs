@@ -70,7 +70,7 @@ impl LatencyStatistic {
 }
 
 /// Properties of a run, from which the parameters that it can determine follow.
-pub(super) struct CaseTraits {
+pub(super) struct RunProperties {
     pub(super) load: f64,
     pub(super) prompt: f64,
     pub(super) context: f64,
@@ -213,7 +213,7 @@ impl CalibrationCase {
         Ok(self)
     }
 
-    pub(super) fn traits(&self) -> CaseTraits {
+    pub(super) fn traits(&self) -> RunProperties {
         let n = self.run.requests.len().max(1) as f64;
         let sum = |of: &dyn Fn(&RecordedRequest) -> f64| {
             self.run.requests.iter().map(of).sum::<f64>() / n
@@ -224,7 +224,7 @@ impl CalibrationCase {
             usize::MAX => rate,
             n => n as f64,
         };
-        CaseTraits {
+        RunProperties {
             load,
             prompt: sum(&|r| r.prompt.into()),
             context: sum(&|r| f64::from(r.prompt) + f64::from(r.output) / 2.0),

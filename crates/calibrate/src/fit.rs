@@ -5,7 +5,7 @@
 
 use super::case::CalibrationCase;
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
-use super::machine::{CaseRunner, FitColumn, SimulatedRunPart};
+use super::machine::{CaseRunner, FitColumn, SimulatedExtent};
 use super::parameters::RooflineParameter;
 use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, CalibrateOptions};
@@ -109,7 +109,7 @@ pub(super) fn fit_cases(
     let everywhere: Vec<usize> = (0..cases.len()).collect();
     let origin = vec![0.0; machine.columns.len()];
     let played =
-        machine.predict_cases(&[origin, lines.at.clone()], &everywhere, SimulatedRunPart::Whole)?;
+        machine.predict_cases(&[origin, lines.at.clone()], &everywhere, SimulatedExtent::Whole)?;
     let runs = cases.iter().enumerate().map(|(i, case)| RunFitErrors {
         name: case.name.clone(),
         deployment: machine.deployments[i],
@@ -181,7 +181,7 @@ fn alternate_plan_and_descent(
 ) -> Result<(LinearizedResiduals, RidgeFitPlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
     let mut here =
-        machine.fitted_residuals(std::slice::from_ref(&origin), SimulatedRunPart::Whole)?.remove(0);
+        machine.fitted_residuals(std::slice::from_ref(&origin), SimulatedExtent::Whole)?.remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.linearize_residuals(&origin, &here, &all)?;
     let mut plan = choice.best_validated_plan(&machine.columns, &lines);
@@ -205,7 +205,7 @@ fn alternate_plan_and_descent(
         let goal = lines.lowest_cost_point(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_bounds(j, u)).collect();
         here =
-            machine.fitted_residuals(std::slice::from_ref(&at), SimulatedRunPart::Whole)?.remove(0);
+            machine.fitted_residuals(std::slice::from_ref(&at), SimulatedExtent::Whole)?.remove(0);
         lines = machine.linearize_residuals(&at, &here, &all)?;
     }
     Ok((lines, plan))
@@ -235,7 +235,7 @@ fn minimize_plan_cost(
             });
             let trial: Vec<f64> = trial.collect();
             let residuals = machine
-                .fitted_residuals(std::slice::from_ref(&trial), SimulatedRunPart::Whole)?
+                .fitted_residuals(std::slice::from_ref(&trial), SimulatedExtent::Whole)?
                 .remove(0);
             if lines.plan_cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));

@@ -34,7 +34,7 @@ pub(super) struct CaseRunner<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SimulatedRunPart {
+pub(super) enum SimulatedExtent {
     Whole,
     /// Simulate only the first requests of a run, which suffice to compute derivatives.
     Start,
@@ -79,7 +79,7 @@ impl CaseRunner<'_> {
         &self,
         places: &[Vec<f64>],
         cases: &[usize],
-        length: SimulatedRunPart,
+        length: SimulatedExtent,
     ) -> Result<Vec<Vec<LatencyPrediction>>, CalibrateError> {
         let jobs = places.len() * cases.len();
         let next = AtomicUsize::new(0);
@@ -96,8 +96,8 @@ impl CaseRunner<'_> {
                         let (p, c) = (job / cases.len(), cases[job % cases.len()]);
                         let values = self.parameter_values(&places[p], c);
                         let played = match length {
-                            SimulatedRunPart::Whole => self.cases[c].predict_latencies(&values),
-                            SimulatedRunPart::Start => {
+                            SimulatedExtent::Whole => self.cases[c].predict_latencies(&values),
+                            SimulatedExtent::Start => {
                                 self.cases[c].predict_start_latencies(&values)
                             }
                         };
@@ -122,7 +122,7 @@ impl CaseRunner<'_> {
     pub(super) fn fitted_residuals(
         &self,
         places: &[Vec<f64>],
-        length: SimulatedRunPart,
+        length: SimulatedExtent,
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
         let cases = self.fitted_case_indices();
         let played = self.predict_cases(places, &cases, length)?;
@@ -155,7 +155,7 @@ impl CaseRunner<'_> {
             }
         }
         places.push(at.to_vec());
-        let found = self.fitted_residuals(&places, SimulatedRunPart::Start)?;
+        let found = self.fitted_residuals(&places, SimulatedExtent::Start)?;
         let middle = &found[2 * probes.len()];
         let owners = self.case_of_residuals();
         let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];

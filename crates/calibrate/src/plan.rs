@@ -1,6 +1,6 @@
 //! Chooses the parameters to fit and their ridge penalties, from simple to complex plans.
 
-use super::case::{CalibrationCase, CaseTraits};
+use super::case::{CalibrationCase, RunProperties};
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
 use super::machine::FitColumn;
 use super::parameters::{PARAMETER_FIT_ORDER, RooflineParameter, parameter_names};
@@ -39,7 +39,7 @@ pub(super) fn choose_parameters(
     cases: &[CalibrationCase],
     options: &CalibrateOptions,
 ) -> Result<ParameterChoice, CalibrateError> {
-    let fitted: Vec<CaseTraits> =
+    let fitted: Vec<RunProperties> =
         cases.iter().filter(|case| !case.held_out).map(CalibrationCase::traits).collect();
     if fitted.is_empty() {
         let problem = "no run to fit: all runs are held out, or none was given";
@@ -48,7 +48,7 @@ pub(super) fn choose_parameters(
     if !options.fit.is_empty() {
         return choose_named_parameters(options);
     }
-    let ratio = |of: fn(&CaseTraits) -> f64| {
+    let ratio = |of: fn(&RunProperties) -> f64| {
         let values = || fitted.iter().map(of);
         values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min).max(1e-9)
     };

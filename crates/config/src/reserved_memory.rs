@@ -36,7 +36,7 @@ pub(super) fn reserve_draft_and_lora_memory(
     let drafts = speculative.filter(|drafts| drafts.is_named);
     let drafter = drafts.and_then(|drafts| {
         let (own, at_once) = (drafts.draft.as_ref(), drafts.parallel);
-        Drafter::for_method(&drafts.method, shape, own, drafts.num_tokens, at_once)
+        Drafter::for_speculative_method(&drafts.method, shape, own, drafts.num_tokens, at_once)
     });
     match (drafts, &drafter) {
         (Some(drafts), Some(drafter)) => {

@@ -52,16 +52,16 @@ pub use reasoning::ReasoningMarkers;
 pub use waves::DataParallelWaves;
 
 /// The channel on which an engine's observer sends events to its engine core.
-pub struct EngineSteps {
+pub struct EngineEventChannel {
     queue: Sender<OutputItem>,
     steps: Receiver<OutputItem>,
 }
 
 /// Creates the observer of an engine's events, and the channel to the engine's core.
-pub fn observe_engine(config: &Config) -> (OutputObserver, EngineSteps) {
+pub fn observe_engine(config: &Config) -> (OutputObserver, EngineEventChannel) {
     let (queue, steps) = channel();
     let observer = OutputObserver::new(queue.clone(), config);
-    (observer, EngineSteps { queue, steps })
+    (observer, EngineEventChannel { queue, steps })
 }
 
 /// Runs `run`, and converts its panic to [`EngineCoreError::Panicked`].
@@ -83,7 +83,10 @@ impl EngineCore {
     ///
     /// # Errors
     /// [`EngineCoreError`] if a thread or socket cannot be created.
-    pub fn start(parts: EngineCoreParts, steps: EngineSteps) -> Result<Self, EngineCoreError> {
+    pub fn start(
+        parts: EngineCoreParts,
+        steps: EngineEventChannel,
+    ) -> Result<Self, EngineCoreError> {
         const STOP_ENDPOINT: &str = "inproc://stop";
 
         let context = zmq::Context::new();

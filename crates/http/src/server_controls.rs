@@ -83,10 +83,10 @@ impl ServerControls {
         }
     }
 
-    pub(crate) fn set_observer_faults(&self, hidden: ObserverFaults) {
-        self.event_loss.set_losing(hidden.lose_kv_events);
+    pub(crate) fn set_observer_faults(&self, faults: ObserverFaults) {
+        self.event_loss.set_losing(faults.lose_kv_events);
         let mut stale = self.stale_page.lock();
-        match (hidden.stale_metrics, &*stale) {
+        match (faults.stale_metrics, &*stale) {
             (true, None) => *stale = Some(self.current_metrics_page()),
             (true, Some(_)) => {}
             (false, _) => *stale = None,

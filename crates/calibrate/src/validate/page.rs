@@ -18,8 +18,8 @@ const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.
 const TITLE: &str = "vllm-sim validate";
 
 impl ValidationReport {
-    /// Renders the validation as an HTML page; `typed` is the command that made it.
-    pub fn html_page(&self, typed: &str) -> String {
+    /// Renders the validation as an HTML page; `command` is the command line that made it.
+    pub fn to_html(&self, command: &str) -> String {
         let mut body = format!("<h1>{TITLE}</h1>");
         self.write_summary_tiles(&mut body);
         self.write_error_charts(&mut body);
@@ -27,7 +27,7 @@ impl ValidationReport {
         self.write_group_table(&mut body);
         self.write_run_table(&mut body);
         self.write_run_charts(&mut body);
-        body.push_str(&render_command_section(typed));
+        body.push_str(&render_command_section(command));
         render_document(TITLE, &body)
     }
 

@@ -50,33 +50,35 @@ impl Drafter {
     /// Heads on the target's hidden states (eagle, eagle3, mtp) have one layer like the target's
     /// and a projection. Eagle and mtp share the target's embeddings and output head. A draft model
     /// has its own.
-    pub fn for_method(
+    pub fn for_speculative_method(
         method: &str,
-        target: &ModelShape,
-        own: Option<&ModelShape>,
-        drafts: u32,
-        parallel: bool,
+        target_model: &ModelShape,
+        draft_model: Option<&ModelShape>,
+        num_drafts: u32,
+        parallel_drafting: bool,
     ) -> Option<Self> {
         let (shape, own_rows) = match method {
             "ngram" | "suffix" => return Some(Self::Lookup { on_gpu: false }),
             "ngram_gpu" => return Some(Self::Lookup { on_gpu: true }),
             "draft_model" => {
-                let own = own?;
-                (own.clone(), own.vocab)
+                let draft_model = draft_model?;
+                (draft_model.clone(), draft_model.vocab)
             }
-            "eagle" => (dense_draft_layers(target, own, 1, 2), 0),
+            "eagle" => (dense_draft_layers(target_model, draft_model, 1, 2), 0),
             "eagle3" => {
-                let mut shape = dense_draft_layers(target, own, 1, 3);
-                shape.vocab = EAGLE3_VOCAB.min(target.vocab);
+                let mut shape = dense_draft_layers(target_model, draft_model, 1, 3);
+                shape.vocab = EAGLE3_VOCAB.min(target_model.vocab);
                 let rows = shape.vocab;
                 (shape, rows)
             }
-            "dflash" | "dspark" => (dense_draft_layers(target, own, PARALLEL_DRAFT_LAYERS, 3), 0),
-            name if name.ends_with("mtp") => (mtp_draft_layer(target), 0),
+            "dflash" | "dspark" => {
+                (dense_draft_layers(target_model, draft_model, PARALLEL_DRAFT_LAYERS, 3), 0)
+            }
+            name if name.ends_with("mtp") => (mtp_draft_layer(target_model), 0),
             _ => return None,
         };
-        let at_once = parallel || matches!(method, "dflash" | "dspark");
-        let (passes, rows) = if at_once { (1, drafts + 1) } else { (drafts, 1) };
+        let at_once = parallel_drafting || matches!(method, "dflash" | "dspark");
+        let (passes, rows) = if at_once { (1, num_drafts + 1) } else { (num_drafts, 1) };
         Some(Self::Layers(Box::new(DraftLayers { shape, own_rows, passes, rows })))
     }
 
@@ -247,7 +249,8 @@ mod tests {
             tp,
             ..RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone())
         };
-        let drafter = Drafter::for_method(method, &shape, own.as_ref(), 1, false).unwrap();
+        let drafter =
+            Drafter::for_speculative_method(method, &shape, own.as_ref(), 1, false).unwrap();
         let mut batch = BatchWork::default();
         batch.add_decode(1000, 1, None);
         let speed = SpeedFactors::default();
@@ -276,14 +279,15 @@ mod tests {
         let mut batch = BatchWork::default();
         batch.add_decode(1000, 4, None);
         let time = |method: &str, drafts: u32| {
-            let drafter = Drafter::for_method(method, &shape, None, drafts, false).unwrap();
+            let drafter =
+                Drafter::for_speculative_method(method, &shape, None, drafts, false).unwrap();
             let drafting = drafter.latency_model(&setup).unwrap();
             drafting.draft_time(&batch, SpeedFactors::default()).as_secs_f64()
         };
         assert!(time("eagle3", 4) > 3.0 * time("eagle3", 1));
         assert!(time("dflash", 8) < 1.2 * time("dflash", 1));
         let fast = SpeedFactors { all: 2.0, ..SpeedFactors::default() };
-        let eagle = Drafter::for_method("eagle3", &shape, None, 4, false).unwrap();
+        let eagle = Drafter::for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
         let halved = eagle.latency_model(&setup).unwrap().draft_time(&batch, fast).as_secs_f64();
         assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
     }
@@ -294,7 +298,7 @@ mod tests {
         let setup = RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
         let mut batch = BatchWork::default();
         batch.add_decode(1000, 4, None);
-        let drafter = Drafter::for_method("eagle3", &shape, None, 4, false).unwrap();
+        let drafter = Drafter::for_speculative_method("eagle3", &shape, None, 4, false).unwrap();
         let slow = SpeedFactors { all: 1e-300, ..SpeedFactors::default() };
         let time = drafter.latency_model(&setup).unwrap().draft_time(&batch, slow);
         assert_eq!(time, MAX_SIMULATED_DELAY);
@@ -304,7 +308,8 @@ mod tests {
     fn draft_heads_take_one_layer_of_weights_and_kv() {
         let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
         let layer = shape.kv_bytes_per_token(1, 2) as f64 / 32.0;
-        let of = |method: &str| Drafter::for_method(method, &shape, None, 3, false).unwrap();
+        let of =
+            |method: &str| Drafter::for_speculative_method(method, &shape, None, 3, false).unwrap();
         for method in ["eagle", "eagle3", "mtp"] {
             assert_eq!(of(method).kv_bytes_per_token(1, 2.0), layer, "{method}");
         }
@@ -314,8 +319,8 @@ mod tests {
         assert!((gb("eagle3") - 0.80).abs() < 0.03, "{}", gb("eagle3"));
         assert_eq!(of("ngram").weight_bytes(1), 0.0);
         let deepseek = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
-        let mtp = Drafter::for_method("mtp", &deepseek, None, 1, false).unwrap();
+        let mtp = Drafter::for_speculative_method("mtp", &deepseek, None, 1, false).unwrap();
         assert!((mtp.weight_bytes(1) / 1e9 - 11.7).abs() < 0.5);
-        assert_eq!(Drafter::for_method("draft_model", &shape, None, 3, false), None);
+        assert_eq!(Drafter::for_speculative_method("draft_model", &shape, None, 3, false), None);
     }
 }

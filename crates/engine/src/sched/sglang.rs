@@ -429,7 +429,7 @@ impl Scheduler for SglangScheduler {
             }
             EngineCommand::Caching(on) => self.config.enable_prefix_caching = on,
             EngineCommand::ResetHostTier | EngineCommand::ResetEncoderCache => return false,
-            EngineCommand::Release(id) => return self.release_fetched_prompt(now, id, out),
+            EngineCommand::Release(id) => return self.free_fetched_pages(now, id, out),
             EngineCommand::Delays(delays) => {
                 let taken = self.config.latency.replace_delays(&delays);
                 if taken {

@@ -54,8 +54,8 @@ const LLMD_FORMAT: MessageFormat = MessageFormat {
 };
 
 impl MessageFormat {
-    pub(super) fn of(answers: ResponseDetail) -> &'static Self {
-        match answers {
+    pub(super) fn for_detail(detail: ResponseDetail) -> &'static Self {
+        match detail {
             ResponseDetail::Full => &VLLM_FORMAT,
             ResponseDetail::Short => &LLMD_FORMAT,
         }

@@ -104,7 +104,7 @@ async fn answer_message(
     };
     let StartedGeneration { view: mut chat, reply, guard } = started;
     chat.call_ids = dialect.id_format().call_ids("toolu_");
-    let form = MessageFormat::of(dialect.response_detail());
+    let form = MessageFormat::for_detail(dialect.response_detail());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
         return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await);

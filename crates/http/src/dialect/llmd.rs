@@ -134,7 +134,7 @@ impl ApiDialect for Llmd {
         prefill_handoff: &Arc<PrefillHandoff>,
         _: &dyn Fn() -> Option<KvTransferParams>,
     ) -> Option<KvTransferParams> {
-        Some(KvTransferParams::llmd_placeholders(prefill_handoff.clone()))
+        Some(KvTransferParams::llmd_placeholder_params(prefill_handoff.clone()))
     }
 
     fn prefill_finish_reason(&self) -> Option<&'static str> {

@@ -37,7 +37,7 @@ struct SourceEngine {
 }
 
 impl KvTransferParams {
-    pub(crate) fn llmd_placeholders(prefill_handoff: Arc<PrefillHandoff>) -> Self {
+    pub(crate) fn llmd_placeholder_params(prefill_handoff: Arc<PrefillHandoff>) -> Self {
         let answer = json!({
             "do_remote_decode": false,
             "do_remote_prefill": true,

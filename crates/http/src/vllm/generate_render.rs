@@ -49,8 +49,8 @@ const LLMD_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
 };
 
 impl GenerateReplyFormat {
-    pub(super) fn of(answers: ResponseDetail) -> &'static Self {
-        match answers {
+    pub(super) fn for_detail(detail: ResponseDetail) -> &'static Self {
+        match detail {
             ResponseDetail::Full => &VLLM_FORMAT,
             ResponseDetail::Short => &LLMD_FORMAT,
         }

@@ -113,13 +113,13 @@ impl TokenSteering {
     /// Creates the steering of a request from logit biases, allowed tokens (`None` allows all) and
     /// bad words.
     pub fn new(
-        logits: impl Iterator<Item = (u32, f64)>,
-        allowed: Option<Vec<u32>>,
+        logit_bias: impl Iterator<Item = (u32, f64)>,
+        allowed_token_ids: Option<Vec<u32>>,
         bad_words: &[String],
     ) -> Self {
         let mut strongest: Option<(u32, f64)> = None;
         let mut banned = Vec::new();
-        for (id, bias) in logits {
+        for (id, bias) in logit_bias {
             if bias <= BANNING_BIAS {
                 banned.push(id);
             }
@@ -130,7 +130,7 @@ impl TokenSteering {
         }
         let decided = || strongest.map(|(id, _)| id).into_iter().collect();
         Self {
-            forced: allowed.filter(|ids| !ids.is_empty()).unwrap_or_else(decided),
+            forced: allowed_token_ids.filter(|ids| !ids.is_empty()).unwrap_or_else(decided),
             banned: banned.into_iter().collect(),
             bad_words: bad_words.iter().map(|word| word.trim().to_owned()).collect(),
             ..Self::default()

@@ -116,12 +116,7 @@ impl SglangScheduler {
     }
 
     /// Frees the pages of a prompt that another engine has fetched; returns false if there is none.
-    pub(super) fn release_fetched_prompt(
-        &mut self,
-        now: SimTime,
-        id: SeqId,
-        out: &mut Outbox,
-    ) -> bool {
+    pub(super) fn free_fetched_pages(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find_slot(id).filter(|&slot| self.seqs[slot].held) else {
             return false;
         };
