@@ -13,7 +13,6 @@ mod observers;
 mod peers;
 mod prefill;
 mod replies;
-mod reset;
 mod rules;
 mod scenario;
 mod setup;

@@ -10,8 +10,8 @@ use axum::http::{HeaderValue, Request, Response, Version, header};
 use tower::ServiceExt;
 
 use super::app::App;
+use super::body::{DrainingBody, is_longer_than};
 use super::layers::{self, LayerSettings, MiddlewareStack};
-use super::request_body::{DrainingBody, is_longer_than};
 use super::request_log::RequestLog;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;

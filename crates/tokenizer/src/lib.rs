@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod chat;
-mod detokenizer;
 #[cfg(feature = "download")]
 mod download;
 mod error;
@@ -24,7 +23,6 @@ pub use chat::{
     ChatInput, ChatMessage, ChatTemplates, ContentFormat, MessagePart, TemplateError,
     TemplateMessage, message_plain_text,
 };
-pub use detokenizer::{Detokenizer, TokenFragments};
 pub use error::{EncodingTooExpensive, TokenizerError};
 pub use hf::HfTokenizer;
 pub use media::{
@@ -34,4 +32,4 @@ pub use media::{
 pub use simulated::{SimulatedTokenizer, fnv1a_32};
 pub use source::{HuggingFaceHub, TokenizerLocation};
 pub use special_tokens::SpecialTokens;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Detokenizer, TokenFragments, Tokenizer};

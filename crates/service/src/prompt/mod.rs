@@ -4,14 +4,13 @@ mod conversation;
 mod inputs;
 mod media;
 mod media_cache;
-mod messages;
 mod schema;
 mod settings;
-mod source;
-mod truncation;
 
+pub use conversation::{to_template_messages, to_unvalidated_messages};
+pub use inputs::{
+    Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource, PromptTruncation,
+    TruncationSide,
+};
 pub use media_cache::MediaCache;
-pub use messages::{to_template_messages, to_unvalidated_messages};
 pub use settings::{MediaLimits, MediaSettings, PromptSettings};
-pub use source::{Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource};
-pub use truncation::{PromptTruncation, TruncationSide};

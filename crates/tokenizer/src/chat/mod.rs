@@ -5,7 +5,6 @@ mod bounds;
 mod content_format;
 mod error;
 mod filters;
-mod flatten;
 mod jinja2;
 mod json;
 mod lexer;
@@ -23,7 +22,6 @@ pub(crate) mod golden;
 
 pub use content_format::ContentFormat;
 pub use error::TemplateError;
-pub use flatten::message_plain_text;
-pub use message::{ChatMessage, TemplateMessage};
+pub use message::{ChatMessage, TemplateMessage, message_plain_text};
 pub use part::MessagePart;
 pub use templates::{ChatInput, ChatTemplates};

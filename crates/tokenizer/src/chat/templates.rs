@@ -9,7 +9,6 @@ use vllm_sim_python::{is_python_whitespace, repr_str};
 
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
-use super::flatten;
 use super::message::{self, ChatMessage, TemplateMessage};
 use super::python::{self, PythonFields, python_list, value_from_json};
 use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
@@ -97,7 +96,7 @@ impl ChatTemplates {
     pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         let Some(template) = self.choose_template(chat.chat_template, chat.tools.is_some())? else {
             let format = chat.content_format.unwrap_or_default();
-            let mut text = flatten::flatten_messages(chat.messages, format);
+            let mut text = message::flatten_messages(chat.messages, format);
             if chat.continue_final_message {
                 // The message to be continued has no end marker.
                 text.pop();
