@@ -1,8 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end
+.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end lab
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
+# What lab plays.
+COUNT ?= 20
+SEED ?= 0
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +108,9 @@ vllm-flags: ## add the flags of the vLLM that is installed to the list of those 
 
 image: ## run the Dockerfile without Docker, and its image read-only
 	python3 tests/ship/image_root.py
+
+lab: ## random workloads on vLLM's own scheduler and on the engine, step by step; COUNT workloads a class from SEED on
+	lab/scheduler/run.sh $(COUNT) $(SEED)
 
 front-end: ## FRONT (vllm-rs, a file of vLLM's wheel) over the engine core of BINARY
 	python3 tests/python/front_end_shows.py $(FRONT) $(BINARY)

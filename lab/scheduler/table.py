@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Prints a table class -> workloads, steps, equal, and the first difference of each class: table.py FOLDER (both sides were run)."""
+"""Prints a table class -> workloads, steps, equal, and the first difference of each class: table.py FOLDER (both sides were run).
+
+Fails if a workload differs."""
 import collections
 import glob
 import os
@@ -24,3 +26,4 @@ for name, (n, steps, equal, first) in sorted(rows.items()):
 n, steps, equal = (sum(row[i] for row in rows.values()) for i in range(3))
 print(f"{'all ' + str(len(rows)):24} workloads {n:4} steps {steps:7} equal {equal:4}; wholly equal classes "
       f"{sum(row[0] == row[2] for row in rows.values())}")
+sys.exit(0 if 0 < n == equal else 1)

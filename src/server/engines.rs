@@ -157,9 +157,10 @@ pub(super) fn batching_engine_config(
             .as_ref()
             .and_then(|cache| cache.plan.layer_groups(engine.prefix_cache.retention_interval)),
         max_num_seqs: engine.max_num_seqs,
-        max_num_batched_tokens: engine.queue.max_num_scheduled_tokens,
+        max_num_batched_tokens: engine.max_num_batched_tokens,
         max_model_len: config.model.max_model_len,
         prefill: ChunkedPrefillConfig {
+            max_num_scheduled_tokens: Some(engine.queue.max_num_scheduled_tokens),
             enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
             long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive: engine
@@ -177,6 +178,8 @@ pub(super) fn batching_engine_config(
         speculation: engine.speculative.as_ref().map(|s| SpeculationConfig {
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
+            lookahead_slots: s.lookahead_slots(),
+            input_slots: s.input_slots(),
         }),
         loras: LoraConfig {
             max_loras: if config.lora.enabled { config.lora.max_loras } else { 0 },
@@ -188,6 +191,8 @@ pub(super) fn batching_engine_config(
         transfer: TransferConfig {
             fetch: kv_fetch_times(config),
             lease: setup::kv_block_lease(config),
+            is_producer: setup::hands_off_prompts(config),
+            is_consumer: setup::loads_kv_cache(config),
             ..TransferConfig::default()
         },
         lock_step: engine.lock_step,

@@ -109,6 +109,21 @@ pub(super) fn kv_block_lease(config: &Config) -> Option<Duration> {
     transfer.and_then(KvTransferConfig::block_lease_duration)
 }
 
+/// Returns whether other servers rely on the KV cache of prompts that this one computes.
+///
+/// **Source:** `requires_kv_delivery`, vLLM 0.33 `kv_connector/v1/base.py`; caches in host memory
+/// do not require it.
+pub(super) fn hands_off_prompts(config: &Config) -> bool {
+    let transfer = config.kv_transfer.as_ref();
+    transfer.is_some_and(|transfer| transfer.producer && transfer.connector.is_some())
+}
+
+/// Returns whether a KV connector may load blocks into the GPU: from other servers or host memory.
+pub(super) fn loads_kv_cache(config: &Config) -> bool {
+    let transfer = config.kv_transfer.as_ref();
+    config.engine.kv_offload.is_some() || transfer.is_some_and(|transfer| transfer.consumer)
+}
+
 /// Returns the policy for prompts whose KV cache cannot be loaded from another server.
 pub(super) fn load_failure_policy(config: &Config) -> LoadFailurePolicy {
     let transfer = config.kv_transfer.as_ref();

@@ -48,6 +48,32 @@ pub struct SpeculativeConfig {
     pub raw: Value,
 }
 
+impl SpeculativeConfig {
+    /// Returns the number of KV slots that the drafter writes after the tokens of a step.
+    ///
+    /// **Source:** `num_lookahead_tokens`, vLLM 0.33 `vllm/config/vllm.py`.
+    pub fn lookahead_slots(&self) -> u32 {
+        match self.method.as_str() {
+            "dflash" => self.num_tokens.saturating_add(1),
+            "eagle" | "eagle3" | "mtp" | "dspark" | "draft_model" => self.num_tokens,
+            _ => 0,
+        }
+    }
+
+    /// Returns the number of tokens that each sequence takes of the token budget for drafting.
+    ///
+    /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
+    pub fn input_slots(&self) -> u32 {
+        match (self.method.as_str(), self.parallel) {
+            ("dflash" | "dspark", _) => 0,
+            ("draft_model", true) => self.num_tokens,
+            ("draft_model", false) => 1,
+            (_, true) => self.num_tokens.saturating_sub(1),
+            (_, false) => 0,
+        }
+    }
+}
+
 struct SpeculativeConfigKeys(Map<String, Value>);
 
 impl SpeculativeConfig {

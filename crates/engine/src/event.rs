@@ -132,7 +132,8 @@ pub enum SchedulerEvent {
         /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
-    /// KV blocks of a layer group other than the first full-attention group were cached or removed.
+    /// KV blocks of a layer group other than the main one were cached or removed, or not all full
+    /// blocks of a main group without full attention were cached.
     Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
@@ -162,13 +163,17 @@ pub enum LayerGroupCacheEvent {
     Stored {
         /// Index of the KV cache group.
         group: u32,
+        /// Whether the group is the main one, whose other events are [`SchedulerEvent::Stored`] and
+        /// [`SchedulerEvent::Removed`].
+        is_main: bool,
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
         /// Index in the plan of the first block.
         from: u32,
         /// Index in the plan after the last block.
         to: u32,
-        /// Indices in the plan of the blocks that entered the prefix cache.
+        /// Indices in the plan of the blocks that entered the prefix cache; none if the layer group
+        /// keeps none of them.
         kept: Vec<u32>,
     },
     /// KV blocks left the prefix cache of the layer group.

@@ -34,6 +34,7 @@ pub mod latency;
 pub mod lock_step;
 mod seq_map;
 mod sequence;
+pub mod step_log;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -120,6 +121,9 @@ pub trait Scheduler {
     /// Appends the admissions of sequences since the last call to `into`, if enabled in the
     /// configuration. Schedulers without steps report admissions only as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
+    /// Appends the records of steps planned and updated since the last call to `into`, if enabled
+    /// in the configuration. Only the vLLM scheduler keeps such records.
+    fn take_step_log(&mut self, _into: &mut Vec<step_log::StepRecord>) {}
 
     // Methods for schedulers with steps.
 

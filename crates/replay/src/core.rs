@@ -363,6 +363,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
                 }
                 SchedulerEvent::Stored { .. }
                 | SchedulerEvent::Removed { .. }
+                | SchedulerEvent::Group(_)
                 | SchedulerEvent::Cleared => {
                     self.pools[pool].router.observe_engine_event(at, when, event);
                 }

@@ -2,6 +2,7 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/{kv_cache_coordinator,kv_cache_manager}.py`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::groups::{GroupBlockTable, LayerGroup, TokenNeed};
@@ -14,10 +15,12 @@ impl BlockPool {
         !self.groups.all.is_empty()
     }
 
-    /// Returns the number of layer groups after the first. Each may need one block more than an
-    /// admission counts.
-    pub(crate) fn extra_group_count(&self) -> u32 {
-        self.groups.all.len() as u32
+    /// Returns the number of the first layer group with full attention, or 0 without one.
+    pub(crate) fn first_group(&self) -> u32 {
+        match self.groups.is_first_null {
+            true => 0,
+            false => self.groups.order().0.len() as u32,
+        }
     }
 
     /// Returns all layer groups, the first one first, for the prefix cache in host memory.
@@ -230,7 +233,7 @@ impl BlockPool {
         table: &GroupBlockTable,
         need: &BlockAllocationRequest,
     ) -> u32 {
-        let fresh = group.missing_blocks(table, TokenNeed::Step(need.tokens));
+        let fresh = group.missing_blocks(table, TokenNeed::Step(group.slots(need)));
         if need.is_capped { fresh.min(group.most) } else { fresh }
     }
 
@@ -292,12 +295,25 @@ impl BlockPool {
         need: &BlockAllocationRequest,
         out: &mut impl FnMut(SchedulerEvent),
     ) {
+        let (sparse, others) = self.groups.order();
+        self.take_further(table, need, sparse, out);
         let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());
         match self.groups.is_first_null {
             true => table.blocks.resize(table.blocks.len() + fresh as usize, 0),
             false => self.take_free_blocks(&mut table.blocks, 0, fresh, out),
         }
-        for at in 0..self.groups.all.len() {
+        self.take_further(table, need, others, out);
+    }
+
+    /// Takes new blocks for these layer groups, of those that follow the first.
+    fn take_further(
+        &mut self,
+        table: &mut BlockTable,
+        need: &BlockAllocationRequest,
+        groups: Range<usize>,
+        out: &mut impl FnMut(SchedulerEvent),
+    ) {
+        for at in groups {
             let group = self.groups.all[at];
             let table = &mut table.groups[at];
             let owner = at as u8 + 1;
@@ -308,7 +324,7 @@ impl BlockPool {
             }
             let spare = group.spare - table.spare.len() as u32;
             self.take_free_blocks(&mut table.spare, owner, spare, out);
-            let all = need.tokens.div_ceil(group.block_size);
+            let all = group.slots(need).div_ceil(group.block_size);
             if all > table.len() {
                 if table.blocks.is_empty() {
                     table.first = all - 1;
@@ -340,13 +356,16 @@ impl BlockPool {
         }
     }
 
-    pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable) {
-        for table in &mut table.groups {
+    /// Frees the blocks of a table in these layer groups.
+
+    pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
+        table.ends = [0; 4];
+        let tables = table.groups.get_mut(groups).into_iter().flatten();
+        for table in tables {
             let ids: Vec<u32> = table.held_block_ids().collect();
             self.release_block_ids(&ids);
             table.clear();
         }
-        table.ends = [0; 4];
     }
 
     /// Adds blocks `from..to` of a table to the prefix cache, except those that their layer groups
@@ -356,9 +375,10 @@ impl BlockPool {
         table: &BlockTable,
         plan: &Arc<BlockPlan>,
         (from, to): (u32, u32),
+        groups: Range<usize>,
         out: &mut impl FnMut(SchedulerEvent),
     ) {
-        for at in 0..self.groups.all.len() {
+        for at in groups {
             let group = self.groups.all[at];
             let mut kept = Vec::new();
             for i in from..to {
@@ -373,20 +393,17 @@ impl BlockPool {
                     self.groups.fresh.push(key);
                 }
             }
-            if kept.is_empty() || !self.config().events {
+            if !self.config().events {
                 continue;
             }
             let plan = Arc::clone(plan);
-            if self.groups.is_first_null && at == 0 {
-                for run in kept.chunk_by(|a, b| a + 1 == *b) {
-                    let (plan, from) = (Arc::clone(&plan), run[0]);
-                    let to = from + run.len() as u32;
-                    out(SchedulerEvent::Stored { plan, from, to });
-                }
+            let is_main = self.groups.is_first_null && at == 0;
+            if is_main && kept.len() == (to - from) as usize {
+                out(SchedulerEvent::Stored { plan, from, to });
                 continue;
             }
             let group = group.index;
-            let stored = LayerGroupCacheEvent::Stored { group, plan, from, to, kept };
+            let stored = LayerGroupCacheEvent::Stored { group, is_main, plan, from, to, kept };
             out(SchedulerEvent::Group(Box::new(stored)));
         }
     }

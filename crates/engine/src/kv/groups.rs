@@ -8,6 +8,9 @@
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/{kv_cache_coordinator,single_type_kv_cache_manager}.py`.
 
+use std::ops::Range;
+
+use super::pool::BlockAllocationRequest;
 use crate::BlockKey;
 
 /// Describes the layer groups of a model.
@@ -158,6 +161,14 @@ impl LayerGroup {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
+    /// Returns the number of tokens for which the group needs blocks.
+    pub(super) fn slots(&self, need: &BlockAllocationRequest) -> u32 {
+        match self.is_state {
+            true => need.tokens.saturating_sub(need.lookahead),
+            false => need.tokens,
+        }
+    }
+
     /// Returns the blocks that the table lacks for these tokens.
     pub(super) fn missing_blocks(&self, table: &GroupBlockTable, need: TokenNeed) -> u32 {
         let all = match need {
@@ -173,6 +184,13 @@ impl LayerGroup {
 }
 
 impl ExtraLayerGroups {
+    /// Returns the layer groups before and after the first full-attention group, in vLLM's order:
+    /// sparse groups, then the others.
+    pub(super) fn order(&self) -> (Range<usize>, Range<usize>) {
+        let sparse = self.all.partition_point(|group| !group.has_full_attention());
+        (0..sparse, sparse..self.all.len())
+    }
+
     pub(super) fn new(
         groups: &LayerGroups,
         block_size: u32,

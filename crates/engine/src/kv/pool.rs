@@ -66,6 +66,8 @@ pub(crate) struct BlockAllocationRequest {
     pub prefix: u32,
     /// Number of tokens that need blocks: computed, new and lookahead tokens.
     pub tokens: u32,
+    /// Number of lookahead tokens, the last of `tokens`. State layers need no blocks for them.
+    pub lookahead: u32,
     /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
     /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
     /// [`BlockPool::cache_full_blocks`].
@@ -114,6 +116,9 @@ pub struct BlockPool {
     cache: CachedBlockMap,
     idle: u32,
     epoch: u32,
+    /// Number of tokens by which a block that fills one token at a time enters the prefix cache
+    /// later than it is full.
+    late: u32,
     pub(super) groups: ExtraLayerGroups,
     /// Index of the KV cache group of each block, if there are several groups.
     owners: Vec<u8>,
@@ -134,9 +139,17 @@ impl BlockPool {
             cache: CachedBlockMap::new(config.num_blocks as usize),
             idle: 0,
             epoch: 0,
+            late: 0,
             groups: ExtraLayerGroups::default(),
             owners: Vec::new(),
         }
+    }
+
+    /// Sets the number of tokens by which decoded blocks enter the prefix cache later than they are
+    /// full: 1 with asynchronous scheduling, where the last token is not known before.
+    #[must_use]
+    pub(crate) fn caching_late(self, late: u32) -> Self {
+        Self { late, ..self }
     }
 
     #[must_use]
@@ -199,7 +212,9 @@ impl BlockPool {
         need: &BlockAllocationRequest,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> bool {
-        if need.tokens <= table.settled {
+        let next = table.cached.saturating_add(1);
+        let fills_none = need.cache / self.config.block_size < next;
+        if need.tokens <= table.settled && fills_none {
             return true;
         }
         if self.has_layer_groups() {
@@ -269,7 +284,7 @@ impl BlockPool {
             && self.config.events
             && table.cached > 0
         {
-            let groups = self.extra_group_count() + u32::from(!self.groups.is_first_null);
+            let groups = self.groups.all.len() as u32 + u32::from(!self.groups.is_first_null);
             let (plan, blocks) = (Arc::clone(plan), table.cached);
             out(SchedulerEvent::Reused { plan, blocks, groups });
         }
@@ -373,17 +388,17 @@ impl BlockPool {
                 }
             }
             table.cached = full;
+            let (sparse, others) = self.groups.order();
+            self.cache_group_blocks(table, plan, (from, full), sparse, out);
             if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
                 out(SchedulerEvent::Stored { plan, from, to: full });
             }
-            if self.has_layer_groups() {
-                self.cache_group_blocks(table, plan, (from, full), out);
-            }
+            self.cache_group_blocks(table, plan, (from, full), others, out);
         }
         let settled = if table.cached < keys {
             // One token less than the next full block.
-            room.min((table.cached + 1).saturating_mul(size) - 1)
+            room.min((table.cached + 1).saturating_mul(size) - 1 + self.late)
         } else {
             room
         };
@@ -438,12 +453,12 @@ impl BlockPool {
     /// Cached blocks are appended to the free queue, last block first, so that a prefix is evicted
     /// after its continuation. Other blocks go to the front.
     pub(crate) fn release_table(&mut self, table: &mut BlockTable) {
+        let (sparse, others) = self.groups.order();
+        self.release_group_blocks(table, sparse);
         if !self.groups.is_first_null {
             self.release_block_ids(&table.blocks);
         }
-        if self.has_layer_groups() {
-            self.release_group_blocks(table);
-        }
+        self.release_group_blocks(table, others);
         table.blocks.clear();
         (table.cached, table.settled) = (0, 0);
     }

@@ -65,6 +65,18 @@ impl SchedulerSpec {
         self
     }
 
+    /// Configures the engine to record every step for
+    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log); `None` if its scheduler keeps
+    /// no such log.
+    #[must_use]
+    pub fn with_step_log(mut self) -> Option<Self> {
+        match &mut self {
+            Self::Vllm(config) => config.reporting.step_log = true,
+            Self::Pool(_) | Self::Mocker(_) | Self::Sglang(_) => return None,
+        }
+        Some(self)
+    }
+
     /// Creates the scheduler without sequences.
     ///
     /// # Errors

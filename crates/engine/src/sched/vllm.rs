@@ -21,9 +21,12 @@ mod load_failure;
 mod offload;
 pub(in crate::sched) mod pass;
 mod plan;
+mod prefix_cache_reset;
+mod progress;
 mod rules;
 pub(in crate::sched) mod seqs;
 pub(in crate::sched) mod step;
+mod step_recorder;
 mod step_time;
 #[cfg(test)]
 mod tests;
@@ -33,9 +36,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
+use crate::step_log::StepRecord;
 use crate::{
-    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheReset, Scheduler,
-    SchedulerEvent, SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
+    SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{StreamPurpose, request_rng};
@@ -51,8 +55,9 @@ pub use config::{
 use encoder_cache::{EncoderCache, MediaReferences};
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
-use seqs::{FetchStage, SequenceRunState, SequenceSlab, SequenceSlot};
+use seqs::{SequenceRunState, SequenceSlab, SequenceSlot, StepOutput, WaitingClass};
 use step::ScheduledStep;
+use step_recorder::StepReports;
 use waiting::WaitingQueue;
 
 /// Schedules sequences with vLLM's rules.
@@ -74,6 +79,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     /// Cleared steps, kept to reuse their allocations.
     #[expect(clippy::vec_box, reason = "a step changes places several times, and is large")]
     spare: Vec<Box<ScheduledStep>>,
+    pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
     paused: bool,
     /// Ends of KV transfers and of delays after last tokens, by slot and generation of the
@@ -87,10 +93,17 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) window: Option<u32>,
     aligns_chunks: bool,
     watermark_blocks: u32,
-    arrivals: u64,
-    places: u64,
+    counts: ChangeCounts,
     stats: EngineStats,
-    admissions: Vec<AdmittedSequence>,
+}
+
+/// Holds the counts of arrivals, admissions and progress.
+#[derive(Debug, Default)]
+struct ChangeCounts {
+    arrivals: u64,
+    admissions: u64,
+    /// Number of changes after which a sequence that started in vain may start again.
+    progress: u64,
 }
 
 impl VllmScheduler {
@@ -115,6 +128,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             prefix_caching: config.enable_prefix_caching,
             events: config.reporting.kv_events,
         });
+        let pool = pool.caching_late(u32::from(config.async_scheduling));
         let pool = match &config.layer_groups {
             None => pool,
             Some(groups) => pool.with_layer_groups(groups, &config.layer_group_limits()),
@@ -130,6 +144,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             encoder: config.encoder.as_deref().map(EncoderCache::new_boxed),
             // vLLM counts its null block too: `vllm/v1/core/kv_cache_manager.py`.
             watermark_blocks: (config.watermark * (f64::from(config.num_gpu_blocks) + 1.0)) as u32,
+            reports: StepReports::new(&config),
             config,
             rules,
             pool,
@@ -145,10 +160,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             fetching: 0,
             cadence: PrefillCadence::default(),
             loras: LoraSlots::default(),
-            arrivals: 0,
-            places: 0,
+            counts: ChangeCounts::default(),
             stats: EngineStats::default(),
-            admissions: Vec::new(),
         })
     }
 
@@ -190,7 +203,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         while self.flight.len() < self.max_steps_in_flight() {
             let mut step = self.spare.pop().unwrap_or_default();
+            let before = out.len();
             let preempted = self.schedule_step(now, &mut step, out);
+            self.reports.events.append(&mut step.events);
+            self.record_plan(now, &step, out, before);
             if step.is_empty() {
                 if !preempted && step.rejected.is_empty() {
                     self.reject_unschedulable(&mut step);
@@ -201,7 +217,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     // The pass only preempted or rejected: use the freed blocks.
                     continue;
                 }
+                let is_idle = self.flight.is_empty() && self.seqs.len() == 0;
+                self.reports.has_empty_step = self.max_steps_in_flight() > 1 && !is_idle;
                 break;
+            }
+            if std::mem::take(&mut self.reports.has_empty_step) {
+                self.publish_alone(now, out);
             }
             if self.flight.is_empty() {
                 self.start_step(&mut step, now);
@@ -215,14 +236,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Discards a step without sequences. Its KV block events are reported after those of the steps
-    /// in flight.
+    /// Discards a step without sequences. Its KV block events are reported when a step ends.
     fn discard_empty_step(&mut self, mut step: Box<ScheduledStep>, now: SimTime, out: &mut Outbox) {
-        if let Some(last) = self.flight.back_mut() {
-            last.events.append(&mut step.events);
-            last.rejected.append(&mut step.rejected);
+        match self.flight.back_mut() {
+            Some(last) => last.rejected.append(&mut step.rejected),
+            None => self.publish_alone(now, out),
         }
-        out.extend(step.events.drain(..).map(|event| (now, event)));
         step.report_rejected(now, out);
         step.clear();
         self.spare.push(step);
@@ -233,12 +252,56 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let now = step.end;
+        let before = out.len();
         if !step.is_dummy {
             self.bulk.record_finished_step(&step);
+            self.free_deferred(step.number);
         }
-        if !step.events.is_empty() {
-            out.extend(step.events.drain(..).map(|event| (now, event)));
+        self.cache_verified(&step);
+        self.publish(now, out);
+        let (output_tokens, ended) = self.release_outputs(&step, now, out);
+        step.report_rejected(now, out);
+        if self.encoder.is_some() {
+            self.release_computed_media(&step);
         }
+        if self.host.is_some() {
+            self.advance_host_copies(&mut step, now, out);
+        }
+        R::on_step_ended(self, now, out);
+        self.expire_leases(now);
+        if !step.is_dummy {
+            let prompt_tokens = step.prompt_tokens;
+            let begun = step.begun;
+            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
+            out.push_back((now, event));
+            self.record_update(now, out, before);
+        }
+        step.clear();
+        self.spare.push(step);
+        if let Some(mut next) = self.flight.pop_front() {
+            self.start_step(&mut next, now);
+            self.flight.push_front(next);
+        }
+        self.reset_after_step(now, out);
+        R::on_step_reported(self, now, out);
+        match self.paused {
+            false => self.plan_at = Some(now),
+            // vLLM tells its workers in a step of their own which requests have ended.
+            true => {
+                self.reports.has_empty_step =
+                    self.max_steps_in_flight() > 1 && ended && !self.flight.is_empty()
+            }
+        }
+    }
+
+    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
+    /// sequence ended.
+    fn release_outputs(
+        &mut self,
+        step: &ScheduledStep,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> (u32, bool) {
         out.reserve(step.entries.len() + 1);
         let mut output_tokens = step.bulk_decodes;
         let mut ended = false;
@@ -249,8 +312,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.seqs.free_dead_slot(entry.slot);
                 continue;
             }
+            if seq.step.stale.take() == StepOutput::Dropped {
+                continue;
+            }
             if entry.drafts.proposed > 0 {
                 let StepDrafts { proposed, accepted } = entry.drafts;
+                let rejected = u32::from(proposed.saturating_sub(accepted));
+                seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
                 let event = SchedulerEvent::Drafts {
                     id: seq.id,
                     proposed: proposed.into(),
@@ -269,94 +337,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.complete_sequence(entry.slot, now, out);
             }
         }
+        if output_tokens > 0 {
+            self.record_progress();
+        }
         if ended {
             let seqs = &self.seqs;
             self.running.retain(|&slot| {
                 matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
             });
         }
-        step.report_rejected(now, out);
-        if self.encoder.is_some() {
-            self.release_computed_media(&step);
-        }
-        if self.host.is_some() {
-            self.advance_host_copies(&mut step, now, out);
-        }
-        R::on_step_ended(self, now, out);
-        if !step.is_dummy {
-            let prompt_tokens = step.prompt_tokens;
-            let begun = step.begun;
-            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
-            out.push_back((now, event));
-        }
-        step.clear();
-        self.spare.push(step);
-        if let Some(mut next) = self.flight.pop_front() {
-            self.start_step(&mut next, now);
-            self.flight.push_front(next);
-        }
-        R::on_step_reported(self, now, out);
-        if !self.paused {
-            self.plan_at = Some(now);
-        }
-    }
-
-    fn reset_prefix_cache(
-        &mut self,
-        reset: PrefixCacheReset,
-        now: SimTime,
-        out: &mut Outbox,
-    ) -> bool {
-        if reset == PrefixCacheReset::Preempt {
-            self.preempt_all_running(now, out);
-            self.request_scheduling_pass(now);
-        }
-        if reset != PrefixCacheReset::Forget && self.pool.used_blocks() > 0 {
-            return false;
-        }
-        // The steps in flight changed the cache first.
-        for step in &mut self.flight {
-            out.extend(step.events.drain(..).map(|event| (now, event)));
-        }
-        self.pool.forget_prefix_cache(&mut |event| out.push_back((now, event)));
-        true
-    }
-
-    fn handle_sequence_timer(
-        &mut self,
-        now: SimTime,
-        slot: SequenceSlot,
-        generation: u32,
-        out: &mut Outbox,
-    ) {
-        let seq = &mut self.seqs[slot];
-        if seq.generation != generation {
-            return;
-        }
-        match seq.state {
-            SequenceRunState::Fetching => {
-                if let Some(failure) = seq.load.failure.take() {
-                    self.handle_load_failure(slot, failure, now, out);
-                    return;
-                }
-                self.fetching -= 1;
-                seq.state = SequenceRunState::Waiting;
-                seq.load.is_here = true;
-                // The last prompt token is computed locally, for its logits.
-                seq.computed = seq.prompt - 1;
-                self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
-                self.waiting.insert_sequence(&self.seqs, slot);
-                self.request_scheduling_pass(now);
-            }
-            SequenceRunState::Draining | SequenceRunState::Resting => {
-                self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
-                self.request_scheduling_pass(now);
-            }
-            SequenceRunState::Free
-            | SequenceRunState::Waiting
-            | SequenceRunState::Running
-            | SequenceRunState::Dead => {}
-        }
+        (output_tokens, ended)
     }
 }
 
@@ -368,12 +358,17 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         out: &mut Outbox,
     ) -> Result<(), SubmitError> {
         self.check_queue_room(0)?;
+        if self.flight.is_empty() && self.seqs.len() == 0 && self.plan_at.is_none() {
+            // Without requests, vLLM's engine core empties its queue of steps. A request that comes
+            // when the last one ends is read before.
+            self.reports.has_empty_step = false;
+        }
         self.rules.adjust_submission(&mut seq);
         R::check_fits(self, &seq)?;
-        let order = self.arrivals as i64;
+        let order = self.counts.arrivals as i64;
         let rank = match self.config.policy {
-            SchedulingPolicy::Fcfs => (0, order),
-            SchedulingPolicy::Priority => (seq.priority, order),
+            SchedulingPolicy::Fcfs => (WaitingClass::Plain, 0, order),
+            SchedulingPolicy::Priority => (WaitingClass::Plain, seq.priority, order),
         };
         let draws = self
             .config
@@ -382,8 +377,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             .map(|_| Box::new(request_rng(self.config.seed, seq.key, StreamPurpose::Latency)));
         let most = self.rules.max_sequence_tokens(&self.config);
         let media = self.encoder.as_ref().and(seq.media.clone());
-        let slot = self.seqs.insert(seq, most, self.arrivals);
-        self.arrivals += 1;
+        let slot = self.seqs.insert(seq, most, self.counts.arrivals);
+        self.counts.arrivals += 1;
         let seq = &mut self.seqs[slot];
         seq.media = media.map(MediaReferences::new_boxed);
         seq.rank = rank;
@@ -446,9 +441,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
                 self.handle_sequence_timer(at, slot, generation, out);
-            } else if let Some((at, freed)) = self.leases.expire_next_lease(due, &mut self.pool) {
-                if freed {
-                    self.request_scheduling_pass(at);
+            } else if self.leases.next_expiry().is_some_and(|at| at <= due) {
+                if self.expire_leases(due) {
+                    self.request_scheduling_pass(due);
                 }
             } else if self.complete_copies_while_idle(due, out) {
             } else if due < now || may_plan {
@@ -464,12 +459,14 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
             EngineCommand::Pause => {
-                self.paused = true;
+                self.flush_bulk_decodes(now, out);
+                (self.paused, self.reports.has_empty_step) = (true, false);
                 self.plan_at = None;
             }
             EngineCommand::Resume => {
                 self.paused = false;
-                if self.flight.len() < self.max_steps_in_flight() {
+                // vLLM reads the command when the running step has ended.
+                if self.flight.is_empty() {
                     self.plan_at = Some(now);
                 }
             }
@@ -487,6 +484,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::Caching(on) => self.pool.set_prefix_caching(on),
             EngineCommand::Release(id) => {
                 let held = self.leases.release_lease(id, &mut self.pool);
+                self.record_progress();
                 self.request_scheduling_pass(now);
                 return held;
             }
@@ -545,7 +543,11 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
-        into.append(&mut self.admissions);
+        into.append(&mut self.reports.admissions);
+    }
+
+    fn take_step_log(&mut self, into: &mut Vec<StepRecord>) {
+        into.extend(self.reports.log.iter_mut().flat_map(|log| log.drain(..)));
     }
 
     fn running_step_end(&self) -> Option<SimTime> {

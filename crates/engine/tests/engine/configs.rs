@@ -170,6 +170,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             max_num_batched_tokens,
             max_model_len,
             prefill: ChunkedPrefillConfig {
+                max_num_scheduled_tokens: whole.then_some(max_num_batched_tokens.div_ceil(2)),
                 enable_chunked_prefill: chunked,
                 long_prefill_token_threshold: threshold,
                 long_prefill_token_threshold_adaptive: first,
@@ -182,7 +183,12 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             async_scheduling: r#async,
             victim: if first { PreemptionVictim::First } else { PreemptionVictim::Last },
             watermark,
-            speculation: drafts.map(|accept| SpeculationConfig { accept, drops_last_block: drops }),
+            speculation: drafts.map(|accept| SpeculationConfig {
+                lookahead_slots: if priority { accept.len() as u32 } else { 0 },
+                input_slots: u32::from(reserve),
+                accept,
+                drops_last_block: drops,
+            }),
             // Encoding takes no time here; a roofline would only add to the step time.
             drafting: None,
             weights_from_host: Duration::from_millis(weights_ms),
@@ -197,6 +203,8 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 fetch_whole_prompt: whole,
                 lease: Some(Duration::from_millis(20)),
+                is_producer: chunked,
+                is_consumer: caching,
             },
             // `lock_step` tests ranks together.
             lock_step: false,
@@ -206,6 +214,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 // The invariants need an event per token; `runs` compares both.
                 run_lengths: false,
                 log_admissions: true,
+                step_log: false,
             },
             seed: more.1,
         }

@@ -11,6 +11,8 @@
 //! - `mocker`: exact instants of Dynamo's mocker
 //! - `pool`: exact instants of the pool of slots
 //! - `lock_step`: ranks with common steps
+//! - `scheduler_logs`: step logs that vLLM's own scheduler wrote; `scheduler_workload` plays their
+//!   workloads, also for the example `step_log`
 //! - `runs`: tokens reported as runs equal tokens reported one by one
 //! - `live_virtual`: the live driver releases the tokens that virtual time computed
 //!
@@ -32,3 +34,5 @@ mod offline;
 mod pool;
 mod prefix_cache_events;
 mod runs;
+mod scheduler_logs;
+mod scheduler_workload;

@@ -69,3 +69,29 @@ fn a_host_tier_cannot_be_used_with_remote_prompts() {
     let expected = "a tier of the mocker cannot be used with prompts that another engine computes";
     assert_eq!(error, expected);
 }
+
+#[test]
+fn sequences_without_room_for_their_drafts_do_not_preempt_each_other_forever() {
+    let mut engine = MockerScheduler::new(MockerConfig {
+        accept: vec![0.5; 2],
+        num_gpu_blocks: 8,
+        block_size: 4,
+        max_num_seqs: 2,
+        ..config()
+    })
+    .unwrap();
+    let mut out = Outbox::new();
+    for id in [1, 2] {
+        // Both grow beyond the 32 tokens of the KV cache.
+        let sequence = Sequence::new(SeqId(id), 12, 30);
+        engine.submit(SimTime::ZERO, sequence, &mut out).unwrap();
+    }
+    for _ in 0..10_000 {
+        let Some(due) = engine.next_wakeup() else {
+            break;
+        };
+        engine.advance(due, &mut out);
+    }
+    let ended = out.iter().filter(|(_, event)| matches!(event, SchedulerEvent::Ended { .. }));
+    assert_eq!(ended.count(), 2);
+}

@@ -37,12 +37,13 @@ impl CacheFromEvents {
             SchedulerEvent::Removed { keys } => self.remove_blocks(MAIN, keys)?,
             SchedulerEvent::Cleared => self.0.clear(),
             SchedulerEvent::Group(event) => match &**event {
-                LayerGroupCacheEvent::Stored { group, plan, from, to, kept } => {
-                    prop_assert!(!kept.is_empty() && kept.is_sorted());
-                    prop_assert!(kept[0] >= *from && kept.last() < Some(to));
+                LayerGroupCacheEvent::Stored { group, is_main, plan, from, to, kept } => {
+                    let group = if *is_main { MAIN } else { *group };
+                    prop_assert!(kept.is_sorted());
+                    prop_assert!(kept.iter().all(|i| (*from..*to).contains(i)));
                     for &i in kept {
                         let key = plan.keys[i as usize];
-                        *self.0.entry((*group, key)).or_default() += 1;
+                        *self.0.entry((group, key)).or_default() += 1;
                     }
                 }
                 LayerGroupCacheEvent::Removed { group, keys } => {

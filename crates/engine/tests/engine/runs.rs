@@ -110,20 +110,12 @@ fn steps_of_3_and_1_ms() -> LatencyModel {
     LatencyModel::Constant { prefill: Duration::from_millis(3), decode: Duration::from_millis(1) }
 }
 
-/// Maximum length of a sequence of [`inputs`], in tokens.
-const LONGEST_SEQUENCE: u32 = 600;
-
 fn spec() -> impl Strategy<Value = SchedulerSpec> {
     prop_oneof![
         2 => config().prop_map(|config| SchedulerSpec::Vllm(Box::new(config))),
         1 => mocker().prop_map(|config| SchedulerSpec::Mocker(Box::new(MockerConfig {
-            // Long outputs would preempt each other hundreds of times per token, and with draft tokens for
-            // ever.
+            // Long outputs would preempt each other hundreds of times per token.
             victim: PreemptionVictim::Last,
-            num_gpu_blocks: match config.accept.is_empty() {
-                true => config.num_gpu_blocks,
-                false => LONGEST_SEQUENCE.div_ceil(config.block_size) * config.max_num_seqs,
-            },
             latency: steps_of_3_and_1_ms(),
             ..config
         }))),

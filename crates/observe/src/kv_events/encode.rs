@@ -132,10 +132,17 @@ fn push_event<'a>(
         SchedulerEvent::Removed { keys } => {
             shown.extend(keys.iter().map(|key| removed(key, groups.main)));
         }
-        // llm-d's formats have no groups.
-        SchedulerEvent::Group(_) if encoding.format != KvEventFormat::Vllm => {}
+        // llm-d's formats have no groups, only the blocks of the main one.
+        SchedulerEvent::Group(event) if encoding.format != KvEventFormat::Vllm => {
+            if let LayerGroupCacheEvent::Stored { is_main: true, plan, kept, .. } = &**event {
+                let runs = kept.chunk_by(|a, b| a + 1 == *b);
+                let runs = runs.map(|run| (run[0], run[0] + run.len() as u32));
+                let stored = runs.map(|(from, to)| block_stored_event(plan, from, to, hashes));
+                shown.extend(stored.map(KvEvent::BlockStored));
+            }
+        }
         SchedulerEvent::Group(event) => match &**event {
-            LayerGroupCacheEvent::Stored { group, plan, from, to, kept } => {
+            LayerGroupCacheEvent::Stored { group, plan, from, to, kept, .. } => {
                 let event = block_stored_event(plan, *from, *to, hashes);
                 let hash = |&i: &u32| {
                     let i = i as usize;
@@ -525,6 +532,7 @@ mod tests {
             SchedulerEvent::Stored { plan: Arc::clone(&plan), from: 1, to: 4 },
             SchedulerEvent::Group(Box::new(LayerGroupCacheEvent::Stored {
                 group: 0,
+                is_main: false,
                 plan,
                 from: 1,
                 to: 4,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::engine::EngineMetrics;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
-use vllm_sim_engine::{BlockKey, EngineStats, SchedulerEvent};
+use vllm_sim_engine::{BlockKey, EngineStats, LayerGroupCacheEvent, SchedulerEvent};
 use vllm_sim_random::mix_u64_pair;
 
 const REMEMBERED: usize = 4;
@@ -38,6 +38,13 @@ impl BlockLifetime {
         self.stored += 1;
         let drawn = mix_u64_pair(0x000b_10c5, self.stored) >> 11;
         (drawn as f64) < self.share * (1u64 << 53) as f64
+    }
+
+    fn begin(&mut self, at: SimTime, key: BlockKey) {
+        if self.is_followed() {
+            let life = BlockLife { born: at, used: at, accesses: VecDeque::new() };
+            self.lives.insert(key, life);
+        }
     }
 
     fn end(&mut self, at: SimTime, key: BlockKey) {
@@ -81,11 +88,13 @@ impl EngineObserver for BlockLifetime {
         match event {
             SchedulerEvent::Stored { plan, from, to } => {
                 let range = *from as usize..(*to as usize).min(plan.keys.len());
-                for key in plan.keys.get(range).unwrap_or_default() {
-                    if self.is_followed() {
-                        let life = BlockLife { born: at, used: at, accesses: VecDeque::new() };
-                        self.lives.insert(*key, life);
-                    }
+                let keys = plan.keys.get(range).unwrap_or_default();
+                keys.iter().for_each(|key| self.begin(at, *key));
+            }
+            SchedulerEvent::Group(event) => {
+                if let LayerGroupCacheEvent::Stored { is_main: true, plan, kept, .. } = &**event {
+                    let keys = kept.iter().filter_map(|&i| plan.keys.get(i as usize));
+                    keys.for_each(|key| self.begin(at, *key));
                 }
             }
             SchedulerEvent::Removed { keys } => keys.iter().for_each(|(key, _)| self.end(at, *key)),

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use vllm_sim_engine::{BlockKey, SchedulerEvent};
+use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
 use super::key_table::KeyTable;
 
@@ -112,6 +112,11 @@ impl BlockIndex {
                 for some in keys.chunks(READ_AHEAD) {
                     self.prefetch_nodes(some.iter().map(|(key, _)| *key));
                     some.iter().for_each(|(key, _)| self.record_evicted(worker, *key));
+                }
+            }
+            SchedulerEvent::Group(event) => {
+                if let LayerGroupCacheEvent::Stored { is_main: true, plan, kept, .. } = &**event {
+                    kept.iter().for_each(|&i| self.record_cached(worker, plan.keys[i as usize]));
                 }
             }
             SchedulerEvent::Cleared => self.remove_worker(worker),
@@ -373,6 +378,19 @@ mod tests {
         assert_eq!((found[0], found[70]), (1, 2));
         index.remove_worker(70);
         assert_eq!(index.cached_prefix_blocks(&keys(&[1, 2]))[70], 0);
+    }
+
+    #[test]
+    fn only_blocks_that_the_main_group_kept_are_found() {
+        let mut index = BlockIndex::default();
+        index.add_worker(0);
+        for (is_main, kept) in [(false, vec![1]), (true, vec![0])] {
+            let plan = Arc::new(BlockPlan { keys: keys(&[1, 2]), ..BlockPlan::default() });
+            let (group, from, to) = (0, 0, 2);
+            let stored = LayerGroupCacheEvent::Stored { group, is_main, plan, from, to, kept };
+            index.apply_kv_event(0, &SchedulerEvent::Group(Box::new(stored)));
+        }
+        assert_eq!(index.cached_prefix_blocks(&keys(&[1, 2]))[0], 1);
     }
 
     #[test]

@@ -32,10 +32,11 @@ impl MockerScheduler {
 
     pub(super) fn can_never_fit(&mut self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
-        // After the first admission, the blocks of its next step count.
-        let next = match seq.admitted {
-            true => self.rules.accept.len() as u32,
-            false => 0,
+        // After the first admission, the blocks of its next step count: those of all draft tokens and
+        // of one more. Without room for them a sequence would preempt all others, then itself, forever.
+        let next = match (seq.admitted, self.rules.accept.len() as u32) {
+            (true, drafts) if drafts > 0 => drafts + 1,
+            _ => 0,
         };
         let tokens = match self.rules.no_evict {
             true => seq.total.max(seq.known + 1),

@@ -151,6 +151,7 @@ impl MockerConfig {
                 kv_events: self.kv_events,
                 run_lengths: self.run_lengths,
                 log_admissions: self.log_admissions,
+                step_log: false,
             },
             seed: self.seed,
             ..VllmConfig::default()

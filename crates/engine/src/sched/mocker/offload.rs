@@ -11,7 +11,7 @@ use crate::{BlockKey, Outbox, SimTime};
 
 use super::MockerScheduler;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
-use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot, WaitingClass};
 use crate::sched::vllm::step::ScheduledStep;
 
 fn prompt_block_keys(seq: &ScheduledSequence, size: u32) -> &[BlockKey] {
@@ -124,10 +124,10 @@ impl MockerScheduler {
     fn skip_until_copy_ends(&mut self, slot: SequenceSlot) -> AdmissionOutcome {
         if let Some(offload) = &mut self.rules.offload {
             offload.waiting_for_copy.insert(self.seqs[slot].id);
-            if self.seqs[slot].rank.0 >= 0 {
+            if self.seqs[slot].rank.1 >= 0 {
                 self.waiting.remove_sequence(&self.seqs, slot);
                 offload.waited += 1;
-                self.seqs[slot].rank = (-1, offload.waited);
+                self.seqs[slot].rank = (WaitingClass::Plain, -1, offload.waited);
                 self.waiting.insert_sequence(&self.seqs, slot);
             }
         }

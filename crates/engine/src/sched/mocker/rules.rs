@@ -52,7 +52,8 @@ impl SchedulingRules for MockerRules {
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
     const OVERSIZED_RUN_ALONE: bool = false;
-    const RESERVES_NEXT_TOKEN: bool = false;
+    const WAITS_AFTER_VAIN_START: bool = false;
+    const ABANDONED_STEPS_END: bool = true;
     const LOADED_PROMPTS_DECODE: bool = false;
 
     fn step_cost(&self, work: &SequenceStepWork, window: Option<u32>) -> BatchWork {

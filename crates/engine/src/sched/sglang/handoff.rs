@@ -36,6 +36,10 @@ impl TransferDestinations {
         !self.ready.is_empty()
     }
 
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
         self.pending.retain(|&other| other != slot);
         self.ready.retain(|&other| other != slot);

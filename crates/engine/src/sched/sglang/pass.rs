@@ -53,6 +53,12 @@ impl SglangScheduler {
         }
         self.rounds_without_prefill = self.rounds_without_prefill.saturating_sub(1);
         self.form_decode_pass(now, pass, out);
+        let is_stuck = pass.slots.is_empty() && self.running.is_empty();
+        if is_stuck && self.destinations.has_pending() && !self.are_pages_lent() {
+            // Partly computed prompts hold the pages for which a prompt of another engine waits.
+            self.restart_partial_prompts();
+            self.reserve_next_prompt(now, out);
+        }
     }
 
     /// Returns whether sequences outside the queue and the batch hold pages for another engine. While
@@ -312,7 +318,8 @@ impl SglangScheduler {
             let Some(victim) = victims.iter().copied().min_by_key(made) else {
                 break;
             };
-            if victims.len() == 1 {
+            let is_last = victims.len() == 1;
+            if is_last && !self.destinations.has_ready() {
                 break;
             }
             let slot = self.running.remove(victim);
@@ -322,6 +329,10 @@ impl SglangScheduler {
             self.stats.preemptions += 1;
             retracted = true;
             out.push_back((now, SchedulerEvent::Preempted { id: self.seqs[slot].id }));
+            if is_last {
+                // Transferred prompts hold the pages that the last sequence lacks: they go on instead.
+                self.join_ready_sequences(now, out);
+            }
         }
         retracted
     }

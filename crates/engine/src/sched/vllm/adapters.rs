@@ -1,20 +1,15 @@
-use crate::{LoraId, SeqId};
-
-/// Maximum number of sequences that may overtake one whose LoRA adapter has no slot.
-const MAX_ADAPTER_OVERTAKES: u32 = 16;
+use crate::LoraId;
 
 /// Assigns LoRA adapter slots to waiting sequences.
 ///
-/// As in vLLM, a sequence whose adapter exceeds the limit is skipped and later ones are tried. vLLM
-/// lets them overtake forever. Here at most [`MAX_ADAPTER_OVERTAKES`] sequences overtake the first skipped
-/// one; then running adapters drain until its adapter fits.
+/// As in vLLM, a sequence whose adapter exceeds the limit is skipped, and later ones may overtake
+/// it any number of times.
 #[derive(Debug, Default)]
 pub(super) struct LoraSlots {
+    /// Adapters of the running sequences and of those admitted in this pass.
+    batch: Vec<LoraId>,
     used: Vec<LoraId>,
     loaded: Vec<LoraId>,
-    /// First sequence skipped for its adapter, and the number of sequences that overtook it.
-    passed: Option<(SeqId, u32)>,
-    skipped: Option<SeqId>,
     /// Number of sequences skipped for their adapters in the last pass over the queue.
     pub(super) deferred: usize,
 }
@@ -22,31 +17,22 @@ pub(super) struct LoraSlots {
 impl LoraSlots {
     pub(super) fn begin_pass(&mut self) {
         self.used.clear();
-        self.skipped = None;
     }
 
-    pub(super) fn admits_lora(&mut self, lora: LoraId, id: SeqId, slots: usize) -> bool {
-        let fits = self.used.len() < slots || self.used.contains(&lora);
-        match self.skipped {
-            None if !fits => {
-                self.skipped = Some(id);
-                if self.passed.is_none_or(|(first, _)| first != id) {
-                    self.passed = Some((id, 0));
-                }
-                false
-            }
-            Some(_) if self.passed.is_some_and(|(_, times)| times >= MAX_ADAPTER_OVERTAKES) => {
-                false
-            }
-            _ => fits,
-        }
+    /// Begins admissions to a batch with these adapters. Sequences whose last step is in flight
+    /// still belong to it.
+    pub(super) fn begin_admissions(&mut self, running: impl Iterator<Item = LoraId>) {
+        self.batch.clear();
+        running.for_each(|lora| self.record_admission(Some(lora)));
     }
 
-    pub(super) fn record_admission(&mut self, lora: Option<LoraId>, id: SeqId) {
-        match &mut self.passed {
-            Some((first, _)) if *first == id => self.passed = None,
-            Some((_, times)) if lora.is_some() && self.skipped.is_some() => *times += 1,
-            _ => {}
+    pub(super) fn admits(&self, lora: LoraId, slots: usize) -> bool {
+        self.batch.len() < slots || self.batch.contains(&lora)
+    }
+
+    pub(super) fn record_admission(&mut self, lora: Option<LoraId>) {
+        if let Some(lora) = lora.filter(|lora| !self.batch.contains(lora)) {
+            self.batch.push(lora);
         }
     }
 

@@ -97,6 +97,11 @@ impl BulkDecode {
         }
     }
 
+    /// Returns the number of the newest step.
+    pub(super) fn planned(&self) -> u64 {
+        self.planned
+    }
+
     pub(super) fn record_finished_step(&mut self, step: &ScheduledStep) {
         self.ended = step.number;
     }
@@ -231,7 +236,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let need = BlockAllocationRequest {
             tokens,
-            cache: tokens.min(self.seqs[slot].tokens_with_keys(known)),
+            cache: tokens.min(self.cacheable(slot, known)),
             processed: self.processed_tokens(slot, past),
             ..BlockAllocationRequest::default()
         };
@@ -303,7 +308,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.register_next_need(slot, number);
     }
 
-    fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             self.flush_bulk_decode(self.running[at], now, out);
         }

@@ -64,6 +64,9 @@ pub struct VllmConfig {
 /// Configures the division of prompts among steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkedPrefillConfig {
+    /// Maximum number of tokens that a step schedules; `None`: `max_num_batched_tokens`. Default:
+    /// `None`.
+    pub max_num_scheduled_tokens: Option<u32>,
     /// Whether a prompt may be computed in several steps. Default: true.
     pub enable_chunked_prefill: bool,
     /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
@@ -80,6 +83,7 @@ pub struct ChunkedPrefillConfig {
 impl Default for ChunkedPrefillConfig {
     fn default() -> Self {
         Self {
+            max_num_scheduled_tokens: None,
             enable_chunked_prefill: true,
             long_prefill_token_threshold: 0,
             long_prefill_token_threshold_adaptive: false,
@@ -111,6 +115,12 @@ pub struct TransferConfig {
     /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
     /// kept. Default: `None`.
     pub lease: Option<Duration>,
+    /// Whether the engine computes prompts for others (`kv_role`). The output of steps in flight of
+    /// a preempted sequence is then computed again.
+    pub is_producer: bool,
+    /// Whether the engine fetches prompts from others (`kv_role`). With asynchronous scheduling,
+    /// blocks that a step in flight may write are then freed when it ends.
+    pub is_consumer: bool,
 }
 
 /// Selects the events that the caller of the scheduler receives.
@@ -124,6 +134,10 @@ pub struct ReportingConfig {
     /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
+    /// Whether every planned and updated step is recorded for
+    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log). Sequences are then not decoded
+    /// in bulk. Default: false.
+    pub step_log: bool,
 }
 
 /// Selects the order in which waiting sequences are admitted.
@@ -151,7 +165,7 @@ pub enum PreemptionVictim {
 }
 
 /// Configures speculative decoding by its acceptance rates.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct SpeculationConfig {
     /// Acceptance probability of draft token i, given that all before it were accepted. One entry
     /// per draft token.
@@ -159,6 +173,12 @@ pub struct SpeculationConfig {
     /// Whether a prefix-cache hit drops its last block, because the draft model's KV cache of that
     /// block may be invalid (eagle and mtp with plain block hashes).
     pub drops_last_block: bool,
+    /// Number of tokens after those of a step for which KV blocks are allocated: the drafter writes
+    /// there (`num_lookahead_tokens`).
+    pub lookahead_slots: u32,
+    /// Number of tokens that each sequence takes of the token budget for drafting, in addition to
+    /// its own (`max_num_new_slots_for_drafting`).
+    pub input_slots: u32,
 }
 
 /// Configures the encoders of images and audio.
@@ -212,6 +232,13 @@ impl VllmConfig {
         check_at_least_one("block_size", self.block_size)?;
         check_at_least_one("max_num_seqs", self.max_num_seqs)?;
         check_at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
+        if let Some(tokens) = self.prefill.max_num_scheduled_tokens {
+            check_at_least_one("max_num_scheduled_tokens", tokens)?;
+        }
+        check_at_least_one(
+            "max_num_batched_tokens without slots for drafting",
+            self.largest_chunk(),
+        )?;
         check_at_least_one("max_model_len", self.max_model_len)?;
         let interval = self.prefill.prefill_schedule_interval;
         check_at_least_one("prefill_schedule_interval", interval)?;
@@ -243,7 +270,14 @@ impl VllmConfig {
     pub(super) fn decodes_in_bulk(&self) -> bool {
         let Self {
             // Events of the cache and of admissions are the same in bulk.
-            reporting: ReportingConfig { run_lengths, kv_events: _, log_admissions: _ },
+            reporting:
+                ReportingConfig {
+                    run_lengths,
+                    kv_events: _,
+                    log_admissions: _,
+                    // Every step is recorded with its sequences.
+                    step_log,
+                },
             // These steps yield several tokens of one sequence.
             speculation,
             // These sequences alternate or wait for each other. Other settings of prefill and
@@ -252,6 +286,7 @@ impl VllmConfig {
             prefill:
                 ChunkedPrefillConfig {
                     prefill_schedule_interval,
+                    max_num_scheduled_tokens: _,
                     enable_chunked_prefill: _,
                     long_prefill_token_threshold: _,
                     long_prefill_token_threshold_adaptive: _,
@@ -280,17 +315,32 @@ impl VllmConfig {
             encoder: _,
             max_waiting: _,
             // These settings apply before the first token, after the last one or outside of steps.
-            transfer: TransferConfig { fetch: _, fetch_whole_prompt: _, lease: _ },
+            transfer:
+                TransferConfig {
+                    fetch: _,
+                    fetch_whole_prompt: _,
+                    lease: _,
+                    is_producer: _,
+                    is_consumer: _,
+                },
             lock_step: _,
             seed: _,
         } = self;
         let one_token = speculation.as_ref().is_none_or(|s| s.accept.is_empty());
         let offers_outputs = host_tier.as_ref().is_some_and(|tier| tier.outputs);
         *run_lengths
+            && !*step_log
             && one_token
             && *max_loras == 0
             && *prefill_schedule_interval == 1
             && !offers_outputs
+    }
+
+    /// Returns whether KV blocks that a step in flight may write are freed only when it ends.
+    ///
+    /// **Source:** `defer_block_free`, `vllm/v1/core/sched/scheduler.py`.
+    pub(super) fn defers_frees(&self) -> bool {
+        self.async_scheduling && self.transfer.is_consumer
     }
 
     pub(super) fn extra_steps_in_flight(&self) -> u32 {
@@ -336,6 +386,26 @@ impl VllmConfig {
 
     pub(super) fn loaded_lora_capacity(&self) -> usize {
         self.loras.max_loras.max(self.loras.max_cpu_loras) as usize
+    }
+
+    /// Returns the maximum number of tokens that a step schedules.
+    pub(super) fn scheduled_tokens(&self) -> u32 {
+        let limit = self.prefill.max_num_scheduled_tokens.unwrap_or(u32::MAX);
+        limit.min(self.max_num_batched_tokens)
+    }
+
+    /// Returns the maximum number of tokens of one sequence in a step.
+    pub(super) fn largest_chunk(&self) -> u32 {
+        let slots = self.speculation.as_ref().map_or(0, |s| s.input_slots);
+        self.scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
+    }
+
+    /// Returns the maximum number of KV slots that a step needs after the known tokens of a sequence:
+    /// for its draft tokens, for those of the step in flight before it, and for the drafter.
+    pub(super) fn slots_for_drafts(&self) -> u32 {
+        let steps = u32::from(self.async_scheduling) + 1;
+        let lookahead = self.speculation.as_ref().map_or(0, |s| s.lookahead_slots);
+        lookahead.saturating_add(self.drafts_per_step().saturating_mul(steps))
     }
 
     pub(super) fn drafts_per_step(&self) -> u32 {

@@ -1,8 +1,8 @@
-//! Ends sequences and frees their KV blocks and slots.
+//! Ends sequences, frees their KV blocks and slots, and handles their timers.
 
 use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime};
 
-use super::seqs::{SequenceRunState, SequenceSlot};
+use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let due = now + seq.request.tail;
         self.timers.schedule(due, (slot, seq.generation));
         // The sequence stays in the batch, but needs no cache.
-        self.free_sequence_blocks(slot);
+        self.free_ended(slot);
     }
 
     /// Keeps the KV blocks of a finished prefill for the remote decode engine.
@@ -51,6 +51,50 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out.push_back((now, SchedulerEvent::Leased { id, blocks }));
     }
 
+    /// Keeps the KV blocks of an aborted sequence until the fetch of its prompt has ended.
+    ///
+    /// **Source:** `delay_free_blocks` in `finish_requests`, `vllm/v1/core/sched/scheduler.py`.
+    fn keep_loading(&mut self, slot: SequenceSlot, now: SimTime) {
+        let seq = &mut self.seqs[slot];
+        let rest = seq.load.ends.since(now);
+        if !rest.is_zero() {
+            let table = std::mem::take(&mut seq.table);
+            self.leases.lease_blocks(now, rest, seq.id, table);
+        }
+    }
+
+    /// Frees the KV blocks of leases that end until `now`. Returns whether there were any.
+    pub(super) fn expire_leases(&mut self, now: SimTime) -> bool {
+        let mut freed_any = false;
+        while let Some((_, freed)) = self.leases.expire_next_lease(now, &mut self.pool) {
+            freed_any |= freed;
+        }
+        if freed_any {
+            self.record_progress();
+        }
+        freed_any
+    }
+
+    /// Frees the KV blocks of an ended sequence, or leaves that to the end of the steps in flight.
+    fn free_ended(&mut self, slot: SequenceSlot) {
+        let seq = &mut self.seqs[slot];
+        if seq.in_flight > 0 && self.config.defers_frees() {
+            let table = std::mem::take(&mut seq.table);
+            self.reports.deferred_frees.push_back((self.bulk.planned(), table));
+        }
+        self.free_sequence_blocks(slot);
+    }
+
+    /// Frees the KV blocks that no step in flight writes since step `ended` has ended.
+    pub(in crate::sched) fn free_deferred(&mut self, ended: u64) {
+        while self.reports.deferred_frees.front().is_some_and(|(at, _)| *at <= ended)
+            && let Some((_, mut table)) = self.reports.deferred_frees.pop_front()
+        {
+            self.pool.release_table(&mut table);
+            self.record_progress();
+        }
+    }
+
     /// Frees the KV blocks and the slot of a sequence. The sequence must be in no queue except the
     /// running batch.
     pub(in crate::sched) fn end_sequence(
@@ -60,7 +104,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) {
-        self.free_sequence_blocks(slot);
+        self.free_ended(slot);
+        self.record_progress();
         self.remove_from_host_cache(slot);
         R::on_sequence_left(self, slot);
         let id = self.seqs[slot].id;
@@ -77,7 +122,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         match self.seqs[slot].state {
             SequenceRunState::Waiting => self.waiting.remove_sequence(&self.seqs, slot),
-            SequenceRunState::Fetching => self.fetching -= 1,
+            SequenceRunState::Fetching => {
+                self.fetching -= 1;
+                self.keep_loading(slot, now);
+            }
             SequenceRunState::Running | SequenceRunState::Draining => {
                 self.flush_bulk_decode(slot, now, out);
                 self.bulk.remove_sequence(slot);
@@ -87,5 +135,44 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             SequenceRunState::Free | SequenceRunState::Dead => return,
         }
         self.end_sequence(slot, end, now, out);
+    }
+
+    /// Handles the end of a KV transfer or of the delay after a last token.
+    pub(super) fn handle_sequence_timer(
+        &mut self,
+        now: SimTime,
+        slot: SequenceSlot,
+        generation: u32,
+        out: &mut Outbox,
+    ) {
+        if self.seqs[slot].generation != generation {
+            return;
+        }
+        self.record_progress();
+        let seq = &mut self.seqs[slot];
+        match seq.state {
+            SequenceRunState::Fetching => {
+                if let Some(failure) = seq.load.failure.take() {
+                    self.handle_load_failure(slot, failure, now, out);
+                    return;
+                }
+                self.fetching -= 1;
+                seq.state = SequenceRunState::Waiting;
+                (seq.load.is_here, seq.load.is_uncached) = (true, true);
+                // The last prompt token is computed locally, for its logits.
+                seq.computed = seq.prompt - 1;
+                self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
+                self.waiting.insert_sequence(&self.seqs, slot);
+                self.request_scheduling_pass(now);
+            }
+            SequenceRunState::Draining | SequenceRunState::Resting => {
+                self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
+                self.request_scheduling_pass(now);
+            }
+            SequenceRunState::Free
+            | SequenceRunState::Waiting
+            | SequenceRunState::Running
+            | SequenceRunState::Dead => {}
+        }
     }
 }

@@ -36,7 +36,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return None;
         }
+        if self.would_load_in_vain(slot) {
+            return None;
+        }
         let size = self.config.block_size;
+        let seq = &self.seqs[slot];
         let remote = seq.request.transfer == PromptTransfer::RemotePrefill;
         let plan = seq
             .plan
@@ -82,8 +86,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             host.start_load(now, &plan, &request, blocks);
         }
         self.waiting.remove_sequence(&self.seqs, slot);
+        let rank = self.waiting.holder_rank(self.config.policy, self.seqs[slot].rank);
         let seq = &mut self.seqs[slot];
-        seq.state = SequenceRunState::Fetching;
+        (seq.state, seq.rank) = (SequenceRunState::Fetching, rank);
         (seq.cached, seq.load.tokens) = (cached, blocks * size);
         self.fetching += 1;
         Some(AdmissionOutcome::Next)
@@ -180,6 +185,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return;
         };
         let loaded = host.complete_copies(now, &mut |event| out.push_back((now, event)));
+        if !loaded.is_empty() {
+            self.record_progress();
+        }
         for EndedLoad(id) in loaded {
             let Some(slot) = self.seqs.find_slot(id) else {
                 continue;
@@ -220,10 +228,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let Some(host) = &mut self.host else {
             return false;
         };
-        // The steps in flight changed the tier first.
-        for step in &mut self.flight {
-            out.extend(step.events.drain(..).map(|event| (now, event)));
-        }
+        // Steps in flight changed the tier first.
+        out.extend(self.reports.events.drain(..).map(|event| (now, event)));
         host.clear_chunks();
         self.request_scheduling_pass(now);
         true

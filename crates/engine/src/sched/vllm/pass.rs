@@ -6,11 +6,42 @@ use crate::{Outbox, SimTime};
 pub(in crate::sched) struct SchedulingPass<'a> {
     pub now: SimTime,
     pub budget: u32,
+    /// Number of tokens left in the batch, of which each sequence takes `input_slots` for drafting.
+    pub input_budget: u32,
+    pub input_slots: u32,
     pub at: usize,
     pub preempted: bool,
     pub holds_prefill: bool,
+    /// Whether a running sequence of this pass computes a part of its prompt.
+    pub has_prefill: bool,
+    /// Whether a running sequence is in the step.
+    pub has_running: bool,
+    /// Whether a sequence admitted in this pass computes a part of its prompt.
+    pub admits_prefill: bool,
     pub step: &'a mut ScheduledStep,
     pub out: &'a mut Outbox,
+}
+
+impl SchedulingPass<'_> {
+    /// Returns the maximum number of tokens of the next sequence.
+    #[inline]
+    pub(in crate::sched) fn room(&self) -> u32 {
+        match self.input_slots {
+            0 => self.budget,
+            slots => self.budget.min(self.input_budget.saturating_sub(slots)),
+        }
+    }
+
+    #[inline]
+    pub(in crate::sched) fn spend(&mut self, new: u32) {
+        self.budget = self.budget.saturating_sub(new);
+        self.input_budget = self.input_budget.saturating_sub(new + self.input_slots);
+    }
+
+    pub(in crate::sched) fn restore(&mut self, new: u32) {
+        self.budget += new;
+        self.input_budget += new + self.input_slots;
+    }
 }
 
 /// Outcome of an attempt to admit a waiting sequence.

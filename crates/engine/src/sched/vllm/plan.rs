@@ -24,12 +24,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step: &mut ScheduledStep,
         out: &mut Outbox,
     ) -> bool {
-        let budget = self.config.max_num_batched_tokens;
+        let speculation = self.config.speculation.as_ref();
         let mut pass = SchedulingPass {
             now,
-            budget,
+            budget: self.config.scheduled_tokens(),
+            input_budget: self.config.max_num_batched_tokens,
+            input_slots: speculation.map_or(0, |speculation| speculation.input_slots),
             at: 0,
             preempted: false,
+            has_prefill: false,
+            has_running: false,
+            admits_prefill: false,
             holds_prefill: false,
             step,
             out,
@@ -43,6 +48,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if !self.schedule_bulk(&mut pass) {
             self.schedule_running(&mut pass);
         }
+        pass.has_running = !pass.step.is_empty();
         if !pass.preempted {
             self.schedule_waiting(&mut pass);
         }
@@ -63,15 +69,25 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) -> u32 {
         let seq = &self.seqs[slot];
         let mut new = seq.known - past;
-        if past >= seq.prompt && new == 1 {
-            let own = seq.submitted_drafts().map(|draft| u32::from(draft.proposed));
-            new += own.unwrap_or_else(|| self.config.drafts_per_step());
+        let drafts = self.config.drafts_per_step();
+        if drafts > 0
+            && new == 1
+            && !seq.step.is_prefill_chunk
+            && seq.state != SequenceRunState::Waiting
+        {
+            // With asynchronous scheduling, drafts are scheduled before they are known.
+            let own = seq.submitted_drafts().filter(|_| !self.config.async_scheduling);
+            new += own.map_or(drafts, |draft| u32::from(draft.proposed));
         }
         if self.config.prefill.long_prefill_token_threshold > 0 {
             new = new.min(self.max_chunk_tokens());
         }
-        // Drafts after the last planned token would be dropped, so they are not computed.
-        let new = new.min(budget).min((seq.total - past).max(1));
+        let mut new = new.min(budget);
+        if drafts > 0 {
+            // One place of the context is for the token sampled in the step.
+            let room = self.config.max_model_len.saturating_sub(past + seq.step.ahead);
+            new = new.min(room.saturating_sub(1));
+        }
         match self.aligns_chunks {
             true => self.align_chunk_to_blocks(seq, past, new),
             false => new,
@@ -90,6 +106,50 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let own = step.work.iter().find(|work| work.slot == slot);
             past.saturating_sub(1).min(own.map_or(u32::MAX, |work| work.past))
         })
+    }
+
+    /// Returns how many of the `known` tokens of a sequence may enter the prefix cache when the next
+    /// step is planned.
+    #[inline]
+    pub(in crate::sched) fn cacheable(&self, slot: SequenceSlot, known: u32) -> u32 {
+        let seq = &self.seqs[slot];
+        seq.tokens_with_keys(seq.resolved(known, self.flight.len() as u32))
+    }
+
+    /// Adds blocks to the prefix cache that are full of tokens which the step has verified.
+    ///
+    /// **Source:** `cache_blocks` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
+    pub(in crate::sched) fn cache_verified(&mut self, step: &ScheduledStep) {
+        let has_drafts = self.config.drafts_per_step() > 0;
+        if !(self.config.async_scheduling || has_drafts) || !self.config.enable_prefix_caching {
+            return;
+        }
+        let mut work = step.work.iter().peekable();
+        for entry in &step.entries {
+            let own = work.next_if(|work| work.slot == entry.slot);
+            let seq = &mut self.seqs[entry.slot];
+            if own.is_none() && seq.computed < seq.settled {
+                // No block is full.
+                continue;
+            }
+            // The next step caches the others when it is planned.
+            let is_due = seq.in_flight == 1 || has_drafts;
+            let is_running =
+                matches!(seq.state, SequenceRunState::Running | SequenceRunState::Draining);
+            if !is_due || entry.emit == 0 || seq.step.stale.any() || !is_running {
+                continue;
+            }
+            let computed = match own {
+                Some(own) => own.known + entry.emit - 1,
+                None => seq.computed,
+            };
+            let (plan, events) = (seq.plan.as_ref(), &mut self.reports.events);
+            let known = plan.map_or(0, |plan| plan.lookahead);
+            let upto = computed.min((seq.released + entry.emit).saturating_sub(known));
+            self.pool
+                .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
+            seq.settled = seq.table.settled_tokens();
+        }
     }
 
     /// Allocates KV blocks for a sequence. Prefix-cache events are reported with the step.
@@ -139,11 +199,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let complete = past + new >= known;
         let later = self.rules.draws_after_scheduling();
         let drafts = match &self.config.speculation {
-            Some(speculation) if complete && !later && past >= prompt && past + 1 == known => {
-                // vLLM schedules all drafts of a request, even close to its limit.
-                let to_limit = past + new == seq.total && seq.total < self.config.max_model_len;
-                let fed = if to_limit { u32::MAX } else { new - 1 };
-                draw_verified_drafts(seq, speculation, fed)
+            Some(speculation) if complete && !later => {
+                draw_verified_drafts(seq, speculation, past + new - known)
             }
             _ => StepDrafts::default(),
         };
@@ -157,6 +214,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             false => past + new,
         };
         seq.known = known + emit;
+        seq.step.ahead = (past + seq.step.ahead + new).saturating_sub(seq.computed);
+        seq.step.is_prefill_chunk = !complete;
         seq.in_flight += 1;
         if emit > 0 {
             seq.reset_recent_preemptions();
@@ -182,15 +241,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 }
 
-/// Returns the number of draft tokens that a step verifies, at most `fed`, and the number accepted.
+/// Returns the number of draft tokens that a step verifies and the number accepted. Padding is never
+/// accepted.
 fn draw_verified_drafts(
     seq: &mut ScheduledSequence,
     speculation: &SpeculationConfig,
     fed: u32,
 ) -> StepDrafts {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
+    if std::mem::take(&mut seq.step.is_padded) || fed == 0 {
+        return StepDrafts { proposed: fed, accepted: 0 };
+    }
     if let Some(own) = seq.submitted_drafts() {
-        return StepDrafts { proposed: own.proposed.min(fed), accepted: own.accepted.min(fed) };
+        return StepDrafts { proposed: fed, accepted: own.accepted.min(fed) };
     }
     let Some(draws) = &mut seq.draws else {
         return StepDrafts::default();

@@ -29,9 +29,11 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.
     const OVERSIZED_RUN_ALONE: bool = true;
-    /// Decides whether a joining sequence needs free KV blocks for its next token too, while KV
-    /// transfers or leases hold blocks.
-    const RESERVES_NEXT_TOKEN: bool = true;
+    /// Decides whether a sequence that started in vain waits for progress
+    /// ([`progress`](super::progress)).
+    const WAITS_AFTER_VAIN_START: bool = true;
+    /// Decides whether a step ends when all its sequences have left. vLLM cannot stop a step.
+    const ABANDONED_STEPS_END: bool = false;
     /// Decides whether the last token of a prompt loaded from host memory is computed as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
 
@@ -66,9 +68,9 @@ pub trait SchedulingRules: Debug + Sized {
 
     /// Returns an error for a submitted sequence that can never run.
     fn check_fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
-        // The last token is never computed, unless as a draft.
-        let last = u32::from(engine.config.drafts_per_step() == 0);
-        let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
+        // The last token is never computed. Draft tokens follow the one before.
+        let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(1));
+        let tokens = tokens.saturating_add(engine.config.slots_for_drafts());
         let needed = engine.pool.max_blocks_for_tokens(tokens.min(engine.config.max_model_len));
         let total = engine.pool.usable_blocks();
         if needed > total {
@@ -232,4 +234,12 @@ pub(in crate::sched) fn tokens_with_block_keys(plan: &BlockPlan, known: u32) -> 
 #[derive(Debug)]
 pub struct VllmRules;
 
-impl SchedulingRules for VllmRules {}
+impl SchedulingRules for VllmRules {
+    fn admission_stops_when_idle(&self) -> bool {
+        true
+    }
+
+    fn takes_fetched_blocks(&self, _running: usize) -> bool {
+        false
+    }
+}

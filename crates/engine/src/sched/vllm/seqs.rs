@@ -4,10 +4,12 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 
 use super::encoder_cache::MediaReferences;
+use super::progress::ProgressMark;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{
-    BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, StepDrafts,
+    BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, SimTime,
+    StepDrafts,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,6 +56,7 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of steps in flight that compute the sequence.
     pub in_flight: u8,
     pub preemptions: PreemptionCounts,
+    pub step: SeqStep,
     pub admitted: bool,
     pub bulk: BulkDecodeState,
     /// Admission number of the sequence; orders the running batch.
@@ -64,11 +67,13 @@ pub(in crate::sched) struct ScheduledSequence {
     pub table: BlockTable,
     pub plan: Option<Arc<BlockPlan>>,
     /// Sort key of the sequence in the waiting queue.
-    pub rank: (i64, i64),
+    pub rank: Rank,
     pub request: SequenceOptions,
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoadState,
+    /// Last start of the sequence, if it was preempted before without a new token.
+    pub vain_start: Option<ProgressMark>,
     pub draws: Option<Box<ChaCha8Rng>>,
     /// Media items of the prompt; `None` if there are none or no encoder is simulated.
     pub media: Option<Box<MediaReferences>>,
@@ -79,6 +84,78 @@ pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
     /// Value of `recent` before the newest token, to restore it if the token is undone.
     earlier: u8,
+}
+
+/// State of a sequence in its newest step.
+#[derive(Debug, Default)]
+pub(in crate::sched) struct SeqStep {
+    pub stale: StaleSteps,
+    /// Number of rejected draft tokens in steps in flight: the scheduler does not know yet that
+    /// they are rejected.
+    pub ahead: u32,
+    /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
+    /// none.
+    pub is_prefill_chunk: bool,
+    /// Whether the next step of the sequence has draft tokens only to be as large as others.
+    pub is_padded: bool,
+    /// Whether the sequence was passed over in the waiting queue since it was queued.
+    pub is_deferred: bool,
+}
+
+/// Counts the steps that were in flight when their sequence was preempted.
+///
+/// **Source:** `num_stale_output_tokens`, `vllm/v1/core/sched/scheduler.py`.
+#[derive(Debug, Default, Clone, Copy)]
+pub(in crate::sched) struct StaleSteps {
+    left: u8,
+    output: StepOutput,
+}
+
+/// Use of the output of a step that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::sched) enum StepOutput {
+    #[default]
+    Current,
+    /// The sequence was preempted in the meantime; its tokens count.
+    Stale,
+    /// The sequence was preempted in the meantime, and computes these tokens again.
+    Dropped,
+}
+
+impl StaleSteps {
+    pub(in crate::sched) fn new(left: u8, output: StepOutput) -> Self {
+        Self { left, output }
+    }
+
+    /// Returns whether the output of steps in flight is dropped.
+    pub(in crate::sched) fn drops(self) -> bool {
+        self.any() && self.output == StepOutput::Dropped
+    }
+
+    pub(in crate::sched) fn any(self) -> bool {
+        self.left > 0
+    }
+
+    /// Counts a step that has ended, and returns the use of its output.
+    #[inline]
+    pub(in crate::sched) fn take(&mut self) -> StepOutput {
+        if self.left == 0 {
+            return StepOutput::Current;
+        }
+        self.left -= 1;
+        self.output
+    }
+}
+
+/// Sort key of a waiting sequence: class, then priority, then order.
+pub(in crate::sched) type Rank = (WaitingClass, i64, i64);
+
+/// Groups waiting sequences by the time at which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::sched) enum WaitingClass {
+    /// The sequence holds KV blocks of a loaded prompt, and is tried before all others.
+    HoldsBlocks,
+    Plain,
 }
 
 /// State of a sequence that is decoded in bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
@@ -103,6 +180,10 @@ pub(in crate::sched) struct PromptLoadState {
     pub is_here: bool,
     /// Whether the fetch of the prompt failed, so that the sequence computes the missing tokens.
     pub is_lost: bool,
+    /// End of the fetch of the prompt.
+    pub ends: SimTime,
+    /// Whether the loaded blocks are not in the prefix cache yet.
+    pub is_uncached: bool,
     /// Number of prompt tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
     pub failure: Option<LoadFailure>,
@@ -156,6 +237,32 @@ impl ScheduledSequence {
         known.saturating_sub(ahead)
     }
 
+    /// Returns whether preemption of a sequence in the batch frees KV blocks. A sequence whose tokens
+    /// are all released holds none, even if a step in flight still computes drafts of it.
+    pub(in crate::sched) fn is_preemptible(&self) -> bool {
+        self.state == SequenceRunState::Running
+            || (self.in_flight > 0 && self.released < self.total)
+    }
+
+    /// Returns whether the sequence ends with the steps in flight even if they accept no draft
+    /// tokens.
+    ///
+    /// **Source:** `num_output_placeholders`, `vllm/v1/core/sched/scheduler.py`.
+    pub(in crate::sched) fn surely_ends(&self) -> bool {
+        let samples = self.in_flight > 0 && !self.step.is_prefill_chunk;
+        self.released + u32::from(samples) >= self.total
+    }
+
+    /// Returns how many tokens of the sequence are known when the next step is planned: all but
+    /// those that steps in flight sample. `ahead` is the number of steps in flight.
+    #[inline]
+    pub(in crate::sched) fn resolved(&self, known: u32, ahead: u32) -> u32 {
+        match self.bulk.is_in {
+            true => known - ahead.min(known),
+            false => self.released,
+        }
+    }
+
     /// Returns whether a media item of the prompt may still need encoding.
     pub(in crate::sched) fn may_need_encoding(&self) -> bool {
         let media = self.media.as_ref();
@@ -174,6 +281,8 @@ impl ScheduledSequence {
             state: SequenceRunState::Free,
             in_flight: 0,
             preemptions: PreemptionCounts::default(),
+            vain_start: None,
+            step: SeqStep::default(),
             admitted: false,
             bulk: BulkDecodeState::default(),
             place: 0,
@@ -181,7 +290,7 @@ impl ScheduledSequence {
             arrival: 0,
             table: BlockTable::default(),
             plan: None,
-            rank: (0, 0),
+            rank: (WaitingClass::Plain, 0, 0),
             request: SequenceOptions::default(),
             cached: 0,
             load: PromptLoadState::default(),
@@ -227,7 +336,6 @@ impl SequenceSlab {
             generation: old.generation.wrapping_add(1),
             table,
             plan: seq.plan,
-            rank: (0, 0),
             arrival,
             request: SequenceOptions {
                 skip_cache_read: seq.skip_cache_read,
@@ -299,6 +407,11 @@ impl SequenceSlab {
 
     pub(in crate::sched) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// Iterates over all slots, including free ones.
+    pub(in crate::sched) fn all(&self) -> impl Iterator<Item = &ScheduledSequence> {
+        self.slots.iter()
     }
 
     pub(in crate::sched) fn live_slots(&self) -> Vec<SequenceSlot> {

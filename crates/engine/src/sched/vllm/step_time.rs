@@ -14,7 +14,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         step.begun = now;
         // In a lock step, other ranks still wait for this step.
-        step.end = match step.is_abandoned(&self.seqs) && !self.config.lock_step {
+        let is_over = R::ABANDONED_STEPS_END && step.is_abandoned(&self.seqs);
+        step.end = match is_over && !self.config.lock_step {
             true => now,
             false => now.max(step.copied) + step.loading + computing,
         };
@@ -23,7 +24,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Ends the running step at `now` if all its sequences have ended.
     pub(super) fn end_abandoned_step(&mut self, now: SimTime) {
-        if !self.config.lock_step
+        if R::ABANDONED_STEPS_END
+            && !self.config.lock_step
             && let Some(step) = self.flight.front_mut()
             && step.is_abandoned(&self.seqs)
         {

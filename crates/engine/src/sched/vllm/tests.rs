@@ -5,13 +5,14 @@ mod blocks;
 mod groups;
 mod life;
 mod media;
+mod progress;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::latency::LatencyModel;
-use crate::{BlockKey, BlockPlan, LoraId, PromptTransfer};
+use crate::{BlockKey, BlockPlan, LoraId, PrefixCacheReset, PromptTransfer};
 
 use super::*;
 

@@ -1,10 +1,11 @@
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::seqs::{SequenceSlab, SequenceSlot};
+use super::config::SchedulingPolicy;
+use super::seqs::{Rank, SequenceSlab, SequenceSlot, WaitingClass};
 
 /// Sort key and slot of a waiting sequence.
-type QueuePosition = ((i64, i64), SequenceSlot);
+type QueuePosition = (Rank, SequenceSlot);
 
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
@@ -14,6 +15,8 @@ pub(in crate::sched) struct WaitingQueue {
     queue: BTreeSet<QueuePosition>,
     /// Lowest sort key in use, for preempted sequences.
     front: i64,
+    /// Number of sequences that began to hold KV blocks; orders them.
+    holders: i64,
 }
 
 impl WaitingQueue {
@@ -36,9 +39,19 @@ impl WaitingQueue {
     }
 
     /// Returns a sort key before those of all waiting sequences.
-    pub(in crate::sched) fn front_sort_key(&mut self) -> (i64, i64) {
+    pub(in crate::sched) fn front_sort_key(&mut self) -> Rank {
         self.front -= 1;
-        (0, self.front)
+        (WaitingClass::Plain, 0, self.front)
+    }
+
+    /// Returns the sort key of a sequence that waits with KV blocks, before those without. Its
+    /// policy orders such sequences too.
+    pub(in crate::sched) fn holder_rank(&mut self, policy: SchedulingPolicy, rank: Rank) -> Rank {
+        self.holders += 1;
+        match policy {
+            SchedulingPolicy::Fcfs => (WaitingClass::HoldsBlocks, 0, self.holders),
+            SchedulingPolicy::Priority => (WaitingClass::HoldsBlocks, rank.1, rank.2),
+        }
     }
 
     pub(in crate::sched) fn remove_sequence(&mut self, seqs: &SequenceSlab, slot: SequenceSlot) {

@@ -5,7 +5,7 @@ use super::prefill::is_prefill;
 use crate::sched::AdmittedSequence;
 use crate::sched::vllm::config::PreemptionVictim;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
-use crate::sched::vllm::seqs::{FetchStage, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::seqs::{FetchStage, ScheduledSequence, SequenceRunState, SequenceSlot};
 use crate::sched::vllm::step::ScheduledStep;
 use crate::sched::vllm::tokens_with_block_keys;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
@@ -27,7 +27,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
-        while (pass.budget > 0 || looks) && self.running.len() < places {
+        if self.config.loras.max_loras > 0 && !self.waiting.is_empty() {
+            let seqs = &self.seqs;
+            let running = self.running.iter().filter_map(|&slot| seqs[slot].request.lora);
+            self.loras.begin_admissions(running);
+        }
+        while (pass.room() > 0 || looks) && self.running.len() < places {
             let Some(head) = self.waiting.first_after(last) else {
                 break;
             };
@@ -39,8 +44,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             match self.try_admit(head.1, pass) {
                 AdmissionOutcome::Next => {}
-                AdmissionOutcome::Skip => last = Some(head),
-                // If nothing runs, only sequences that hold blocks of fetched prompts can go on.
+                AdmissionOutcome::Skip => {
+                    self.seqs[head.1].step.is_deferred = true;
+                    last = Some(head);
+                }
+                // If nothing runs, only sequences that hold blocks can go on.
                 AdmissionOutcome::Stop
                     if self.running.is_empty() && !self.rules.admission_stops_when_idle() =>
                 {
@@ -56,18 +64,17 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.reject_sequence(slot, pass);
             return AdmissionOutcome::Next;
         }
+        if self.would_start_in_vain(slot, pass.now) {
+            return AdmissionOutcome::Stop;
+        }
         // Announced prompts come before prompts that are computed locally.
         if self.rules.yields_to_announced_prompts(&self.seqs[slot]) {
             return AdmissionOutcome::Skip;
         }
-        if let Some(lora) = self.seqs[slot].request.lora
-            && self.config.loras.max_loras > 0
-            && !self.loras.admits_lora(
-                lora,
-                self.seqs[slot].id,
-                self.config.loras.max_loras as usize,
-            )
-        {
+        if self.seqs[slot].load.is_uncached {
+            self.cache_fetched(slot, pass.step);
+        }
+        if self.lacks_adapter(slot) {
             self.loras.deferred += 1;
             return AdmissionOutcome::Skip;
         }
@@ -99,7 +106,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if pass.holds_prefill && is_prefill(seq, past) {
             return AdmissionOutcome::Stop;
         }
-        let Some(new) = self.first_chunk_tokens(slot, past, pass) else {
+        let Some((new, padded)) = self.first_tokens(slot, past, pass) else {
             return AdmissionOutcome::Stop;
         };
         let whole = new;
@@ -115,8 +122,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return self.handle_block_shortage(slot, pass);
         }
         self.admit_candidate(candidate, pass);
+        pass.admits_prefill |= is_prefill(&self.seqs[slot], past);
+        let seq = &mut self.seqs[slot];
+        (seq.step.is_padded, seq.step.is_deferred) = (padded, false);
         self.add_to_step(slot, past, new, pass.step);
-        pass.budget = pass.budget.saturating_sub(new);
+        pass.spend(new);
         if new == 0 && pass.budget == 0 {
             return AdmissionOutcome::Stop;
         }
@@ -150,6 +160,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         found.0
     }
 
+    /// Adds the blocks of a prompt that has arrived to the prefix cache.
+    ///
+    /// **Source:** `_update_waiting_for_remote_kv`, `vllm/v1/core/sched/scheduler.py`.
+    fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
+        let upto = self.cacheable(slot, self.seqs[slot].prompt);
+        let seq = &mut self.seqs[slot];
+        seq.load.is_uncached = false;
+        let (plan, events) = (seq.plan.as_ref(), &mut step.events);
+        self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
+        seq.settled = seq.table.settled_tokens();
+    }
+
     /// Returns whether the prefix-cache hit ends at a Mamba state that another sequence computes in
     /// this pass.
     fn is_waiting_for_state(&self, slot: SequenceSlot, cached: u32) -> bool {
@@ -162,6 +184,43 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let seq = &self.seqs[slot];
         let misses = |share| f64::from(cached) < share * f64::from(seq.prompt);
         !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
+    }
+
+    /// Returns whether a sequence needs a LoRA adapter for which the batch has no slot.
+    fn lacks_adapter(&self, slot: SequenceSlot) -> bool {
+        let limit = self.config.loras.max_loras as usize;
+        let lora = self.seqs[slot].request.lora.filter(|_| limit > 0);
+        lora.is_some_and(|lora| !self.loras.admits(lora, limit))
+    }
+
+    /// Returns the number of tokens with which a sequence joins the batch, and whether they are
+    /// padded with draft tokens; `None` if it must wait.
+    fn first_tokens(
+        &self,
+        slot: SequenceSlot,
+        past: u32,
+        pass: &SchedulingPass,
+    ) -> Option<(u32, bool)> {
+        match self.padded(slot, past, pass)? {
+            0 => Some((self.first_chunk_tokens(slot, past, pass)?, false)),
+            padded => Some((padded, true)),
+        }
+    }
+
+    /// Returns the number of tokens with which a sequence that lacks one token joins the batch, so
+    /// that all sequences compute equally many: 0 if it is not padded, `None` if it must wait.
+    ///
+    /// **Source:** `pad_spec_decode`, `vllm/v1/core/sched/scheduler.py`.
+    fn padded(&self, slot: SequenceSlot, past: u32, pass: &SchedulingPass) -> Option<u32> {
+        let drafts = self.config.drafts_per_step();
+        let is_alone = !pass.has_running && past == 0;
+        if drafts == 0 || past + 1 != self.seqs[slot].known || pass.has_prefill || is_alone {
+            return Some(0);
+        }
+        if past + drafts + 2 > self.config.max_model_len {
+            return Some(0);
+        }
+        Some(1 + drafts).filter(|&padded| padded <= pass.room())
     }
 
     /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
@@ -178,17 +237,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return None;
         }
         if !self.config.prefill.enable_chunked_prefill
-            && self.rules.min_first_chunk(seq, past, new) > pass.budget
+            && self.rules.min_first_chunk(seq, past, new) > pass.room()
         {
             // vLLM rejects such settings; here the sequence runs if it is alone in the step.
             let alone = pass.step.is_empty();
             return (alone && R::OVERSIZED_RUN_ALONE).then_some(new);
         }
-        if pass.budget > 0 && self.aligns_chunks {
-            return Some(self.align_chunk_to_blocks(seq, past, new.min(pass.budget)))
+        let room = pass.room();
+        if room > 0 && self.aligns_chunks {
+            return Some(self.align_chunk_to_blocks(seq, past, new.min(room)))
                 .filter(|&new| new > 0);
         }
-        (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
+        (room > 0 || new == 0).then(|| new.min(room))
     }
 
     /// Handles a lack of KV blocks for a waiting sequence: waits for others to free some, or
@@ -217,41 +277,35 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             true => 0,
             false => self.watermark_blocks,
         };
-        // Preemption cannot free the blocks of fetches and leases. A sequence without room for its
-        // next token could start in vain forever.
-        let held = R::RESERVES_NEXT_TOKEN
-            && (self.fetching > 0 || !self.leases.is_empty())
-            && self.pool.used_blocks() > 0;
-        let (next, further) = match held {
-            false => (0, 0),
-            // A step in flight keeps blocks that its layer groups no longer need.
-            true => (
-                1 + self.config.drafts_per_step(),
-                self.pool.extra_group_count() * self.config.extra_steps_in_flight(),
-            ),
-        };
         let reserve = self.config.prefill.reserve_full_prompt
-            || self.config.victim == PreemptionVictim::First
-            || held;
+            || self.config.victim == PreemptionVictim::First;
         let seq = &self.seqs[slot];
         if !R::may_join_batch(self, slot, cached) {
             return false;
         }
         let tokens = past + new;
         let is_fetched = seq.request.transfer == PromptTransfer::RemotePrefill && !seq.load.is_here;
+        let slots = match is_fetched {
+            true => tokens,
+            false => self.with_lookahead(tokens),
+        };
         let need = BlockAllocationRequest {
             prefix: cached,
-            tokens,
-            cache: match is_fetched && seq.load.failure.is_some() {
-                // Other sequences must not find blocks that will not arrive.
+            tokens: slots,
+            lookahead: slots - tokens,
+            cache: match is_fetched {
+                // Other sequences must not find blocks that have not arrived.
                 true => cached,
-                false => tokens.min(seq.tokens_with_keys(seq.known)),
+                false => tokens.min(self.cacheable(slot, seq.known)),
             },
             whole: match reserve {
-                true => (seq.known + next).min(seq.total),
+                true => seq.known,
                 false => 0,
             },
-            spare: spare.saturating_add(further),
+            spare: spare.saturating_add(match is_fetched {
+                true => self.owed_to_loads_and_prompts(),
+                false => 0,
+            }),
             processed: match is_fetched {
                 // Fetched tokens are present when the step begins.
                 true => tokens.saturating_sub(1),
@@ -262,16 +316,38 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate_sequence_blocks(slot, &need, pass.step)
     }
 
+    /// Returns the number of KV blocks that must stay free when a load begins: those that prompts
+    /// still need, and those of the first step after the load.
+    ///
+    /// **Source:** `_inflight_prefill_reserved_blocks`, `vllm/v1/core/sched/scheduler.py`.
+    fn owed_to_loads_and_prompts(&self) -> u32 {
+        let drafts = self.config.drafts_per_step();
+        let step = match drafts {
+            0 => 0,
+            drafts => self.with_lookahead(1 + drafts),
+        };
+        let is_prefilling = |seq: &ScheduledSequence| match seq.state {
+            SequenceRunState::Running => seq.step.is_prefill_chunk,
+            SequenceRunState::Fetching => true,
+            SequenceRunState::Waiting => !seq.table.is_empty(),
+            _ => false,
+        };
+        let owed = self.seqs.all().filter(|seq| is_prefilling(seq));
+        let owed = owed.map(|seq| self.pool.blocks_still_needed(&seq.table, seq.known + step));
+        owed.fold(self.pool.blocks_for_tokens(step), u32::saturating_add)
+    }
+
     fn admit_candidate(&mut self, candidate: AdmissionCandidate, pass: &mut SchedulingPass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
-        self.loras.record_admission(self.seqs[slot].request.lora, self.seqs[slot].id);
+        self.loras.record_admission(self.seqs[slot].request.lora);
         self.waiting.remove_sequence(&self.seqs, slot);
         self.seqs.set_fetch_stage(slot, None);
         self.running.push(slot);
         self.bulk.add_admitted(slot);
-        self.places += 1;
-        self.seqs[slot].place = self.places;
+        self.counts.admissions += 1;
+        self.seqs[slot].place = self.counts.admissions;
         self.record_lora_use(slot, pass.step);
+        self.record_start(slot, pass.now);
         let host = R::on_sequence_admitted(self, slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].request.skip_cache_read;
         let seq = &mut self.seqs[slot];
@@ -296,7 +372,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.out.push_back((pass.now, event));
         }
         if self.config.reporting.log_admissions {
-            self.admissions.push(AdmittedSequence {
+            self.reports.admissions.push(AdmittedSequence {
                 id,
                 at: pass.now,
                 cached: cached + loaded,
@@ -327,8 +403,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.seqs.set_fetch_stage(slot, Some(FetchStage::Begun));
         let seq = &mut self.seqs[slot];
         seq.state = SequenceRunState::Fetching;
+        seq.load.ends = pass.now + delay;
         seq.cached = cached;
         self.fetching += 1;
+        seq.rank = self.waiting.holder_rank(self.config.policy, seq.rank);
         if seq.load.failure.is_none() {
             let fetched = SchedulerEvent::Fetched { id: seq.id, tokens, took: delay };
             pass.out.push_back((pass.now, fetched));

@@ -4,7 +4,7 @@
 //! `prefill_schedule_interval`).
 
 use crate::sched::vllm::pass::SchedulingPass;
-use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
@@ -44,9 +44,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let floor = |tokens: u32| tokens / size * size;
         let mut end = past + new;
         if end < all {
+            // vLLM counts the slots for drafting as part of a chunk, and such a prompt never starts if
+            // they are what a block lacks.
+            let room = self.config.largest_chunk();
             let most = match self.config.prefill.long_prefill_token_threshold {
-                0 => self.config.max_num_batched_tokens,
-                threshold => threshold.min(self.config.max_num_batched_tokens),
+                0 => room,
+                threshold => threshold.min(room),
             };
             // A block larger than any chunk is filled by several chunks.
             if floor(end) > past || size <= most {
@@ -75,22 +78,26 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.running.iter().any(|&slot| {
             let seq = &self.seqs[slot];
-            seq.state == SequenceRunState::Running && !is_prefill(seq, seq.computed)
+            matches!(seq.state, SequenceRunState::Running | SequenceRunState::Draining)
+                && !seq.step.is_prefill_chunk
         })
     }
 
     /// Records for `prefill_schedule_interval` whether the scheduled step computes prompt tokens.
     #[inline]
     pub(super) fn record_prefill_step(&mut self, pass: &SchedulingPass) {
-        if self.config.prefill.prefill_schedule_interval <= 1 || pass.step.is_empty() {
+        if self.config.prefill.prefill_schedule_interval <= 1 {
             return;
         }
-        if !pass.holds_prefill {
-            self.cadence.was_short = !self.waiting.is_empty();
+        if !pass.holds_prefill && !pass.preempted {
+            let deferred = |&slot: &SequenceSlot| self.seqs[slot].step.is_deferred;
+            self.cadence.was_short = !self.waiting.iter_from_back().all(|slot| deferred(&slot));
         }
-        self.cadence.since = match pass.step.prompt_tokens {
-            0 => self.cadence.since.saturating_add(1),
-            _ => 0,
-        };
+        if !pass.step.is_empty() {
+            self.cadence.since = match pass.has_prefill || pass.admits_prefill {
+                false => self.cadence.since.saturating_add(1),
+                true => 0,
+            };
+        }
     }
 }

@@ -2,17 +2,18 @@ use crate::SimTime;
 use crate::kv::BlockAllocationRequest;
 use crate::{Outbox, SchedulerEvent, StepDrafts};
 
-use super::prefill::is_prefill;
 use crate::sched::vllm::config::{PreemptionVictim, SchedulingPolicy};
 use crate::sched::vllm::pass::SchedulingPass;
-use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
-use crate::sched::vllm::step::{SequenceStepOutput, SequenceStepWork};
+use crate::sched::vllm::seqs::{
+    SeqStep, SequenceRunState, SequenceSlot, StaleSteps, StepOutput, WaitingClass,
+};
+use crate::sched::vllm::step::{ScheduledStep, SequenceStepOutput, SequenceStepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Schedules the next token or prompt chunk of every running sequence.
     pub(in crate::sched) fn schedule_running(&mut self, pass: &mut SchedulingPass) {
-        while pass.at < self.running.len() && pass.budget > 0 {
+        while pass.at < self.running.len() && pass.room() > 0 {
             if self.decodes_one_token_each() {
                 self.schedule_decodes(pass);
                 if pass.at >= self.running.len() || pass.budget == 0 {
@@ -22,15 +23,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let slot = self.running[pass.at];
             let seq = &self.seqs[slot];
             let past = seq.computed;
-            if seq.state == SequenceRunState::Draining {
+            let is_over = match self.config.async_scheduling && self.config.drafts_per_step() > 0 {
+                true => seq.surely_ends(),
+                false => seq.state == SequenceRunState::Draining,
+            };
+            if is_over || (pass.holds_prefill && seq.step.is_prefill_chunk) {
                 pass.at += 1;
                 continue;
             }
-            if pass.holds_prefill && is_prefill(seq, past) {
-                pass.at += 1;
-                continue;
-            }
-            let new = self.tokens_to_schedule(slot, past, pass.budget);
+            let new = match seq.state {
+                SequenceRunState::Draining => self.wanted_in_vain(slot, pass.room()),
+                _ => self.tokens_to_schedule(slot, past, pass.room()),
+            };
             let new = self.tokens_before_unencodable_media(slot, past, new, pass.step.is_empty());
             if new == 0 {
                 // The chunk would not end at a block boundary, or its item cannot be encoded.
@@ -51,11 +55,60 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 }
             }
             self.record_lora_use(slot, pass.step);
-            self.add_to_step(slot, past, new, pass.step);
-            pass.budget -= new;
+            pass.has_prefill |= self.seqs[slot].step.is_prefill_chunk;
+            match self.seqs[slot].state {
+                SequenceRunState::Draining => self.compute_in_vain(slot, past, new, pass.step),
+                _ => self.add_to_step(slot, past, new, pass.step),
+            }
+            pass.spend(new);
             pass.at += 1;
         }
         pass.step.short |= pass.at < self.running.len();
+    }
+
+    /// Returns the number of tokens to schedule of a sequence that a step in flight may end,
+    /// depending on how many draft tokens it accepts.
+    fn wanted_in_vain(&self, slot: SequenceSlot, room: u32) -> u32 {
+        let seq = &self.seqs[slot];
+        let left = self.config.max_model_len.saturating_sub(seq.computed + seq.step.ahead + 1);
+        (1 + self.config.drafts_per_step()).min(room).min(left)
+    }
+
+    /// Adds a sequence to a step that will find it ended.
+    fn compute_in_vain(
+        &mut self,
+        slot: SequenceSlot,
+        past: u32,
+        new: u32,
+        step: &mut ScheduledStep,
+    ) {
+        let seq = &mut self.seqs[slot];
+        seq.step.ahead += new;
+        seq.in_flight += 1;
+        let work = SequenceStepWork {
+            slot,
+            past,
+            new,
+            prompt: seq.prompt,
+            known: seq.known,
+            later: false,
+            fetched: false,
+        };
+        let entry =
+            SequenceStepOutput { slot, emit: 0, last: false, drafts: StepDrafts::default() };
+        let cost = self.rules.step_cost(&work, self.window);
+        step.push_sequence(entry, work, cost, 0);
+    }
+
+    /// Adds the slots that the drafter writes to the tokens of a sequence.
+    pub(super) fn with_lookahead(&self, tokens: u32) -> u32 {
+        match &self.config.speculation {
+            None => tokens,
+            Some(speculation) => {
+                let all = tokens.saturating_add(speculation.lookahead_slots);
+                all.min(self.config.max_model_len.max(tokens))
+            }
+        }
     }
 
     /// Returns whether decoding sequences compute one token each, without draft tokens or LoRA
@@ -64,6 +117,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.config.drafts_per_step() == 0
             && !self.rules.draws_after_scheduling()
             && self.config.loras.max_loras == 0
+            && self.config.prefill.prefill_schedule_interval <= 1
     }
 
     /// Schedules consecutive running sequences that decode into a KV block they already have. This
@@ -71,6 +125,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn schedule_decodes(&mut self, pass: &mut SchedulingPass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
+        let cached_late = self.config.async_scheduling;
         let from = pass.at;
         let rest = &self.running[from..];
         let rest = &rest[..rest.len().min(pass.budget as usize)];
@@ -78,7 +133,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let seq = &mut self.seqs[slot];
             let known = seq.known;
             let decodes = seq.computed + 1 == known && seq.computed >= seq.prompt;
-            if !decodes || seq.computed >= seq.settled || seq.state != SequenceRunState::Running {
+            // A block that was filled is cached as soon as all its tokens are known.
+            let is_late = cached_late && seq.released == known;
+            if !decodes
+                || seq.computed >= seq.settled
+                || is_late
+                || seq.state != SequenceRunState::Running
+            {
                 break;
             }
             seq.computed = known;
@@ -115,10 +176,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) -> bool {
         loop {
             let seq = &self.seqs[slot];
-            let tokens = seq.computed + new;
-            let cache = tokens.min(seq.tokens_with_keys(seq.known));
+            let tokens = seq.computed + seq.step.ahead + new;
+            let cache = tokens.min(self.cacheable(slot, seq.known));
+            let slots = self.with_lookahead(tokens);
             let need = BlockAllocationRequest {
-                tokens,
+                tokens: slots,
+                lookahead: slots - tokens,
                 cache,
                 processed: self.processed_tokens(slot, seq.computed),
                 ..BlockAllocationRequest::default()
@@ -134,6 +197,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             if victim == slot && self.is_waiting_for_load(slot) {
+                return false;
+            }
+            if self.config.defers_frees() && self.is_in_earlier_step(victim, pass.step) {
                 return false;
             }
             pass.preempted = true;
@@ -154,6 +220,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
+    /// Returns whether a step before `step` computes a sequence and has not ended.
+    fn is_in_earlier_step(&self, slot: SequenceSlot, step: &ScheduledStep) -> bool {
+        let is_in = step.entries.iter().any(|entry| entry.slot == slot);
+        self.seqs[slot].in_flight > u8::from(is_in)
+    }
+
     /// Removes a preempted sequence from the current step.
     fn remove_from_step(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
         if self.seqs[slot].media.is_some() {
@@ -168,7 +240,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.step.batch -= self.rules.step_cost(&work, self.window);
             pass.step.prompt_tokens -= self.rules.prompt_tokens_of(&work);
             let new = work.new;
-            pass.budget += new;
+            pass.restore(new);
             seq.in_flight -= 1;
             seq.known -= emit;
             if emit > 0 {
@@ -198,10 +270,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(in crate::sched) fn preemption_candidates(
         &self,
     ) -> impl DoubleEndedIterator<Item = usize> + Clone {
-        (0..self.running.len()).filter(|&at| {
-            let seq = &self.seqs[self.running[at]];
-            seq.state == SequenceRunState::Running || seq.in_flight > 0
-        })
+        (0..self.running.len()).filter(|&at| self.seqs[self.running[at]].is_preemptible())
     }
 
     /// Returns the batch index of the sequence to preempt.
@@ -210,7 +279,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         match (self.config.policy, self.config.victim) {
             (SchedulingPolicy::Priority, _) => victims.max_by_key(|&at| {
                 let seq = &self.seqs[self.running[at]];
-                (seq.rank.0, seq.arrival)
+                (seq.rank.1, seq.arrival)
             }),
             (SchedulingPolicy::Fcfs, PreemptionVictim::Last) => victims.next_back(),
             (SchedulingPolicy::Fcfs, PreemptionVictim::First) => {
@@ -228,11 +297,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let slot = self.running[at];
             self.flush_bulk_decode(slot, now, out);
             self.bulk.remove_sequence(slot);
+            let seq = &mut self.seqs[slot];
+            seq.step.stale = StaleSteps::new(seq.in_flight, StepOutput::Dropped);
         }
         let seqs = &self.seqs;
-        let gives = |&slot: &SequenceSlot| {
-            seqs[slot].state == SequenceRunState::Running || seqs[slot].in_flight > 0
-        };
+        let gives = |&slot: &SequenceSlot| seqs[slot].is_preemptible();
         let (victims, rest) = self.running.drain(..).partition::<Vec<SequenceSlot>, _>(gives);
         self.running = rest;
         for slot in victims.into_iter().rev() {
@@ -254,11 +323,23 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.remove_sequence(slot);
         let seq = &mut self.seqs[slot];
         (seq.computed, seq.load.tokens, seq.load.is_lost) = (0, 0, false);
+        let before = seq.final_preemption_count();
         seq.preemptions.recent = seq.preemptions.recent.saturating_add(1);
         seq.state = SequenceRunState::Waiting;
         // The fetched prompt is lost and is recomputed locally.
         seq.load.is_here = true;
         seq.rank = rank.unwrap_or(seq.rank);
+        seq.rank.0 = WaitingClass::Plain;
+        let output = match self.config.transfer.is_producer || seq.step.stale.drops() {
+            true => StepOutput::Dropped,
+            false => StepOutput::Stale,
+        };
+        seq.step = SeqStep { stale: StaleSteps::new(seq.in_flight, output), ..SeqStep::default() };
+        if seq.step.stale.drops() {
+            // These tokens are computed again.
+            seq.known = seq.released;
+            seq.preemptions.recent = before.saturating_add(1);
+        }
         let id = seq.id;
         self.waiting.insert_sequence(&self.seqs, slot);
         self.stats.preemptions += 1;

@@ -177,7 +177,11 @@ fn prompt_blocks_are_hit_later_in_the_same_step() {
 
 #[test]
 fn accepted_drafts_are_emitted_together() {
-    let speculation = Some(SpeculationConfig { accept: vec![1.0, 1.0], drops_last_block: true });
+    let speculation = Some(SpeculationConfig {
+        accept: vec![1.0, 1.0],
+        drops_last_block: true,
+        ..SpeculationConfig::default()
+    });
     let config = VllmConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:2/2 t1x3 | 12: v1:2/2 t1x2 e1");
@@ -185,8 +189,11 @@ fn accepted_drafts_are_emitted_together() {
 
 #[test]
 fn rejected_drafts_leave_no_tokens() {
-    let speculation =
-        Some(SpeculationConfig { accept: vec![1.0, 0.0, 1.0], drops_last_block: true });
+    let speculation = Some(SpeculationConfig {
+        accept: vec![1.0, 0.0, 1.0],
+        drops_last_block: true,
+        ..SpeculationConfig::default()
+    });
     let config = VllmConfig { speculation, ..config() };
     let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1");
@@ -194,7 +201,11 @@ fn rejected_drafts_leave_no_tokens() {
 
 #[test]
 fn submitted_drafts_override_acceptance_rates() {
-    let speculation = Some(SpeculationConfig { accept: vec![0.0; 4], drops_last_block: false });
+    let speculation = Some(SpeculationConfig {
+        accept: vec![0.0; 4],
+        drops_last_block: false,
+        ..SpeculationConfig::default()
+    });
     let config = VllmConfig { speculation, ..config() };
     let drafts = [(0, 0), (4, 2), (4, 4), (4, 4), (2, 0)];
     let drafts = drafts.map(|(proposed, accepted)| StepDrafts { proposed, accepted });
@@ -246,17 +257,17 @@ fn waiting_adapter_gets_a_slot_when_the_batch_drains() {
 }
 
 #[test]
-fn a_steady_stream_of_one_adapter_does_not_starve_another() {
+fn a_steady_stream_of_one_adapter_starves_another() {
     let config =
         VllmConfig { loras: LoraConfig { max_loras: 1, ..LoraConfig::default() }, ..config() };
-    // One arrives every 5 ms and runs for longer, so the adapter of 1000 would never be free.
+    // One arrives every 5 ms and runs for longer, so the adapter of 1000 never finds a slot.
     let mut inputs: Vec<_> = (0..200).map(|i| (i * 5, with_lora(i, 1, 5))).collect();
     inputs.insert(1, (1, with_lora(1000, 2, 1)));
     let log = event_log(config, submit_inputs(inputs));
     let before = log.split("s1000").next().unwrap();
     assert!(log.contains("s1000"));
     let passed = before.matches('s').count() - 1;
-    assert_eq!(passed, 16, "{before}");
+    assert_eq!(passed, 199, "{before}");
 }
 
 #[test]

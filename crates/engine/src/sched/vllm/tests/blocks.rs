@@ -144,11 +144,11 @@ fn block_events_are_emitted_at_the_end_of_their_step() {
         (25, TestInput::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget))),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
-    // step of 2 is in flight, so its events come first.
+    // step of 2 is in flight, and is reported with it.
     assert_eq!(
         event_log(config, inputs),
         "0: s1 | 10: +0..1 t1 | 11: t1 | 12: +1..2 t1 | 13: t1 e1 | 20: s2 | \
-         25: -2 +0..2 cleared | 30: t2 e2"
+         30: -2 +0..2 cleared t2 e2"
     );
 }
 
@@ -217,7 +217,11 @@ fn sliding_window_turn_hits_the_prompt_not_the_answer() {
 #[test]
 fn lookahead_block_is_cached_once_next_tokens_exist() {
     let config = VllmConfig {
-        speculation: Some(SpeculationConfig { accept: vec![1.0], drops_last_block: false }),
+        speculation: Some(SpeculationConfig {
+            accept: vec![1.0],
+            drops_last_block: false,
+            ..SpeculationConfig::default()
+        }),
         reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
         ..config()
     };
@@ -226,13 +230,36 @@ fn lookahead_block_is_cached_once_next_tokens_exist() {
         Arc::make_mut(plan).lookahead = 1;
     }
     let plain = sequence_in_family(1, 7, 32, 4);
-    // Token 33 is released at 10, and the next step fills the second block.
+    // Token 33 is released at 10, so that the second block has its key.
     assert_eq!(
         event_log(config.clone(), submit_inputs(vec![(0, ahead)])),
-        "0: s1 | 10: +0..1 t1 | 11: +1..2 v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
+        "0: s1 | 10: +0..1 +1..2 t1 | 11: v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
     );
     assert_eq!(
         event_log(config, submit_inputs(vec![(0, plain)])),
         "0: s1 | 10: +0..2 t1 | 11: v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
+    );
+}
+
+#[test]
+fn events_of_a_planned_step_come_with_the_step_before() {
+    let log = |async_scheduling| {
+        let config = VllmConfig {
+            reporting: ReportingConfig { kv_events: true, ..ReportingConfig::default() },
+            async_scheduling,
+            ..config()
+        };
+        // The prompt of 2 arrives while 1 decodes, and is computed in a step of 11 ms.
+        let inputs = vec![(0, new_sequence(1, 16, 6)), (11, sequence_in_family(2, 7, 32, 2))];
+        event_log(config, submit_inputs(inputs))
+    };
+    assert_eq!(
+        log(false),
+        "0: s1 | 10: t1 | 11: t1 s2 | 22: +0..2 t1 t2 | 23: t1 t2 e2 | 24: t1 | 25: t1 e1"
+    );
+    // vLLM plans the prompt at 12 ms, while the step before runs until 12 ms.
+    assert_eq!(
+        log(true),
+        "0: s1 | 10: t1 | 11: t1 s2 | 12: +0..2 t1 | 23: t1 t2 | 24: t1 t2 e2 | 25: t1 e1"
     );
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_abort_immediately_frees_blocks_of_a_step_in_flight() {
+fn a_step_runs_to_its_end_after_the_abort_of_its_sequence() {
     let config = VllmConfig { num_gpu_blocks: 4, ..config() };
     let inputs = vec![
         (0, Submit(new_sequence(1, 60, 4))),
@@ -11,7 +11,7 @@ fn an_abort_immediately_frees_blocks_of_a_step_in_flight() {
         (5, Abort(1)),
         (6, Abort(9)),
     ];
-    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 s2 | 15: t2 e2");
+    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 | 10: s2 | 20: t2 e2");
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn slot_of_an_aborted_sequence_in_flight_is_not_reused() {
         (5, Abort(1)),
         (5, Submit(new_sequence(2, 40, 2))),
     ];
-    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 s2 | 15: t2 | 16: t2 e2");
+    assert_eq!(event_log(config, inputs), "0: s1 | 5: Aborted1 | 10: s2 | 21: t2 | 22: t2 e2");
 }
 
 #[test]

@@ -184,8 +184,10 @@ fn a_preempted_or_ended_sequence_holds_no_embeddings() {
         EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
         &mut out,
     );
-    assert_eq!(engine.encoder_cache_counts(), Some((30, 0)));
+    // The reset follows the running step.
+    assert_eq!(engine.encoder_cache_counts(), Some((30, 30)));
     engine.advance(at(10), &mut out);
+    assert_eq!(engine.encoder_cache_counts(), Some((30, 0)));
     engine.advance(at(10), &mut out);
     assert_eq!(engine.encoder_cache_counts(), Some((30, 30)));
     engine.abort(at(11), SeqId(1), &mut out);

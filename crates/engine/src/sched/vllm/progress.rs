@@ -1,0 +1,66 @@
+//! Keeps sequences from starting forever without a new token.
+//!
+//! vLLM's queue order lets a preempted sequence start again in the next step. If other sequences
+//! hold KV blocks that preemption cannot free, it starts in vain: it is preempted again before its
+//! next token. Those blocks belong to loads, to leases and to loaded prompts. In vLLM such a start
+//! takes the time of a step, so the load or lease ends after some of them. A step of this engine may
+//! take no time, and then the instant would never end.
+//!
+//! # Contract
+//!
+//! 1. A preempted sequence without a new token since starts at most once per instant, until the
+//!    scheduler makes progress. Progress is a released token, an end, the end of a load or copy, or
+//!    a released lease.
+//! 2. A sequence that may not start yet keeps its place in the queue, and those after it wait too.
+//!    A later instant or progress lifts this.
+//! 3. If nothing is running and no event is due, the first waiting sequence can never run, and is
+//!    rejected.
+//! 4. A sequence that was preempted twice without a new token computes its prompt again instead of
+//!    loading it from host memory. Two sequences could otherwise preempt themselves for the load of
+//!    the other in turn, as in vLLM.
+//! 5. A sequence that would not fit alone is refused when it is submitted
+//!    ([`SchedulingRules::check_fits`]).
+//!
+//! If every step takes time, rules 1 and 2 never apply. Without a host tier the order is then vLLM's.
+
+use crate::SimTime;
+
+use super::seqs::SequenceSlot;
+use super::{BatchScheduler, SchedulingRules};
+
+/// Identifies a state of the scheduler by its time and the number of changes until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sched) struct ProgressMark {
+    at: SimTime,
+    changes: u64,
+}
+
+impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Records that a token was released, a sequence or load ended, or KV blocks of one were freed.
+    pub(in crate::sched) fn record_progress(&mut self) {
+        self.counts.progress += 1;
+    }
+
+    fn progress_mark(&self, now: SimTime) -> ProgressMark {
+        ProgressMark { at: now, changes: self.counts.progress }
+    }
+
+    /// Returns whether a waiting sequence has already started at `now` without a new token, and
+    /// nothing has changed since.
+    pub(super) fn would_start_in_vain(&self, slot: SequenceSlot, now: SimTime) -> bool {
+        R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
+    }
+
+    /// Returns whether a sequence was preempted so often without a new token that another load from
+    /// host memory would be in vain.
+    pub(super) fn would_load_in_vain(&self, slot: SequenceSlot) -> bool {
+        self.seqs[slot].preemptions.recent > 1
+    }
+
+    /// Records the start of a sequence that was preempted without a new token.
+    pub(super) fn record_start(&mut self, slot: SequenceSlot, now: SimTime) {
+        let mark = self.progress_mark(now);
+        let seq = &mut self.seqs[slot];
+        seq.vain_start = (seq.preemptions.recent > 0).then_some(mark);
+    }
+}

@@ -1,0 +1,144 @@
+//! Describes the steps of a batching scheduler: one record when a step is planned, one when its
+//! output is processed.
+//!
+//! A scheduler keeps the log if its configuration asks for it
+//! ([`ReportingConfig::step_log`](crate::sched::vllm::ReportingConfig)). The caller takes the
+//! records with [`Scheduler::take_step_log`](crate::Scheduler::take_step_log).
+
+use serde_json::{Value, json};
+
+use crate::{
+    BlockKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent, SeqId, SequenceEndReason,
+    SimTime, StepDrafts,
+};
+
+/// Records one change of a scheduler's steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepRecord {
+    /// Simulated time of the change.
+    pub at: SimTime,
+    /// Content of the change.
+    pub change: StepChange,
+    /// Number of KV blocks held by sequences after the change.
+    pub used_blocks: u32,
+    /// Number of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
+    pub first_group: u32,
+}
+
+/// Distinguishes the two changes of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepChange {
+    /// A step was planned.
+    Planned(PlannedStep),
+    /// The output of a step was processed. With asynchronous scheduling, the next step was planned
+    /// before.
+    Updated(UpdatedStep),
+}
+
+/// Lists the decisions of one scheduling pass.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PlannedStep {
+    /// Work of the step by sequence, in scheduling order.
+    pub scheduled: Vec<ScheduledSequence>,
+    /// Ids of the sequences admitted for the first time.
+    pub admitted: Vec<SeqId>,
+    /// Ids of the sequences admitted again after a preemption.
+    pub resumed: Vec<SeqId>,
+    /// Ids of the sequences preempted in this pass.
+    pub preempted: Vec<SeqId>,
+}
+
+/// Describes the work of a sequence in a planned step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScheduledSequence {
+    /// Id of the scheduled sequence.
+    pub id: SeqId,
+    /// Number of the sequence's tokens that need no computation in this step: computed before,
+    /// loaded or found in the prefix cache.
+    pub computed: u32,
+    /// Number of tokens that the step computes, including draft tokens.
+    pub new: u32,
+}
+
+/// Lists the results of one step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct UpdatedStep {
+    /// Draft tokens verified in the step, by sequence.
+    pub drafts: Vec<(SeqId, StepDrafts)>,
+    /// Ids of the ended sequences, with the reasons.
+    pub ended: Vec<(SeqId, SequenceEndReason)>,
+    /// KV events published after the step, in order.
+    pub events: Vec<SchedulerEvent>,
+}
+
+impl StepRecord {
+    /// Formats the record as one JSON object. `name` names sequences.
+    ///
+    /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
+    /// `preempted`. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
+    /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
+    pub fn to_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
+        let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
+        let (t, used) = (self.at.nanos(), self.used_blocks);
+        match &self.change {
+            StepChange::Planned(plan) => {
+                let work = plan.scheduled.iter();
+                let work = work.map(|one| json!([name(one.id), one.computed, one.new]));
+                json!({"t": t, "scheduled": work.collect::<Vec<_>>(),
+                    "admitted": names(&plan.admitted), "resumed": names(&plan.resumed),
+                    "preempted": names(&plan.preempted), "used": used})
+            }
+            StepChange::Updated(update) => {
+                let drafts = update.drafts.iter();
+                let drafts = drafts.map(|(id, d)| json!([name(*id), d.proposed, d.accepted]));
+                let ended: Vec<SeqId> = update.ended.iter().map(|(id, _)| *id).collect();
+                let events =
+                    update.events.iter().filter_map(|event| kv_event(event, self.first_group));
+                json!({"t": t, "drafts": drafts.collect::<Vec<_>>(), "ended": names(&ended),
+                    "events": events.collect::<Vec<_>>(), "used": used})
+            }
+        }
+    }
+}
+
+/// Formats a KV event as `[kind, hashes, parent, group, medium]`; `None` for other events.
+fn kv_event(event: &SchedulerEvent, first: u32) -> Option<Value> {
+    let numbers = |keys: &[BlockKey]| keys.iter().map(|key| key.0).collect::<Vec<_>>();
+    let removed = |keys: &[(BlockKey, Option<[u8; 32]>)], group: u32, medium: &str| {
+        let keys: Vec<u64> = keys.iter().map(|(key, _)| key.0).collect();
+        json!(["BlockRemoved", keys, null, group, medium])
+    };
+    let parent = |keys: &[BlockKey], from: u32| {
+        let before = from.checked_sub(1).and_then(|at| keys.get(at as usize));
+        before.map(|key| key.0)
+    };
+    Some(match event {
+        SchedulerEvent::Stored { plan, from, to } => {
+            let keys = numbers(&plan.keys[*from as usize..*to as usize]);
+            json!(["BlockStored", keys, parent(&plan.keys, *from), first, "GPU"])
+        }
+        SchedulerEvent::Removed { keys } => removed(keys, first, "GPU"),
+        SchedulerEvent::Cleared => json!(["AllBlocksCleared", [], null, null, null]),
+        SchedulerEvent::Group(event) => match &**event {
+            LayerGroupCacheEvent::Stored { group, plan, from, kept, .. } => {
+                let keys = kept.iter().map(|&i| plan.keys[i as usize].0);
+                let keys: Vec<u64> = keys.collect();
+                json!(["BlockStored", keys, parent(&plan.keys, *from), group, "GPU"])
+            }
+            LayerGroupCacheEvent::Removed { group, keys } => removed(keys, *group, "GPU"),
+        },
+        SchedulerEvent::Host(event) => match &**event {
+            HostCacheEvent::Stored { plan, chunks, .. } => {
+                let keys = chunks.iter().filter_map(|&(_, i)| plan.keys.get(i as usize));
+                let keys: Vec<u64> = keys.map(|key| key.0).collect();
+                json!(["BlockStored", keys, null, null, "CPU"])
+            }
+            HostCacheEvent::Removed { keys } => {
+                let keys: Vec<u64> = keys.iter().map(|(_, key, _)| key.0).collect();
+                json!(["BlockRemoved", keys, null, null, "CPU"])
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
