@@ -124,14 +124,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if !(self.config.async_scheduling || has_drafts) || !self.config.enable_prefix_caching {
             return;
         }
-        let mut work = step.work.iter().peekable();
+        let mut work = step.work.iter();
         for entry in &step.entries {
-            let own = work.next_if(|work| work.slot == entry.slot);
             let seq = &mut self.seqs[entry.slot];
-            if own.is_none() && seq.computed < seq.settled {
+            if seq.computed < seq.settled {
                 // No block is full.
                 continue;
             }
+            // Plain decodes have no work of their own. The others have it in the order of entries.
+            let own = work.clone().position(|work| work.slot == entry.slot);
+            let own = own.and_then(|at| work.nth(at));
             // The next step caches the others when it is planned.
             let is_due = seq.in_flight == 1 || has_drafts;
             let is_running =

@@ -36,7 +36,7 @@ pub(in crate::sched) struct ProgressMark {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Records that a token was released, a sequence or load ended, or KV blocks of one were freed.
+    /// Records progress: a released token, the end of a sequence or load, or freed KV blocks.
     pub(in crate::sched) fn record_progress(&mut self) {
         self.counts.progress += 1;
     }
@@ -51,8 +51,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
-    /// Returns whether a sequence was preempted so often without a new token that another load from
-    /// host memory would be in vain.
+    /// Returns whether a sequence was preempted at least twice without a new token, so that another
+    /// load from host memory would be in vain.
     pub(super) fn would_load_in_vain(&self, slot: SequenceSlot) -> bool {
         self.seqs[slot].preemptions.recent > 1
     }

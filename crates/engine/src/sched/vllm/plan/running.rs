@@ -125,7 +125,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn schedule_decodes(&mut self, pass: &mut SchedulingPass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
-        let cached_late = self.config.async_scheduling;
+        let late = u32::from(self.config.async_scheduling);
         let from = pass.at;
         let rest = &self.running[from..];
         let rest = &rest[..rest.len().min(pass.budget as usize)];
@@ -134,10 +134,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let known = seq.known;
             let decodes = seq.computed + 1 == known && seq.computed >= seq.prompt;
             // A block that was filled is cached as soon as all its tokens are known.
-            let is_late = cached_late && seq.released == known;
+            let may_fill = seq.computed + late >= seq.settled;
+            let is_known = late == 0 || seq.released == known;
             if !decodes
-                || seq.computed >= seq.settled
-                || is_late
+                || (may_fill && (is_known || seq.computed >= seq.settled))
                 || seq.state != SequenceRunState::Running
             {
                 break;
