@@ -48,6 +48,17 @@ def ask(port, method, path, body):
     return connection.getresponse().read().decode()
 
 
+def idle_page(port):
+    """The page once no request runs; that of fake metrics after a second."""
+    for _ in range(20):
+        text = ask(port, "GET", "/metrics", None)
+        running = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")]
+        if all(line.endswith(" 0.0") for line in running):
+            break
+        time.sleep(0.05)
+    return text
+
+
 def mask(line):
     """Masks the value of a measured time, and the sizes of answers, which other changes may change."""
     masked = TIMED.match(line) or line.startswith("http_response_size_bytes_sum")
@@ -68,7 +79,7 @@ def pages(binary, flags, port, skips_help):
                     time.sleep(0.05)
             for request in REQUESTS:
                 ask(port, *request)
-            texts.append(ask(port, "GET", "/metrics", None))
+            texts.append(idle_page(port))
         finally:
             server.terminate()
     lines = [mask(line) for text in texts for line in text.splitlines()]
