@@ -47,21 +47,6 @@ pub(super) enum Owner {
     Server,
 }
 
-/// Owner of a family's series, which gives them their first labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Each engine has its own series, with the labels `model_name` and `engine`.
-    Engine,
-    /// Each engine has its own series, with the label `engine`.
-    Rank,
-    /// The server has the series, with the label `model_name`.
-    Model,
-    /// The server has the series, without labels of its own.
-    Server,
-    /// Series with these labels are added when they are first used.
-    Added(&'static [&'static str]),
-}
-
 /// Upper bounds of histogram buckets, without `+Inf`.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Buckets {
@@ -70,14 +55,8 @@ pub(super) enum Buckets {
     Tokens,
 }
 
-/// Distinction of the series of one owner.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum By {
-    /// Each combination of these labels' values; the last label varies fastest.
-    Labels(&'static [(&'static str, &'static [&'static str])]),
-    /// Position of a draft token.
-    Position,
-}
+/// Values of each label that distinguishes the series of one owner.
+pub(super) type LabelValues = &'static [&'static [&'static str]];
 
 /// Selection of the series to hide at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,9 +126,15 @@ pub(super) struct Family {
     pub(super) help: &'static str,
     pub(super) kind: MetricType,
     pub(super) group: Group,
+    /// Names of the labels, sorted. A family with the label `engine` has series of each engine, others
+    /// have series of the server.
+    pub(super) labels: &'static [&'static str],
     pub(super) buckets: Buckets,
-    pub(super) scope: Scope,
-    pub(super) by: By,
+    /// Each combination of these values is a series; the last label varies fastest. Values of the labels
+    /// `model_name`, `engine` and `position` come from the settings.
+    pub(super) values: LabelValues,
+    /// Whether series are added when they are first used.
+    pub(super) added: bool,
     /// Further labels of a family whose value is always 1.
     pub(super) info: Option<InfoLabels>,
     /// Whether the series of one engine are adjacent; else engines vary fastest, as in vLLM.
@@ -164,7 +149,14 @@ pub(super) struct Family {
     pub(super) faked: Faked,
 }
 
-const fn family(kind: MetricType, group: Group, name: &'static str, help: &'static str) -> Family {
+/// Returns a family whose series exist from the start.
+pub(super) const fn family(
+    kind: MetricType,
+    name: &'static str,
+    labels: &'static [&'static str],
+    buckets: Buckets,
+    help: &'static str,
+) -> Family {
     Family {
         id: Id::Flops,
         topic: Topic::Own,
@@ -172,10 +164,16 @@ const fn family(kind: MetricType, group: Group, name: &'static str, help: &'stat
         name,
         help,
         kind,
-        group,
-        buckets: Buckets::Bounds(&[]),
-        scope: Scope::Engine,
-        by: By::Labels(&[]),
+        group: match kind {
+            MetricType::COUNTER => Group::Counter,
+            MetricType::HISTOGRAM => Group::Histogram,
+            MetricType::SUMMARY => Group::Summary,
+            _ => Group::Gauge,
+        },
+        labels,
+        buckets,
+        values: &[],
+        added: false,
         info: None,
         by_engine: false,
         by_creation: false,
@@ -187,20 +185,13 @@ const fn family(kind: MetricType, group: Group, name: &'static str, help: &'stat
     }
 }
 
-pub(super) const fn counter(name: &'static str, help: &'static str) -> Family {
-    family(MetricType::COUNTER, Group::Counter, name, help)
-}
-
-pub(super) const fn gauge(name: &'static str, help: &'static str) -> Family {
-    family(MetricType::GAUGE, Group::Gauge, name, help)
-}
-
-pub(super) const fn summary(name: &'static str, help: &'static str) -> Family {
-    family(MetricType::SUMMARY, Group::Summary, name, help)
-}
-
-pub(super) const fn histogram(name: &'static str, help: &'static str) -> Family {
-    family(MetricType::HISTOGRAM, Group::Histogram, name, help)
+/// Returns a family of the engines that is not in the list of upstream.
+pub(super) const fn engine_family(
+    kind: MetricType,
+    name: &'static str,
+    help: &'static str,
+) -> Family {
+    family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
 }
 
 impl Family {
@@ -214,16 +205,16 @@ impl Family {
 
     /// Returns the number of series of each owner.
     pub(super) fn series_per_owner(&self, settings: &Settings) -> usize {
-        match self.by {
-            By::Labels(labels) => labels.iter().map(|(_, values)| values.len()).product(),
-            By::Position => settings.spec_positions as usize,
+        match self.labels.contains(&"position") {
+            true => settings.spec_positions as usize,
+            false => self.values.iter().map(|values| values.len()).product(),
         }
     }
 
     pub(super) fn owner(&self) -> Owner {
-        match self.scope {
-            Scope::Engine | Scope::Rank => Owner::Engine,
-            Scope::Model | Scope::Server | Scope::Added(_) => Owner::Server,
+        match self.labels.contains(&"engine") {
+            true => Owner::Engine,
+            false => Owner::Server,
         }
     }
 

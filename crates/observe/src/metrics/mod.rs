@@ -23,7 +23,6 @@
 //! `tests/fixtures/metrics`.
 
 mod block_lifetime;
-mod buckets;
 mod cache_config;
 mod cell;
 mod engine;
@@ -49,6 +48,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod text;
+mod upstream;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

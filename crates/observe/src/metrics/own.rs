@@ -7,7 +7,7 @@ use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
 use super::families::{FAMILIES, Id};
-use super::family::{Family, Scope};
+use super::family::Family;
 
 /// Metrics of vllm-sim itself; clones share the values.
 #[derive(Clone)]
@@ -20,8 +20,7 @@ impl OwnMetrics {
     pub(super) fn new() -> Self {
         const CONSTANT: &str = "names and labels in the list are valid";
         let family = |id: Id| {
-            let Family { name, help, scope, .. } = FAMILIES[id as usize];
-            let labels = if let Scope::Added(labels) = scope { labels } else { &[] };
+            let Family { name, help, labels, .. } = FAMILIES[id as usize];
             (Opts::new(name, help), labels)
         };
         let (faults, fault_labels) = family(Id::Faults);

@@ -2,7 +2,8 @@
 //!
 //! [`Registry::gather`] sorts families by name and series by label values, and leaves out families
 //! without series. The page restores the order of the list of families, and the order of the
-//! series, whose position collectors store as timestamp: the text has no timestamps.
+//! series, whose position collectors store as timestamp: the text has no timestamps. The types of
+//! `prometheus` have no creation times; counters, histograms and summaries carry theirs as gauge.
 //!
 //! **Source:** prometheus_client 0.26, `exposition.py` (single process, with `_created` families)
 //! and `multiprocess.py` (several API servers: no `_created`, families grouped by type, the sum of
@@ -12,10 +13,10 @@ use std::sync::Arc;
 
 use prometheus::Registry;
 use prometheus::core::Collector;
-use prometheus::proto::{Metric, MetricType};
+use prometheus::proto::MetricType;
 
 use super::families::FAMILIES;
-use super::family::{Family, Group, Topic, WhenEmpty};
+use super::family::{Family, Topic, WhenEmpty};
 use super::number::float;
 use super::series::{CellCollector, CellVec};
 use super::settings::{ApiServers, Compat, Settings};
@@ -29,14 +30,14 @@ pub(super) struct Page {
 
 /// Place of a family on the page.
 struct Entry {
-    name: String,
-    group: Group,
+    family: &'static Family,
     /// HELP and TYPE lines.
     header: String,
+    /// Name of the family of creation times, and its HELP and TYPE lines.
+    created: Option<(String, String)>,
     /// Labels `le` of the buckets.
     le: Vec<String>,
-    /// Whether the family is written without series, too.
-    when_empty: bool,
+    when_empty: WhenEmpty,
 }
 
 impl Page {
@@ -60,48 +61,57 @@ impl Page {
         }
         register(Box::new(own));
         let shown = FAMILIES.iter().filter(|family| (family.when)(settings));
-        let mut entries: Vec<_> = shown.flat_map(|family| entries(family, settings)).collect();
+        let mut entries: Vec<_> = shown.map(|family| Entry::new(family, settings)).collect();
         if settings.api_servers == ApiServers::Several {
-            entries.sort_by_key(|entry| entry.group);
+            entries.sort_by_key(|entry| entry.family.group);
         }
         Self { registry, entries, api_servers: settings.api_servers }
     }
 
     /// Appends the text of the page.
     pub(super) fn write(&self, out: &mut String) {
-        let mut families = self.registry.gather();
-        for family in &mut families {
-            family.mut_metric().sort_by_key(Metric::timestamp_ms);
-        }
+        let families = self.registry.gather();
         let mut writer = TextWriter::new(out, self.api_servers);
         for entry in &self.entries {
-            let found = families.binary_search_by(|family| family.name().cmp(&entry.name));
-            if found.is_ok() || entry.when_empty {
+            let name = entry.family.name;
+            let found = families.binary_search_by(|family| family.name().cmp(name)).ok();
+            let found = found.map(|index| &families[index]);
+            if found.is_some() || entry.when_empty != WhenEmpty::Absent {
                 writer.out.push_str(&entry.header);
             }
-            if let Ok(found) = found {
-                writer.samples(&families[found], &entry.le);
+            if let Some(family) = found {
+                writer.samples(family, &entry.le);
+            }
+            if let Some((name, header)) = &entry.created {
+                if found.is_some() || entry.when_empty == WhenEmpty::Header {
+                    writer.out.push_str(header);
+                }
+                if let Some(family) = found {
+                    writer.creation_times(family, name);
+                }
             }
         }
     }
 }
 
-/// Returns the entry of a family and that of its creation times, if one API server has them.
-fn entries(family: &Family, settings: &Settings) -> impl Iterator<Item = Entry> {
-    let one = settings.api_servers == ApiServers::One;
-    let entry = |name: &str, kind, when_empty| Entry {
-        name: name.to_owned(),
-        group: family.group,
-        header: header(name, family.help, kind),
-        le: le_labels(family, settings),
-        when_empty,
-    };
-    let always = family.when_empty == WhenEmpty::Header;
-    let shown = always || (one && family.when_empty == WhenEmpty::HeaderOfOneServer);
-    let created = family.created_name().filter(|_| one);
-    [entry(family.name, family.kind, shown)]
-        .into_iter()
-        .chain(created.map(|name| entry(&name, MetricType::GAUGE, always)))
+impl Entry {
+    fn new(family: &'static Family, settings: &Settings) -> Self {
+        let one = settings.api_servers == ApiServers::One;
+        let created = family.created_name().filter(|_| one);
+        Self {
+            family,
+            header: header(family.name, family.help, family.kind),
+            created: created.map(|name| {
+                let header = header(&name, family.help, MetricType::GAUGE);
+                (name, header)
+            }),
+            le: le_labels(family, settings),
+            when_empty: match family.when_empty {
+                WhenEmpty::HeaderOfOneServer if !one => WhenEmpty::Absent,
+                when_empty => when_empty,
+            },
+        }
+    }
 }
 
 /// Returns the labels `le` of a family's buckets.

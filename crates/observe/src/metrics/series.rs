@@ -11,7 +11,7 @@ use prometheus::proto::{
 
 use super::cell::Cell;
 use super::families::{FAMILIES, FINISH_REASONS, Id};
-use super::family::{By, CellSource, Family, Hidden, Owner, Scope};
+use super::family::{CellSource, Family, Hidden, Owner};
 use super::settings::{ApiServers, Settings};
 
 /// Cells of one engine, or of the server, for every family; clones share the cells.
@@ -23,9 +23,8 @@ impl Cells {
     pub(super) fn new(settings: &Settings, owner: Owner) -> Self {
         let none: Arc<[Cell]> = Arc::new([]);
         let cells = FAMILIES.iter().map(|family| {
-            let added = matches!(family.scope, Scope::Added(_));
             let own = matches!(family.cells, CellSource::Own);
-            match own && !added && family.owner() == owner {
+            match own && !family.added && family.owner() == owner {
                 true => family.cells(settings),
                 false => none.clone(),
             }
@@ -163,12 +162,6 @@ impl Series {
         self.cell.created().or(self.ignores_hidden.then_some(0.0))
     }
 
-    fn metric(&self, position: usize) -> Metric {
-        let mut metric = Metric::from_label(self.labels.clone());
-        metric.set_timestamp_ms(position as i64);
-        metric
-    }
-
     fn value(&self) -> f64 {
         match &self.divisor {
             None => self.cell.get(),
@@ -182,7 +175,6 @@ pub(super) struct CellVec {
     pub(super) family: &'static Family,
     desc: Desc,
     bounds: Arc<[f64]>,
-    created_name: Option<String>,
     series: ArcSwap<Vec<Arc<Series>>>,
 }
 
@@ -193,16 +185,13 @@ impl CellVec {
         let desc = Desc::new(
             family.name.to_owned(),
             family.help.to_owned(),
-            family.label_names(),
+            family.labels.iter().map(|label| (*label).to_owned()).collect(),
             Default::default(),
         );
         Arc::new(Self {
             family,
             desc: desc.expect("names, labels and HELP texts in the list are valid"),
             bounds: family.bounds(settings),
-            created_name: (settings.api_servers == ApiServers::One)
-                .then(|| family.created_name())
-                .flatten(),
             series: ArcSwap::default(),
         })
     }
@@ -245,7 +234,7 @@ impl CellVec {
             CellSource::Alias(id) => (id, None),
             CellSource::Ratio(part, divisor) => (part, Some(cells.cell(divisor, index))),
         };
-        let labels = self.family.labels(settings, owner, index)?;
+        let labels = self.family.label_values(settings, owner, index)?;
         Some(Series {
             labels: label_pairs(labels.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
             cell: cells.cell(id, index),
@@ -296,8 +285,13 @@ impl CellVec {
         }
     }
 
-    fn metric(&self, series: &Series, position: usize) -> Metric {
-        let mut metric = series.metric(position);
+    /// Returns a series as the [page](super::page) expects it: with its position in the family as
+    /// timestamp. What is no gauge has its creation time as gauge.
+    fn metric(&self, position: usize, (created, series): (f64, &Series)) -> Metric {
+        let mut metric = Metric::from_label(series.labels.clone());
+        metric.set_timestamp_ms(position as i64);
+        let mut gauge = Gauge::default();
+        gauge.set_value(created);
         match self.family.kind {
             MetricType::HISTOGRAM => metric.set_histogram(self.histogram(&series.cell)),
             MetricType::SUMMARY => {
@@ -311,8 +305,9 @@ impl CellVec {
                 counter.set_value(series.value());
                 metric.set_counter(counter);
             }
-            _ => metric.set_gauge(gauge(series.value())),
+            _ => gauge.set_value(series.value()),
         }
+        metric.set_gauge(gauge);
         metric
     }
 
@@ -333,48 +328,21 @@ impl CellVec {
         histogram
     }
 
-    /// Appends the family and, if it has one, the family of creation times; nothing without series.
-    fn collect(&self, out: &mut Vec<MetricFamily>) {
+    /// Returns the exposed series, without HELP text, which the [page](super::page) has.
+    fn collect(&self) -> MetricFamily {
         let all = self.series.load();
-        let mut exposed_series: Vec<(f64, &Series)> = Vec::with_capacity(all.len());
-        exposed_series.extend(all.iter().filter_map(|series| Some((series.created()?, &**series))));
-        if exposed_series.is_empty() {
-            return;
-        }
+        let exposed = all.iter().filter_map(|series| Some((series.created()?, &**series)));
+        let mut exposed: Vec<(f64, &Series)> = exposed.collect();
         if self.family.by_creation {
-            exposed_series.sort_by(|a, b| a.0.total_cmp(&b.0));
+            exposed.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        let metrics =
-            exposed_series.iter().enumerate().map(|(i, (_, series))| self.metric(series, i));
-        out.push(metric_family(self.family.name, self.family.kind, metrics));
-        if let Some(name) = &self.created_name {
-            let metrics = exposed_series.iter().enumerate().map(|(i, (created, series))| {
-                let mut metric = series.metric(i);
-                metric.set_gauge(gauge(*created));
-                metric
-            });
-            out.push(metric_family(name, MetricType::GAUGE, metrics));
-        }
+        let metrics = exposed.into_iter().enumerate().map(|(i, series)| self.metric(i, series));
+        let mut family = MetricFamily::default();
+        family.set_name(self.family.name.to_owned());
+        family.set_field_type(self.family.kind);
+        family.set_metric(metrics.collect());
+        family
     }
-}
-
-fn gauge(value: f64) -> Gauge {
-    let mut gauge = Gauge::default();
-    gauge.set_value(value);
-    gauge
-}
-
-/// Returns a family without HELP text, which the [page](super::page) has.
-fn metric_family(
-    name: &str,
-    kind: MetricType,
-    metrics: impl Iterator<Item = Metric>,
-) -> MetricFamily {
-    let mut out = MetricFamily::default();
-    out.set_name(name.to_owned());
-    out.set_field_type(kind);
-    out.set_metric(metrics.collect());
-    out
 }
 
 impl Family {
@@ -394,51 +362,36 @@ impl Family {
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 
-    fn label_names(&self) -> Vec<String> {
-        let own: &[&str] = match self.scope {
-            Scope::Engine => &["model_name", "engine"],
-            Scope::Rank => &["engine"],
-            Scope::Model => &["model_name"],
-            Scope::Server => &[],
-            Scope::Added(labels) => labels,
-        };
-        let by = match self.by {
-            By::Labels(labels) => labels.iter().map(|(name, _)| *name).collect(),
-            By::Position => vec!["position"],
-        };
-        own.iter().chain(&by).map(|name| (*name).to_owned()).collect()
-    }
-
     /// Returns names and values of the labels of one owner's series, if it has one.
-    fn labels(
+    fn label_values(
         &self,
         settings: &Settings,
         owner: usize,
-        index: usize,
+        mut index: usize,
     ) -> Option<Vec<(String, String)>> {
         let mut labels = match self.info {
             Some(info) => info(settings, owner)?,
             None => Vec::new(),
         };
-        let mut add = |name: &str, value: &str| labels.push((name.to_owned(), value.to_owned()));
-        if matches!(self.scope, Scope::Engine | Scope::Model) {
-            add("model_name", &settings.model_name);
-        }
-        if self.owner() == Owner::Engine {
-            add("engine", &settings.engines[owner]);
-        }
-        match self.by {
-            By::Position => add("position", &index.to_string()),
-            By::Labels(by) => {
-                let mut rest = index;
-                for (name, values) in by.iter().rev() {
-                    add(name, values[rest % values.len()]);
-                    rest /= values.len();
-                }
-            }
-        }
         if self.id == Id::Success && settings.finish_reason_label {
-            add("finish_reason", FINISH_REASONS[index]);
+            labels.push(("finish_reason".to_owned(), FINISH_REASONS[index].to_owned()));
+        }
+        let mut values = self.values.iter().rev();
+        for name in self.labels.iter().rev() {
+            let value = match *name {
+                "model_name" => settings.model_name.clone(),
+                "engine" => settings.engines[owner].clone(),
+                "position" => index.to_string(),
+                _ => match values.next() {
+                    Some(values) => {
+                        let value = values[index % values.len()];
+                        index /= values.len();
+                        value.to_owned()
+                    }
+                    None => continue,
+                },
+            };
+            labels.push(((*name).to_owned(), value));
         }
         Some(labels)
     }
@@ -453,8 +406,6 @@ impl Collector for CellCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut families = Vec::with_capacity(2 * self.0.len());
-        self.0.iter().for_each(|vec| vec.collect(&mut families));
-        families
+        self.0.iter().map(|vec| vec.collect()).collect()
     }
 }

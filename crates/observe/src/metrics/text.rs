@@ -2,9 +2,7 @@
 //!
 //! The encoder of `prometheus` formats numbers as Rust does, and counts after sums.
 
-use std::fmt::Write as _;
-
-use prometheus::proto::{Histogram, LabelPair, MetricFamily, MetricType};
+use prometheus::proto::{Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::number::push_float;
 use super::settings::ApiServers;
@@ -55,11 +53,8 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     /// Writes the samples of a family; `le` are the labels of its buckets.
     pub(super) fn samples(&mut self, family: &'f MetricFamily, le: &[String]) {
         let name = family.name();
-        for metric in family.get_metric() {
-            if metric.get_label() != self.rendered {
-                self.rendered = metric.get_label();
-                self.render_labels();
-            }
+        for metric in in_order(family) {
+            self.set_labels(metric.get_label());
             match family.get_field_type() {
                 MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
                 MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
@@ -70,6 +65,14 @@ impl<'f, 'o> TextWriter<'f, 'o> {
                 }
                 _ => self.line(name, "", metric.get_gauge().get_value()),
             }
+        }
+    }
+
+    /// Writes the creation times of a family's series, under their own family's name.
+    pub(super) fn creation_times(&mut self, family: &'f MetricFamily, name: &str) {
+        for metric in in_order(family) {
+            self.set_labels(metric.get_label());
+            self.line(name, "", metric.get_gauge().get_value());
         }
     }
 
@@ -110,6 +113,13 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         self.out.push_str(text);
     }
 
+    fn set_labels(&mut self, labels: &'f [LabelPair]) {
+        if labels != self.rendered {
+            self.rendered = labels;
+            self.render_labels();
+        }
+    }
+
     fn render_labels(&mut self) {
         let labels = &mut self.labels;
         labels.clear();
@@ -144,22 +154,31 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     }
 }
 
+/// Returns the series of a family in the order of their timestamps, which are their positions.
+fn in_order(family: &MetricFamily) -> Vec<&Metric> {
+    let mut metrics: Vec<_> = family.get_metric().iter().collect();
+    metrics.sort_by_key(|metric| metric.timestamp_ms());
+    metrics
+}
+
 /// Appends a label, with the value escaped.
 ///
 /// Control characters in names of adapters and scenarios, which readers reject, are escaped as
 /// `\\u{…}`.
 fn push_label(out: &mut String, pair: &LabelPair) {
     out.push_str(pair.name());
-    out.push('=');
-    let start = out.len();
-    let _ = write!(out, "{:?}", pair.value());
-    if out.len() == start + pair.value().len() + 2 {
-        // Rust escapes all that is escaped here and more, but this value has nothing to escape.
-        return;
+    out.push_str("=\"");
+    let is_plain = |c: u8| matches!(c, b' '..=b'~') && c != b'"' && c != b'\\';
+    if pair.value().bytes().all(is_plain) {
+        out.push_str(pair.value());
+    } else {
+        push_escaped(out, pair.value());
     }
-    out.truncate(start);
     out.push('"');
-    for c in pair.value().chars() {
+}
+
+fn push_escaped(out: &mut String, value: &str) {
+    for c in value.chars() {
         match c {
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
@@ -171,7 +190,6 @@ fn push_label(out: &mut String, pair: &LabelPair) {
             c => out.push(c),
         }
     }
-    out.push('"');
 }
 
 #[cfg(test)]
