@@ -20,6 +20,7 @@
 //! - `log`: the log of a server that runs on the thread of its test
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
+//! - `metering`: tokens of requests, also of those that are cut
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
@@ -72,6 +73,7 @@ mod load_failures;
 mod log;
 mod logprobs;
 mod media;
+mod metering;
 mod ops;
 mod origins;
 mod otel;

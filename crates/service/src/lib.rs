@@ -57,7 +57,7 @@ pub use large_replies::{LargeReplies, RepliesTooLarge, ReservedReply};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;
-pub use reply::{Choice, Reply, TokenUsage};
+pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
     GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel,
     SubmissionChecks, ToolRequest,

@@ -167,13 +167,14 @@ fn draft_report_settings(app: &App) -> Option<DraftReport> {
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
 pub(crate) async fn render_when_finished<T: Send + 'static>(
-    reply: Reply,
+    mut reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
 ) -> Result<T, Fault> {
     reply.wait_until_ended().await;
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
+    reply.mark_delivered();
     Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 
