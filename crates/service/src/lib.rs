@@ -19,6 +19,7 @@ mod leases;
 pub mod logprobs;
 mod models;
 mod ngram;
+mod peers;
 pub mod pooling;
 mod prefill_handoff;
 pub mod prompt;
@@ -56,6 +57,7 @@ pub use job::KvTransfer;
 pub use large_replies::{LargeReplies, RepliesTooLarge, ReservedReply};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
+pub use peers::PrefillHandshake;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
@@ -183,6 +185,8 @@ pub struct InferenceService {
     pub replies: ScriptedReplies,
     /// Simulated cache of the processed images, audio clips and videos of prompts.
     pub media_cache: prompt::MediaCache,
+    /// Handshakes with prefill servers; `None`: every prefill server counts as running.
+    pub handshake: Option<Box<dyn PrefillHandshake>>,
     /// LoRA adapters from the command line, restored by [`Self::reset_for_restart`].
     adapters: Arc<Vec<LoraAdapter>>,
     ranks: Vec<LiveEngine>,
@@ -227,6 +231,7 @@ impl InferenceService {
             faults: FaultControl::default(),
             replies: ScriptedReplies::default(),
             media_cache: prompt::MediaCache::default(),
+            handshake: None,
             ranks,
             schemas: SchemaCache::default(),
             hasher: settings.hashes.clone().map(BlockHasher::new),
@@ -253,6 +258,7 @@ impl InferenceService {
             faults: _,
             replies: _,
             media_cache,
+            handshake: _,
             adapters,
             ranks: _,
             hasher: _,
