@@ -1,7 +1,7 @@
 //! Engines, their observers (metrics, KV events, traces) and the request service over them, which
 //! all APIs share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::engines;
@@ -13,6 +13,7 @@ use super::shared_assets::SharedAssets;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_engine::driver::{EngineObserver, LiveEngine, LiveRankGroup};
+use vllm_sim_http::{App, AppParts};
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::kv_transfer::BlockReadListener;
 use vllm_sim_observe::metrics::Metrics;
@@ -28,6 +29,8 @@ pub(super) struct EngineBackend {
     pub(super) observers: ServerObservers,
     #[cfg(feature = "zmq")]
     _listeners: Vec<BlockReadListener>,
+    /// Engine ids of the local ranks, with which handshakes are answered once they are known.
+    engine_ids: Arc<OnceLock<Vec<String>>>,
 }
 
 /// Values from which a backend is created, in addition to its configuration.
@@ -78,9 +81,14 @@ impl EngineBackend {
         let engine = metrics.engine(0);
         let count = move |items, hits| engine.on_mm_cache(items, hits);
         service.media_cache = MediaCache::new(config.content.media_cache_bytes, count);
-        let service = Arc::new(service);
         #[cfg(feature = "zmq")]
-        let listeners = super::prefill::listen_for_block_reads(config, &service);
+        {
+            service.handshake = super::prefill::start_handshakes(config)?;
+        }
+        let service = Arc::new(service);
+        let engine_ids = Arc::default();
+        #[cfg(feature = "zmq")]
+        let listeners = super::prefill::listen_for_block_reads(config, &service, &engine_ids);
         let counter = FaultMetricsObserver(metrics.clone());
         service.faults.set_observer(Arc::new(counter));
         Ok(Self {
@@ -88,9 +96,21 @@ impl EngineBackend {
             live,
             service,
             observers,
+            engine_ids,
             #[cfg(feature = "zmq")]
             _listeners: listeners,
         })
+    }
+
+    /// Creates the state of the HTTP handlers. From then on, handshakes of decode servers are
+    /// answered with its engine ids.
+    pub(super) fn create_app(&self, config: &Config, parts: AppParts) -> Arc<App> {
+        let app = Arc::new(App::new(parts));
+        let (first, count) = config.engine.parallel.local_ranks;
+        let ids = (first..first + count).map(|rank| app.kv_engine_id(rank)).collect();
+        // The ids of a server never change.
+        let _ = self.engine_ids.set(ids);
+        app
     }
 
     /// Waits up to `patience` for running requests to end, then cancels them.

@@ -12,7 +12,13 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::{App, bootstrap};
 #[cfg(feature = "zmq")]
-use {vllm_sim_observe::kv_transfer::BlockReadListener, vllm_sim_service::InferenceService};
+use {
+    std::sync::OnceLock,
+    tokio::sync::oneshot,
+    vllm_sim_engine::driver::KvSourceServer,
+    vllm_sim_observe::kv_transfer::{BlockReadListener, EngineMetadata, PrefillHandshakes},
+    vllm_sim_service::{InferenceService, PrefillHandshake},
+};
 
 /// Starts one listener per data-parallel rank for notifications of decode servers that have read KV
 /// blocks.
@@ -22,6 +28,7 @@ use {vllm_sim_observe::kv_transfer::BlockReadListener, vllm_sim_service::Inferen
 pub(super) fn listen_for_block_reads(
     config: &Config,
     service: &Arc<InferenceService>,
+    engine_ids: &Arc<OnceLock<Vec<String>>>,
 ) -> Vec<BlockReadListener> {
     let transfer = config.kv_transfer.as_ref();
     let Some(transfer) = transfer.filter(|transfer| transfer.block_lease_duration().is_some())
@@ -39,7 +46,13 @@ pub(super) fn listen_for_block_reads(
                 service.release_prefill_blocks(request);
             }
         };
-        match BlockReadListener::start(&endpoint, on_read) {
+        let (engine_ids, index) = (Arc::clone(engine_ids), (rank - first) as usize);
+        let block_size = config.engine.block_size;
+        let metadata = move || {
+            let engine_id = engine_ids.get()?.get(index)?.clone();
+            Some(EngineMetadata { engine_id, block_size })
+        };
+        match BlockReadListener::start(&endpoint, metadata, on_read) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::warn!(
                 endpoint,
@@ -50,6 +63,41 @@ pub(super) fn listen_for_block_reads(
         }
     }
     listeners
+}
+
+/// Handshakes of a decode server over ZeroMQ.
+#[cfg(feature = "zmq")]
+#[derive(Debug)]
+struct NixlHandshake(PrefillHandshakes);
+
+#[cfg(feature = "zmq")]
+impl PrefillHandshake for NixlHandshake {
+    fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>> {
+        if self.0.has_met(source) {
+            return None;
+        }
+        let (sender, result) = oneshot::channel();
+        self.0.begin(source, |is_met| {
+            // The client may have left meanwhile.
+            let _ = sender.send(is_met);
+        });
+        Some(result)
+    }
+}
+
+/// Returns the handshakes of a decode server; `None` if it does none.
+///
+/// # Errors
+/// [`StartError::Thread`] if the thread of the handshakes cannot be started.
+#[cfg(feature = "zmq")]
+pub(super) fn start_handshakes(
+    config: &Config,
+) -> Result<Option<Box<dyn PrefillHandshake>>, StartError> {
+    if config.kv_transfer.as_ref().is_none_or(|transfer| !transfer.does_handshakes) {
+        return Ok(None);
+    }
+    let handshakes = PrefillHandshakes::start(config.engine.block_size);
+    Ok(Some(Box::new(NixlHandshake(handshakes.map_err(StartError::Thread)?))))
 }
 
 /// Returns the ZeroMQ address to bind for a host and port.

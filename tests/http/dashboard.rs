@@ -82,7 +82,9 @@ async fn request_with_output_is_in_decode_phase() {
 
 #[tokio::test]
 async fn remote_prefill_request_waits_for_transfer() {
-    let transfer = json!({"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}).to_string();
+    let transfer = json!({"kv_connector": "NixlConnector", "kv_role": "kv_consumer",
+        "kv_connector_extra_config": {"sim_handshake": false}})
+    .to_string();
     let flags = ["--kv-transfer-config", &transfer, "--kv-cache-transfer-latency", "10m"];
     let sim = Sim::serve(&[SLOW, &flags].concat()).await;
     let body = json!({"prompt": "One two three", "max_tokens": 5, "kv_transfer_params": {

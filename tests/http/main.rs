@@ -20,6 +20,7 @@
 //! - `log`: the log of a server that runs on the thread of its test
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
+//! - `metering`: tokens of requests, also of those that are cut
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
@@ -30,6 +31,7 @@
 //! - `fleet`: several servers in one process
 //! - `host_tier`: a prefix cache in the memory of the host
 //! - `pd`: prefill and decode behind a sidecar
+//! - `peers`: prefill servers that are gone, restarted or of another kind
 //! - `tls`: certificates
 //! - `grpc`: the gRPC server
 //! - `protocols`, `compat_protocols`: responses, messages, batches, invocations
@@ -72,11 +74,13 @@ mod load_failures;
 mod log;
 mod logprobs;
 mod media;
+mod metering;
 mod ops;
 mod origins;
 mod otel;
 mod pausing;
 mod pd;
+mod peers;
 mod protocols;
 mod realtime;
 mod refusals;

@@ -51,6 +51,7 @@ async fn cross_origin_page_cannot_use_admin_routes() {
         ("/admin/config", 403),
         ("/admin/scenario", 403),
         ("/admin/requests", 403),
+        ("/admin/usage", 403),
         ("/admin/replies", 403),
         ("/version", 200),
         ("/v1/models", 200),

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use super::log::Log;
 use super::sim::{Sim, eventually};
 
-const CONNECTOR: &str =
-    r#"{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"prefiller"}"#;
+/// Requests of these tests make addresses up.
+const CONNECTOR: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both",
+    "engine_id":"prefiller","kv_connector_extra_config":{"sim_handshake":false}}"#;
 
 /// What llm-d's sidecar sends along.
 pub(crate) fn asked() -> Value {

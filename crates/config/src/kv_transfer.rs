@@ -32,6 +32,8 @@ pub struct KvTransferConfig {
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
     pub load_failure_policy: LoadFailurePolicy,
+    /// Whether a NIXL consumer does handshakes with prefill servers (default with `serve`).
+    pub does_handshakes: bool,
     /// JSON object of `--kv-transfer-config`, as typed.
     pub raw: Value,
 }
@@ -122,6 +124,9 @@ impl KvTransferConfig {
             let key = "kv_connector_extra_config.kv_lease_duration";
             v.json_key_error(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
         })?;
+        let does_handshakes = does_handshakes(v, &extra)?
+            && consumer
+            && matches!(connector, Some(KvConnector::Nixl | KvConnector::NixlPush));
         let mut side_channel = ReadNotificationAddress {
             host: v.get(&kv::KV_SIDE_CHANNEL_HOST)?.unwrap_or_default(),
             port: side_channel_port,
@@ -146,6 +151,7 @@ impl KvTransferConfig {
             lease,
             bootstrap_port: starts.then_some(bootstrap_port),
             load_failure_policy,
+            does_handshakes,
             raw: Value::Object(config),
         }))
     }
@@ -155,6 +161,20 @@ impl KvTransferConfig {
     pub fn block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.holds_blocks_until_read().then_some(self.lease)
+    }
+}
+
+/// Reads whether prefill servers are asked for their metadata, from the key of ours in
+/// `kv_connector_extra_config`.
+fn does_handshakes(v: &FlagValues, extra: &Map<String, Value>) -> Result<bool, ConfigError> {
+    match extra.get("sim_handshake") {
+        None => Ok(v.cli_mode == CliMode::Vllm),
+        Some(Value::Bool(asked)) => Ok(*asked),
+        Some(other) => {
+            let key = "kv_connector_extra_config.sim_handshake";
+            let expected = "true or false";
+            Err(v.json_key_error(&kv::KV_TRANSFER_CONFIG, key, &other.to_string(), expected))
+        }
     }
 }
 

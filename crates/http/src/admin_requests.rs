@@ -1,5 +1,5 @@
-//! `/admin/requests` and `/admin/replies`: recorded requests and scripted replies, for clients'
-//! tests.
+//! `/admin/requests`, `/admin/usage` and `/admin/replies`: recorded requests, their tokens, and
+//! scripted replies, for clients' tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +31,31 @@ pub(super) async fn list_requests(
     headers: HeaderMap,
     uri: Uri,
 ) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
-    let history = request_history(&app)?;
-    let query = RequestListQuery::read(&uri)?;
+    let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
+    let shown = history.list_json(&query.filter, query.limit);
+    Ok(error::json_response(StatusCode::OK, shown))
+}
+
+/// Handles `GET /admin/usage`: lists the tokens of recorded requests, with the parameters of
+/// `GET /admin/requests`.
+pub(super) async fn list_usage(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> HandlerResult {
+    let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
+    Ok(ok_json(&history.usage_json(&query.filter, query.limit)))
+}
+
+/// Reads the query of a list of requests, and waits until as many have ended as it asks for.
+async fn wait_for_listed_requests<'a>(
+    app: &'a App,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Result<(&'a RequestHistory, RequestListQuery), Fault> {
+    check_admin_key(app, headers)?;
+    let history = request_history(app)?;
+    let query = RequestListQuery::read(uri)?;
     if let Some(wanted) = query.wait {
         let kept = app.settings.server.request_history;
         if wanted > kept {
@@ -48,8 +70,7 @@ pub(super) async fn list_requests(
             Fault::new(408, ErrorType::RequestTimeoutPhrase, words)
         })?;
     }
-    let shown = history.list_json(&query.filter, query.limit);
-    Ok(error::json_response(StatusCode::OK, shown))
+    Ok((history, query))
 }
 
 /// Handles `DELETE /admin/requests`: clears the history of recorded requests.

@@ -17,6 +17,7 @@ use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
 use super::transfer::TransferWarnings;
+use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
@@ -77,6 +78,11 @@ pub struct App {
 }
 
 impl App {
+    /// Returns the engine id of a data-parallel rank in KV transfer parameters.
+    pub fn kv_engine_id(&self, rank: u32) -> String {
+        engine_id_of_rank(&self.engine_id, &self.settings, rank)
+    }
+
     /// Creates the state of an HTTP server.
     pub fn new(parts: AppParts) -> Self {
         let AppParts {

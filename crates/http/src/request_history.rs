@@ -1,4 +1,4 @@
-//! Recent requests, for clients' tests: a bounded list behind `/admin/requests`.
+//! Recent requests, for clients' tests: a bounded list behind `/admin/requests` and `/admin/usage`.
 //!
 //! A record is created when a request arrives. It is updated when the body was read, the response
 //! starts, and the response ends or is cut off.
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, Method};
+use axum::http::{HeaderMap, HeaderName, Method, header};
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
@@ -20,6 +20,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
+
+mod usage;
 
 use super::around::Middleware;
 use super::body_tap::{BodyTap, TappedBody};
@@ -84,6 +86,8 @@ struct RequestRecord {
     status: Option<u16>,
     grpc_status: Option<u16>,
     to_headers: Option<Duration>,
+    /// Whether the response is a JSON body, of which clients can use no part.
+    is_json: bool,
     outcome: RequestOutcome,
     usage: Arc<TokenUsage>,
 }
@@ -284,10 +288,8 @@ impl RequestHistory {
     /// their total number.
     pub(crate) fn list_json(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
-        let found: Vec<&RequestRecord> =
-            state.records.iter().filter(|r| filter.matches_record(r)).collect();
-        let newest = &found[found.len().saturating_sub(most)..];
-        let (count, dropped) = (found.len(), state.dropped);
+        let (found, newest) = state.matching_records(filter, most);
+        let (count, dropped) = (found, state.dropped);
         let mut shown = format!("{{\"count\":{count},\"dropped\":{dropped},\"requests\":[");
         for (at, record) in newest.iter().enumerate() {
             shown.push_str(if at > 0 { "," } else { "" });
@@ -391,6 +393,7 @@ impl RequestRecord {
             status: None,
             grpc_status: None,
             to_headers: None,
+            is_json: false,
             outcome: RequestOutcome::Running,
             usage,
         }
@@ -444,7 +447,7 @@ impl RequestRecord {
             .iter()
             .map(|(name, value)| (name.to_string(), masked_header_value(name, value).into()))
             .collect();
-        let (prompt_tokens, completion_tokens) = self.usage.prompt_and_output_tokens();
+        let counts = self.usage.counts();
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         json!({
             "id": self.id,
@@ -453,16 +456,11 @@ impl RequestRecord {
             "model": self.model,
             "stream": self.stream,
             "status": self.status,
-            "outcome": match self.outcome {
-                RequestOutcome::Running => "running",
-                RequestOutcome::Finished => "finished",
-                RequestOutcome::Refused => "refused",
-                RequestOutcome::Cut => "cut",
-            },
+            "outcome": self.outcome.word(),
             "seconds_to_headers": seconds(self.to_headers),
             "seconds": seconds(self.ended.map(|ended| ended.duration_since(self.started))),
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
+            "prompt_tokens": counts.prompt,
+            "completion_tokens": counts.generated,
             "key": self.key,
             "attempt": self.attempt,
             "gap_seconds": seconds(self.gap),
@@ -493,6 +491,8 @@ impl RecordingGuard {
             record.status = Some(status);
             record.grpc_status = early;
             record.to_headers = Some(now().duration_since(record.started));
+            let content = response.headers().get(header::CONTENT_TYPE);
+            record.is_json = content.is_some_and(|content| content == "application/json");
         }
         response
             .map(|body| Body::new(RecordedBody { body: Some(body), whole: false, recording: self }))

@@ -249,6 +249,7 @@ fn admin_routes() -> Vec<Route> {
             "GET, DELETE",
             get(admin_requests::list_requests).delete(admin_requests::clear_requests),
         ),
+        ("/admin/usage", "GET", get(admin_requests::list_usage)),
         ("/admin/replies", "GET, POST, DELETE", replies),
         ("/fake_metrics", "POST", post(admin::set_fake_metrics)),
     ]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::content::reply_content;
 use super::dialect::{RequestRules, ValidationPoint};
-use super::job::{GenerationJob, ReplyContent};
+use super::job::{GenerationJob, KvTransfer, ReplyContent};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
 use crate::generate::request::ModelTarget;
@@ -70,6 +70,9 @@ impl InferenceService {
             Ok(content) => content,
             Err(refusal) => return Err(RejectedRequest::Late(refusal, Box::new(facts))),
         };
+        if self.has_lost_source(&request.transfer).await {
+            request.transfer = KvTransfer::FromLostRemote;
+        }
         let tail = std::mem::take(&mut request.tail).into_result()?;
         facts.offers_tools = matches!(content, ReplyContent::Tools { .. });
         let job =

@@ -186,6 +186,8 @@ pub enum KvTransfer {
     Local,
     /// The KV cache is fetched from another server, which may need a notification afterwards.
     FromRemote(Option<Arc<KvSourceServer>>),
+    /// The KV cache was to be fetched from another server, which does not answer or does not fit.
+    FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
 }

@@ -19,6 +19,7 @@ pub mod logprobs;
 mod message_memory;
 mod models;
 mod ngram;
+mod peers;
 pub mod pooling;
 mod prefill_handoff;
 pub mod prompt;
@@ -55,8 +56,9 @@ pub use job::KvTransfer;
 pub use message_memory::{MessageMemory, MessageMemoryFull, MessageReservation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
+pub use peers::PrefillHandshake;
 pub use prefill_handoff::PrefillHandoff;
-pub use reply::{Choice, Reply, TokenUsage};
+pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
     GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, RequestContext,
     ResolvedModel, SubmissionChecks, ToolRequest,
@@ -181,6 +183,8 @@ pub struct InferenceService {
     pub replies: ScriptedReplies,
     /// Simulated cache of the processed images, audio clips and videos of prompts.
     pub media_cache: prompt::MediaCache,
+    /// Handshakes with prefill servers; `None`: every prefill server counts as running.
+    pub handshake: Option<Box<dyn PrefillHandshake>>,
     /// LoRA adapters from the command line, restored by [`Self::reset_for_restart`].
     adapters: Arc<Vec<LoraAdapter>>,
     ranks: Vec<LiveEngine>,
@@ -225,6 +229,7 @@ impl InferenceService {
             faults: FaultControl::default(),
             replies: ScriptedReplies::default(),
             media_cache: prompt::MediaCache::default(),
+            handshake: None,
             ranks,
             schemas: SchemaCache::default(),
             hasher: settings.hashes.clone().map(BlockHasher::new),
@@ -251,6 +256,7 @@ impl InferenceService {
             faults: _,
             replies: _,
             media_cache,
+            handshake: _,
             adapters,
             ranks: _,
             hasher: _,

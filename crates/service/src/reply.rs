@@ -1,7 +1,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
 
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
@@ -27,24 +28,36 @@ pub struct Reply {
 
 /// The token counts of a request, updated when its reply is dropped.
 #[derive(Debug, Default)]
-pub struct TokenUsage {
-    prompt: AtomicU32,
-    completion: AtomicU32,
+pub struct TokenUsage(Mutex<UsageCounts>);
+
+/// Numbers of tokens of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UsageCounts {
+    /// Prompt tokens; each prompt counts once, not once per choice.
+    pub
+    prompt: u32,
+    /// Prompt tokens that were not computed; part of `prompt`.
+    pub cached: u32,
+    /// Output tokens that the engine released until the end of the request.
+    pub generated: u32,
+    /// Output tokens that the front end wrote; part of `generated`.
+    pub delivered: u32,
 }
 
 impl TokenUsage {
-    /// Returns the numbers of prompt tokens and output tokens; both are 0 until the reply is
-    /// dropped.
-    pub fn prompt_and_output_tokens(&self) -> (u32, u32) {
-        let read = |count: &AtomicU32| count.load(Ordering::Relaxed);
-        (read(&self.prompt), read(&self.completion))
+    /// Returns the token counts; all are 0 until the reply is dropped.
+    pub fn counts(&self) -> UsageCounts {
+        *self.0.lock()
     }
 
-    fn add_tokens(&self, prompt: u32, completion: u32) {
-        for (count, tokens) in [(&self.prompt, prompt), (&self.completion, completion)] {
-            let add = |count: u32| Some(count.saturating_add(tokens));
-            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        }
+    fn add_counts(&self, more: UsageCounts) {
+            let mut counts = self.0.lock();
+        *counts = UsageCounts {
+            prompt: counts.prompt.saturating_add(more.prompt),
+            cached: counts.cached.saturating_add(more.cached),
+            generated: counts.generated.saturating_add(more.generated),
+            delivered: counts.delivered.saturating_add(more.delivered),
+        };
     }
 }
 
@@ -94,6 +107,27 @@ impl Reply {
         }
     }
 
+    /// Records that the front end writes all released tokens, in a response that is no stream.
+    pub fn mark_delivered(&mut self) {
+        for choice in &mut self.choices {
+            choice.sent = choice.released_tokens();
+        }
+    }
+
+    fn usage_counts(&self) -> UsageCounts {
+        let cached = self.prompts.iter().zip(0..).map(|(prompt, index)| {
+            // The first choice of a prompt finds what was cached before the request.
+            let first = self.choices.iter().find(|choice| choice.prompt == index);
+            first.map_or(0, |choice| choice.progress().reused_tokens(*prompt).min(*prompt))
+        });
+        UsageCounts {
+            prompt: self.prompt_tokens(),
+            cached: saturating_sum(cached),
+            generated: saturating_sum(self.choices.iter().map(Choice::released_tokens)),
+            delivered: saturating_sum(self.choices.iter().map(|choice| choice.sent)),
+        }
+    }
+
     /// Waits until every choice of the job has ended.
     pub async fn wait_until_ended(&self) {
         poll_fn(|cx| {
@@ -138,8 +172,7 @@ fn saturating_sum(tokens: impl Iterator<Item = u32>) -> u32 {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(usage) = &self.usage {
-            let completion = saturating_sum(self.choices.iter().map(Choice::released_tokens));
-            usage.add_tokens(self.prompt_tokens(), completion);
+            usage.add_counts(self.usage_counts());
         }
         if let Some(report) = &self.load_failure
             && self.choices.iter().any(|c| c.progress().has_lost_kv_load())

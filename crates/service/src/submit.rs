@@ -282,15 +282,11 @@ impl InferenceService {
             }
             KvTransfer::Local => (EngineTransfer::Local, None),
             KvTransfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
+            KvTransfer::FromLostRemote => (EngineTransfer::RemotePrefill, None),
             KvTransfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
         };
         sequence.transfer = transfer;
-        let faults = job.request.faults.as_ref();
-        let lost_blocks = faults.and_then(|faults| faults.loaded_kv_percent());
-        sequence.load_failure = lost_blocks.map(|loaded| LoadFailure {
-            policy: self.settings.load_failure_policy,
-            loaded: f32::from(loaded) / 100.0,
-        });
+        sequence.load_failure = self.load_failure(job);
         let lora = match &job.facts.target {
             ModelTarget::Base => None,
             ModelTarget::Lora { name, id } => {
@@ -328,6 +324,17 @@ impl InferenceService {
                 }),
             },
         }
+    }
+
+    /// Returns the failure of the load of a job's prompts: an injected one, or that of a lost source.
+    fn load_failure(&self, job: &GenerationJob) -> Option<LoadFailure> {
+        let faults = job.request.faults.as_ref();
+        let loaded = match &job.request.transfer {
+            KvTransfer::FromLostRemote => 0,
+            _ => faults?.loaded_kv_percent()?,
+        };
+        let policy = self.settings.load_failure_policy;
+        Some(LoadFailure { policy, loaded: f32::from(loaded) / 100.0 })
     }
 
     /// Returns the index of the requested data-parallel rank, or of the least loaded one.

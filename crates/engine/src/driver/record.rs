@@ -59,6 +59,8 @@ pub struct KvSourceServer {
     pub endpoint: String,
     /// Request id on the prefill server.
     pub request: String,
+    /// Id of the engine that holds the KV blocks; empty if the request names none.
+    pub engine_id: String,
 }
 
 /// Attributes of a request's trace span, in addition to lengths and times.

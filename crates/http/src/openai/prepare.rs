@@ -167,6 +167,7 @@ fn draft_report_settings(app: &App) -> Option<DraftReport> {
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
 pub(crate) async fn render_when_finished<T: Send + 'static>(
+    mut
     reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
 ) -> Result<T, Fault> {
@@ -174,6 +175,7 @@ pub(crate) async fn render_when_finished<T: Send + 'static>(
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
+    reply.mark_delivered();
     Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 

@@ -189,6 +189,7 @@ fn prefill_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
     Some(Arc::new(KvSourceServer {
         endpoint: format!("tcp://{host}:{port}"),
         request: request.to_owned(),
+        engine_id: text("remote_engine_id").unwrap_or_default().to_owned(),
     }))
 }
 

@@ -97,18 +97,21 @@ impl KvTransferParams {
     }
 }
 
+/// Returns the engine id of a data-parallel rank; with several ranks each has its own.
+pub(crate) fn engine_id_of_rank(id: &str, settings: &HttpSettings, rank: u32) -> String {
+    match settings.parallel.data {
+        1 => id.to_owned(),
+        _ => format!("{id}_dp{rank}"),
+    }
+}
+
 impl SourceEngine {
     fn prefill_rank(&self, prefill_handoff: &PrefillHandoff) -> u32 {
         let (first, _) = self.settings.parallel.local_ranks;
         first + prefill_handoff.prefill_rank().unwrap_or_default()
     }
-
-    /// Returns the engine id of a data-parallel rank; with several ranks each has its own.
     fn engine_id(&self, rank: u32) -> String {
-        match self.settings.parallel.data {
-            1 => self.id.clone(),
-            _ => format!("{}_dp{rank}", self.id),
-        }
+        engine_id_of_rank(&self.id, & self.settings, rank)
     }
 
     fn host_and_port(&self, rank: u32) -> (&str, u32) {

@@ -22,9 +22,21 @@ const fn simple_route(path: &'static str, method: &'static str, summary: &'stati
     OwnRoute { path, method, summary, body: None, query: &[] }
 }
 
+/// Query parameters of the lists of recorded requests.
+const REQUEST_LIST_QUERY: &[(&str, &str)] = &[
+    ("path", "Only requests to this path."),
+    ("model", "Only requests for this model."),
+    ("status", "Only requests with this HTTP status."),
+    ("key", "Only attempts with this key."),
+    ("after", "Only requests after the one with this id."),
+    ("limit", "Maximum number of requests, the newest ones."),
+    ("wait", "Wait until so many requests have ended."),
+    ("timeout", "Maximum time to wait, such as 5s."),
+];
+
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
-const OWN: [OwnRoute; 22] = [
+const OWN: [OwnRoute; 23] = [
     simple_route("/health/ready", "get", "Report whether the server takes requests."),
     simple_route("/ready", "get", "Report whether the server takes requests."),
     simple_route("/dashboard", "get", "Show the dashboard, an HTML page."),
@@ -74,16 +86,7 @@ const OWN: [OwnRoute; 22] = [
     },
     simple_route("/admin/replies", "delete", "Remove the scripted replies."),
     OwnRoute {
-        query: &[
-            ("path", "Only requests to this path."),
-            ("model", "Only requests for this model."),
-            ("status", "Only requests with this HTTP status."),
-            ("key", "Only attempts with this key."),
-            ("after", "Only requests after the one with this id."),
-            ("limit", "Maximum number of requests, the newest ones."),
-            ("wait", "Wait until so many requests have ended."),
-            ("timeout", "Maximum time to wait, such as 5s."),
-        ],
+        query: REQUEST_LIST_QUERY,
         ..simple_route(
             "/admin/requests",
             "get",
@@ -91,6 +94,10 @@ const OWN: [OwnRoute; 22] = [
         )
     },
     simple_route("/admin/requests", "delete", "Clear the recorded requests."),
+    OwnRoute {
+        query: REQUEST_LIST_QUERY,
+        ..plain("/admin/usage", "get", "Return the tokens of the recorded requests.")
+    },
     OwnRoute {
         body: Some(("application/json", "{\"waiting-requests\": 3}")),
         ..simple_route("/fake_metrics", "post", "Replace values of /metrics.")

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::{HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
+use vllm_sim_engine::{BlockPlan,HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
 const MAX_BYTES: usize = 64 << 20;
@@ -18,15 +18,20 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
         let block = BLOCK_BYTES + block_size as usize * size_of::<u32>();
         (to.saturating_sub(from) as usize).saturating_mul(block)
     };
+    // Clients choose the length of the name, which each event repeats.
+    let session = |plan: &BlockPlan| plan.session.as_deref().map_or(0, str::len);
     let own = match event {
-        SchedulerEvent::Stored { plan, from, to } => blocks(*from, *to, plan.block_size),
+        SchedulerEvent::Stored { plan, from, to } => { blocks(*from, *to, plan.block_size).saturating_add(session(plan))
+        }
         SchedulerEvent::Reused { plan, blocks: found, groups } => {
-            blocks(0, *found, plan.block_size).saturating_mul(*groups as usize)
+            let event =
+            blocks(0, *found, plan.block_size).saturating_add(session(plan));
+            event.saturating_mul(*groups as usize)
         }
         SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES,
         SchedulerEvent::Group(group) => match &**group {
             LayerGroupCacheEvent::Stored { plan, from, to, .. } => {
-                blocks(*from, *to, plan.block_size)
+                blocks(*from, *to, plan.block_size).saturating_add(session(plan))
             }
             LayerGroupCacheEvent::Removed { keys, .. } => keys.len() * BLOCK_BYTES,
         },
@@ -162,5 +167,16 @@ mod tests {
         assert_eq!(pushed, 3);
         assert_eq!(queue.wait_for_batches(None).batches.len(), 3);
         assert!(queue.push(large(), 0.0, false));
+    }
+
+    #[test]
+    fn long_names_of_sessions_count_towards_the_bytes() {
+        let session = "s".repeat(1 << 19);
+        let plan = BlockPlan { session: Some(session.into()), ..BlockPlan::default() };
+        let plan = std::sync::Arc::new(plan);
+        let stored = || SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
+        let queue = BatchQueue { max_bytes: 1 << 20, ..BatchQueue::new(100_000) };
+        let pushed = (0..10).filter(|_| queue.push(vec![stored()], 0.0, false)).count();
+        assert_eq!(pushed, 1);
     }
 }

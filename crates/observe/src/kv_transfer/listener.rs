@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use super::handshake::{EngineMetadata, is_meta_query};
+
 pub(super) const READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
@@ -18,12 +20,13 @@ pub struct BlockReadListener {
 
 impl BlockReadListener {
     /// Listens on ZMQ `endpoint` and calls `on_read` with the id of each request whose blocks were
-    /// read.
+    /// read. Handshakes are answered with the `metadata` of the engine, if there is any.
     ///
     /// # Errors
     /// An I/O error if the endpoint cannot be bound or the thread cannot be started.
     pub fn start(
         endpoint: &str,
+        metadata: impl Fn() -> Option<EngineMetadata> + Send + 'static,
         on_read: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
         let failed = |error: zmq::Error| std::io::Error::other(error.to_string());
@@ -41,13 +44,21 @@ impl BlockReadListener {
                     let Ok(frames) = socket.recv_multipart(0) else {
                         continue;
                     };
-                    // Other messages are NIXL handshakes of real engines.
-                    if let [_, empty, word, request] = frames.as_slice()
-                        && empty.is_empty()
-                        && word == READ_MESSAGE
-                        && let Ok(request) = std::str::from_utf8(request)
-                    {
-                        on_read(request);
+                    match frames.as_slice() {
+                        [_, empty, word, request] if empty.is_empty() && word == READ_MESSAGE => {
+                            if let Ok(request) = std::str::from_utf8(request) {
+                                on_read(request);
+                            }
+                        }
+                        [peer, empty, query] if empty.is_empty() && is_meta_query(query) => {
+                            if let Some(metadata) = metadata() {
+                                let [payload, clock] = metadata.to_answer();
+                                let answer = [&peer[..], b"", &payload, &clock];
+                                // A peer that has left needs no answer.
+                                let _ = socket.send_multipart(answer, zmq::DONTWAIT);
+                            }
+                        }
+                        _ => {}
                     }
                 }
             }
@@ -82,10 +93,10 @@ mod tests {
         let endpoint = format!("tcp://{}", free.local_addr().unwrap());
         drop(free);
         let (sender, reads) = mpsc::channel();
-        let listener = BlockReadListener::start(&endpoint, move |request| {
+        let on_read = move |request: &str| {
             let _ = sender.send(request.to_owned());
-        })
-        .unwrap();
+        };
+        let listener = BlockReadListener::start(&endpoint, || None, on_read).unwrap();
         let stranger = zmq::Context::new().socket(zmq::DEALER).unwrap();
         stranger.set_linger(0).unwrap();
         stranger.connect(&endpoint).unwrap();
@@ -96,6 +107,7 @@ mod tests {
             notifier.notify_blocks_read(&KvSourceServer {
                 endpoint: endpoint.clone(),
                 request: request.to_owned(),
+                engine_id: String::new(),
             });
         }
         let next = || reads.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -5,8 +5,10 @@
 //! [`BlockReadNotifier`] sends a message to [`BlockReadListener`]: `["", "read", request id]` from a ZeroMQ
 //! DEALER to a ROUTER. Its address is the one on which vLLM's connector listens for handshakes.
 
+mod handshake;
 mod listener;
 mod notifier;
 
+pub use handshake::{EngineMetadata, PrefillHandshakes};
 pub use listener::BlockReadListener;
 pub use notifier::BlockReadNotifier;

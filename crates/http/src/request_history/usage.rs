@@ -1,0 +1,87 @@
+//! `GET /admin/usage`: tokens of recorded requests, to check a gateway's bill.
+
+use serde_json::{Map, Value, json};
+use vllm_sim_service::UsageCounts;
+
+use super::{RecordedRequests, RequestFilter, RequestHistory, RequestOutcome, RequestRecord};
+
+impl RequestHistory {
+    /// Returns the tokens of the newest `most` requests that match `filter`, oldest first, and
+    /// their sums.
+    pub(crate) fn usage_json(&self, filter: &RequestFilter, most: usize) -> Value {
+        let state = self.state.lock();
+        let (count, newest) = state.matching_records(filter, most);
+        let mut total = [0_u64; 4];
+        let requests = newest.iter().map(|record| {
+            for (sum, (_, tokens)) in total.iter_mut().zip(record.counted_tokens()) {
+                *sum += u64::from(tokens);
+            }
+            record.usage_json()
+        });
+        let requests: Vec<Value> = requests.collect();
+        let names = named_counts(UsageCounts::default()).map(|(name, _)| name.to_owned());
+        let total: Map<String, Value> = names.into_iter().zip(total.map(Value::from)).collect();
+        json!({"count": count, "dropped": state.dropped, "total": total, "requests": requests})
+    }
+}
+
+impl RecordedRequests {
+    /// Returns the number of requests that match `filter`, and the newest `most` of them.
+    pub(super) fn matching_records(
+        &self,
+        filter: &RequestFilter,
+        most: usize,
+    ) -> (usize, Vec<&RequestRecord>) {
+        let mut found: Vec<_> = self.records.iter().filter(|r| filter.matches_record(r)).collect();
+        let count = found.len();
+        (count, found.split_off(count.saturating_sub(most)))
+    }
+}
+
+impl RequestOutcome {
+    /// Returns the word for the outcome in lists of requests.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Refused => "refused",
+            Self::Cut => "cut",
+        }
+    }
+}
+
+impl RequestRecord {
+    /// Returns the names and numbers of the request's tokens.
+    fn counted_tokens(&self) -> [(&'static str, u32); 4] {
+        let mut counts = self.usage.counts();
+        if self.is_json && self.outcome == RequestOutcome::Cut {
+            counts.delivered = 0;
+        }
+        named_counts(counts)
+    }
+
+    fn usage_json(&self) -> Value {
+        let mut shown = json!({
+            "id": self.id,
+            "time": self.time,
+            "path": self.path,
+            "model": self.model,
+            "key": self.key,
+            "status": self.status,
+            "outcome": self.outcome.word(),
+        });
+        for (name, tokens) in self.counted_tokens() {
+            shown[name] = tokens.into();
+        }
+        shown
+    }
+}
+
+fn named_counts(counts: UsageCounts) -> [(&'static str, u32); 4] {
+    [
+        ("prompt_tokens", counts.prompt),
+        ("cached_tokens", counts.cached),
+        ("generated_tokens", counts.generated),
+        ("delivered_tokens", counts.delivered),
+    ]
+}

@@ -1,0 +1,206 @@
+//! Handshake of a decode server with a prefill server, before the first read of its KV blocks.
+//!
+//! The decode server sends vLLM's query to the address of the notifications. The answer has the form
+//! of vLLM's, with the engine id and the block size only. The hash of model and versions is not
+//! compared.
+//!
+//! Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py`,
+//! `_nixl_handshake`, and `metadata.py`.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use parking_lot::Mutex;
+use rmpv::Value;
+use vllm_sim_engine::driver::KvSourceServer;
+
+/// First field of a query for the metadata of an engine.
+const META_QUERY: &[u8] = b"get_meta_msg";
+/// Maximum time for the answer of a prefill server, in milliseconds.
+const ANSWER_TIMEOUT_MS: i32 = 5000;
+/// Maximum number of requests that wait for a handshake; the source of further ones counts as lost.
+const MAX_WAITING_REQUESTS: usize = 10_000;
+/// Maximum number of remembered engines; beyond it, all are met anew.
+const MAX_MET_ENGINES: usize = 65_536;
+
+/// Engine id and block size of a prefill server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineMetadata {
+    /// Id of the engine; each start of a server has another one.
+    pub engine_id: String,
+    /// Number of tokens per KV block.
+    pub block_size: u32,
+}
+
+impl EngineMetadata {
+    /// Returns the answer to a query for metadata: two parts of a message.
+    pub(super) fn to_answer(&self) -> [Vec<u8>; 2] {
+        let map = |entries: Vec<(&str, Value)>| {
+            let entries = entries.into_iter().map(|(key, value)| (Value::from(key), value));
+            encode(&Value::Map(entries.collect()))
+        };
+        let agent = map(vec![
+            ("engine_id", self.engine_id.as_str().into()),
+            ("block_size", self.block_size.into()),
+        ]);
+        let payload = map(vec![
+            ("compatibility_hash", "vllm-sim".into()),
+            ("agent_metadata_bytes", Value::Binary(agent)),
+        ]);
+        // The second part is the clock of the prefill server.
+        [payload, encode(&Value::F64(0.0))]
+    }
+
+    fn from_answer(answer: &[u8]) -> Option<Self> {
+        let payload = rmpv::decode::read_value(&mut &*answer).ok()?;
+        let mut agent = member(&payload, "agent_metadata_bytes")?.as_slice()?;
+        let agent = rmpv::decode::read_value(&mut agent).ok()?;
+        Some(Self {
+            engine_id: member(&agent, "engine_id")?.as_str()?.to_owned(),
+            block_size: u32::try_from(member(&agent, "block_size")?.as_u64()?).ok()?,
+        })
+    }
+}
+
+fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let mut entries = value.as_map()?.iter();
+    entries.find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
+}
+
+fn encode(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Writing to a vector never fails.
+    let _ = rmpv::encode::write_value(&mut bytes, value);
+    bytes
+}
+
+/// Returns whether a message queries the metadata of an engine.
+pub(super) fn is_meta_query(message: &[u8]) -> bool {
+    let query = rmpv::decode::read_value(&mut &*message).ok();
+    let word = query.as_ref().and_then(|query| query.as_array()?.first()?.as_slice());
+    word == Some(META_QUERY)
+}
+
+/// Does the handshakes of a decode server, one after the other, as vLLM's connector does.
+#[derive(Debug, Clone)]
+pub struct PrefillHandshakes {
+    /// Ids of the engines that have answered.
+    met: Arc<Mutex<HashSet<String>>>,
+    queue: SyncSender<WaitingRequest>,
+}
+
+struct WaitingRequest {
+    source: KvSourceServer,
+    done: Box<dyn FnOnce(bool) + Send>,
+}
+
+impl PrefillHandshakes {
+    /// Starts the thread of the handshakes of a server with this block size, in tokens; it stops
+    /// when the last clone of the value is dropped.
+    ///
+    /// # Errors
+    /// An I/O error if the thread cannot be started.
+    pub fn start(block_size: u32) -> std::io::Result<Self> {
+        let (queue, waiting) = sync_channel(MAX_WAITING_REQUESTS);
+        let met = Arc::default();
+        let thread = thread::Builder::new().name("kv-handshake".to_owned());
+        thread.spawn({
+            let met = Arc::clone(&met);
+            move || run_handshakes(&waiting, &met, block_size)
+        })?;
+        Ok(Self { met, queue })
+    }
+
+    /// Returns whether the engine of a prefill server has answered before.
+    pub fn has_met(&self, source: &KvSourceServer) -> bool {
+        self.met.lock().contains(&source.engine_id)
+    }
+
+    /// Queues a handshake, and calls `done` with whether it was successful; never waits.
+    pub fn begin(&self, source: &KvSourceServer, done: impl FnOnce(bool) + Send + 'static) {
+        let request = WaitingRequest { source: source.clone(), done: Box::new(done) };
+        if let Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) =
+            self.queue.try_send(request)
+        {
+            (request.done)(false);
+        }
+    }
+}
+
+fn run_handshakes(queue: &Receiver<WaitingRequest>, met: &Mutex<HashSet<String>>, block_size: u32) {
+    let context = zmq::Context::new();
+    let mut waiting = VecDeque::new();
+    loop {
+        let Some(next) = waiting.pop_front().or_else(|| queue.recv().ok()) else {
+            return;
+        };
+        let WaitingRequest { source, done } = next;
+        let is_known = met.lock().contains(&source.engine_id);
+        let result = match is_known {
+            true => Ok(()),
+            false => query_prefill_server(&context, &source, block_size),
+        };
+        match &result {
+            Ok(()) => {
+                let mut met = met.lock();
+                if met.len() >= MAX_MET_ENGINES {
+                    met.clear();
+                }
+                met.insert(source.engine_id.clone());
+            }
+            Err(error) => tracing::error!(
+                error,
+                remote_engine_id = source.engine_id,
+                endpoint = source.endpoint,
+                "NIXL handshake failed"
+            ),
+        }
+        done(result.is_ok());
+        waiting.extend(queue.try_iter());
+        // Requests that came meanwhile for the same engine share the result.
+        let (same, others): (Vec<_>, Vec<_>) = waiting
+            .drain(..)
+            .partition(|other: &WaitingRequest| other.source.engine_id == source.engine_id);
+        waiting.extend(others);
+        same.into_iter().for_each(|other| (other.done)(result.is_ok()));
+    }
+}
+
+/// Queries the metadata of a prefill server, and compares it with what the request expects.
+fn query_prefill_server(
+    context: &zmq::Context,
+    source: &KvSourceServer,
+    block_size: u32,
+) -> Result<(), String> {
+    let ask = || {
+        let socket = context.socket(zmq::REQ)?;
+        socket.set_linger(0)?;
+        socket.set_rcvtimeo(ANSWER_TIMEOUT_MS)?;
+        socket.set_sndtimeo(ANSWER_TIMEOUT_MS)?;
+        socket.set_ipv6(source.endpoint.contains('['))?;
+        socket.connect(&source.endpoint)?;
+        let query = [Value::Binary(META_QUERY.to_vec()), 0.into(), 0.into()];
+        socket.send(encode(&Value::Array(query.to_vec())), 0)?;
+        socket.recv_multipart(0)
+    };
+    let answer = ask().map_err(|error: zmq::Error| error.to_string())?;
+    let metadata = answer.first().and_then(|answer| EngineMetadata::from_answer(answer));
+    let Some(EngineMetadata { engine_id, block_size: remote }) = metadata else {
+        return Err("Failed to decode NixlHandshakePayload.".to_owned());
+    };
+    let expected = &source.engine_id;
+    if engine_id != *expected {
+        return Err(format!(
+            "Remote NIXL agent engine ID mismatch. Expected {expected},received {engine_id}."
+        ));
+    }
+    if remote == 0 || !block_size.is_multiple_of(remote) {
+        return Err(format!(
+            "Local block size {block_size} is not divisible by remote block size {remote} or vice \
+             versa."
+        ));
+    }
+    Ok(())
+}
