@@ -173,7 +173,7 @@ impl SimulatorServer {
             event_loss: backend.observers.event_loss.clone(),
             peers,
         };
-        let app = backend.create_app(&config,parts);
+        let app = backend.create_app(&config, parts);
         let registry = prefill::start_mooncake_bootstrap(&config, &app).await?;
         match loaded {
             Some(loaded) => app.add_to_admin_state(loaded),

@@ -92,15 +92,16 @@ fn bytes_for_the_cache_are_blocks() {
 fn max_num_scheduled_tokens_keeps_memory_plan() {
     let found = |flags: &[&str]| {
         let engine = engine(&[&["--gpu", "H100"], flags].concat());
-        let given = (engine.max_num_batched_tokens, engine.prefill.reserve_full_prompt);
+        let prefill = &engine.prefill;
+        let given = (prefill.max_num_scheduled_tokens, prefill.reserve_full_prompt);
         (given, engine.num_gpu_blocks)
     };
     let (usual, blocks) = found(&[]);
-    assert_eq!(usual, (8192, true));
+    assert_eq!(usual, (Some(8192), true));
     let few = ["--max-num-scheduled-tokens", "2k", "--no-scheduler-reserve-full-isl"];
-    assert_eq!(found(&few), ((2000, false), blocks));
+    assert_eq!(found(&few), ((Some(2000), false), blocks));
     let many = ["--max-num-scheduled-tokens", "16384"];
-    assert_eq!(found(&many), ((8192, true), blocks));
+    assert_eq!(found(&many), ((Some(8192), true), blocks));
 }
 
 #[test]

@@ -373,15 +373,14 @@ async fn a_preempted_sequence_stores_again_what_was_taken() {
     };
     let mut due = vec![whole('A', 0..20), whole('B', 0..20)];
     // Both decode until they hold all blocks, and the later one loses its own.
-    due.extend((20..24).flat_map(|block| [format!("+A{block}"), format!("+B{block}")]));
+    due.extend((20..23).flat_map(|block| [format!("+A{block}"), format!("+B{block}")]));
     // Its last block goes first, one for each that the other needs.
-    due.push("+A24".to_owned());
-    due.extend((0..4).flat_map(|i| [format!("-B{}", 23 - i), format!("+A{}", 25 + i)]));
-    due.push("-B19".to_owned());
+    due.extend(["+A23".to_owned(), "+A24".to_owned()]);
+    due.extend((0..4).flat_map(|i| [format!("-B{}", 22 - i), format!("+A{}", 25 + i)]));
     // It comes back to what is left of its own, and the end of the other makes room.
     due.extend((24..29).rev().map(|block| format!("-A{block}")));
     due.push(whole('B', 19..24));
-    due.extend((0..5).flat_map(|i| [format!("+B{}", 24 + i), format!("-A{}", 23 - i)]));
+    due.extend((0..5).flat_map(|i| [format!("-A{}", 23 - i), format!("+B{}", 24 + i)]));
     assert_eq!(heard, due.join(" | "));
 }
 

@@ -136,7 +136,7 @@ async fn events_name_the_group_of_each_block_and_what_it_keeps() {
     // A window of 64 tokens before token 192 is kept; tokens are those of all blocks.
     let window = |group: u32| json!([group, "sliding_window", 64, 4, 192]);
     let full = json!([5, "full_attention", null, 12, 192]);
-    let expected: Vec<Value> = std::iter::once(full).chain((0..5).map(window)).collect();
+    let expected: Vec<Value> = (0..5).map(window).chain([full]).collect();
     assert_eq!(shown, expected);
     sim.server.shutdown().await;
 }

@@ -22,6 +22,7 @@ mod bearer;
 mod body;
 mod body_tap;
 pub mod bootstrap;
+mod bounded_body;
 mod cors;
 mod dashboard;
 mod dialect;

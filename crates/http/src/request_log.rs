@@ -19,7 +19,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::body_tap::{BodyTap, TappedBody};
-use super::{body, error};
+use super::{bounded_body, error};
 use vllm_sim_config::{LogConfig, LogLevel};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
@@ -95,7 +95,7 @@ impl RequestLog {
     /// Logs a request; reads a short body first.
     ///
     /// # Errors
-    /// [`body::read_limited_body`]'s error for a body that cannot be read or arrives too slowly.
+    /// [`bounded_body::read_limited_body`]'s error for a body that cannot be read or arrives too slowly.
     async fn log_request(&self, request: Request) -> Result<Request, Fault> {
         if !(self.log.http || self.log.requests) {
             return Ok(request);
@@ -104,7 +104,7 @@ impl RequestLog {
             return Ok(self.log_long_request(request));
         }
         let (parts, body) = request.into_parts();
-        let bytes = body::read_limited_body(body, MAX_BODY_BYTES).await?;
+        let bytes = bounded_body::read_limited_body(body, MAX_BODY_BYTES).await?;
         let path = parts.uri.path();
         if self.log.http {
             let headers = header_lines(&parts.headers);

@@ -34,8 +34,7 @@ pub struct TokenUsage(Mutex<UsageCounts>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UsageCounts {
     /// Prompt tokens; each prompt counts once, not once per choice.
-    pub
-    prompt: u32,
+    pub prompt: u32,
     /// Prompt tokens that were not computed; part of `prompt`.
     pub cached: u32,
     /// Output tokens that the engine released until the end of the request.
@@ -51,7 +50,7 @@ impl TokenUsage {
     }
 
     fn add_counts(&self, more: UsageCounts) {
-            let mut counts = self.0.lock();
+        let mut counts = self.0.lock();
         *counts = UsageCounts {
             prompt: counts.prompt.saturating_add(more.prompt),
             cached: counts.cached.saturating_add(more.cached),

@@ -5,8 +5,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::groups::{GroupBlockTable, LayerGroup, TokenNeed};
-use super::pool::{BlockAllocationRequest, BlockPool, BlockTable};
+use super::groups::{BlockAllocationRequest, GroupBlockTable, LayerGroup, TokenNeed};
+use super::pool::{BlockPool, BlockTable};
 use crate::{BlockKey, BlockPlan, LayerGroupCacheEvent, SchedulerEvent};
 
 impl BlockPool {

@@ -20,7 +20,7 @@ mod tests;
 #[cfg(test)]
 mod vectors;
 
-pub(crate) use groups::{LayerGroup, LayerGroupLimits};
+pub(crate) use groups::{BlockAllocationRequest, LayerGroup, LayerGroupLimits};
 pub use groups::{LayerGroups, SparseLayerKind};
 pub use hash::{
     BlockHashConfig, BlockHasher, BlockPlanBuilder, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan,
@@ -31,5 +31,5 @@ pub use host::{HostCacheConfig, HostChunkCounts, HostEvictionPolicy, OffloadConn
 pub(crate) use lease::BlockLeases;
 pub use mocker_tier::MockerHostCacheConfig;
 pub(crate) use mocker_tier::{HostCopyId, MockerHostBlockState, MockerHostCache};
-pub(crate) use pool::{BlockAllocationRequest, BlockTable};
+pub(crate) use pool::BlockTable;
 pub use pool::{BlockCounts, BlockPool, BlockPoolConfig};

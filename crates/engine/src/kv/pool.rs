@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cache::CachedBlockMap;
-use super::groups::{ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups};
+use super::groups::{BlockAllocationRequest, ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups};
 use super::queue::FreeBlockQueue;
 use crate::{BlockKey, BlockPlan, CachedBlock, KvBlockUsage, SchedulerEvent};
 
@@ -56,32 +56,6 @@ impl BlockTable {
     pub(crate) const fn settled_tokens(&self) -> u32 {
         self.settled
     }
-}
-
-/// Arguments of [`BlockPool::allocate_blocks`], in tokens except `spare`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct BlockAllocationRequest {
-    /// Number of cached prompt tokens from [`BlockPool::cached_prefix_tokens`]; used while the table is
-    /// empty.
-    pub prefix: u32,
-    /// Number of tokens that need blocks: computed, new and lookahead tokens.
-    pub tokens: u32,
-    /// Number of lookahead tokens, the last of `tokens`. State layers need no blocks for them.
-    pub lookahead: u32,
-    /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
-    /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
-    /// [`BlockPool::cache_full_blocks`].
-    pub cache: u32,
-    /// Number of tokens that must have room, although only `tokens` are allocated
-    /// (`scheduler_reserve_full_isl`).
-    pub whole: u32,
-    /// Number of KV blocks that must stay free (vLLM's watermark and reserved blocks).
-    pub spare: u32,
-    /// Number of tokens whose steps have ended. Blocks outside the attention window before the last
-    /// of them are freed.
-    pub processed: u32,
-    /// Whether sparse layer groups allocate no more blocks than they can hold at a time.
-    pub is_capped: bool,
 }
 
 /// Counts the usable KV blocks by state. Each block has exactly one state.

@@ -56,8 +56,7 @@ use encoder_cache::{EncoderCache, MediaReferences};
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
 use seqs::{SequenceRunState, SequenceSlab, SequenceSlot, StepOutput, WaitingClass};
-use step::ScheduledStep;
-use step_recorder::StepReports;
+use step::{ScheduledStep, StepReports};
 use waiting::WaitingQueue;
 
 /// Schedules sequences with vLLM's rules.

@@ -167,8 +167,7 @@ fn draft_report_settings(app: &App) -> Option<DraftReport> {
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
 pub(crate) async fn render_when_finished<T: Send + 'static>(
-    mut
-    reply: Reply,
+    mut reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
 ) -> Result<T, Fault> {
     reply.wait_until_ended().await;

@@ -111,7 +111,7 @@ impl SourceEngine {
         first + prefill_handoff.prefill_rank().unwrap_or_default()
     }
     fn engine_id(&self, rank: u32) -> String {
-        engine_id_of_rank(&self.id, & self.settings, rank)
+        engine_id_of_rank(&self.id, &self.settings, rank)
     }
 
     fn host_and_port(&self, rank: u32) -> (&str, u32) {

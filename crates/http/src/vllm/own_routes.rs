@@ -96,7 +96,7 @@ const OWN: [OwnRoute; 23] = [
     simple_route("/admin/requests", "delete", "Clear the recorded requests."),
     OwnRoute {
         query: REQUEST_LIST_QUERY,
-        ..plain("/admin/usage", "get", "Return the tokens of the recorded requests.")
+        ..simple_route("/admin/usage", "get", "Return the tokens of the recorded requests.")
     },
     OwnRoute {
         body: Some(("application/json", "{\"waiting-requests\": 3}")),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::{BlockPlan,HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
+use vllm_sim_engine::{BlockPlan, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent};
 
 /// Maximum size of the batches in a queue, in bytes; a single batch may exceed it.
 const MAX_BYTES: usize = 64 << 20;
@@ -21,11 +21,11 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
     // Clients choose the length of the name, which each event repeats.
     let session = |plan: &BlockPlan| plan.session.as_deref().map_or(0, str::len);
     let own = match event {
-        SchedulerEvent::Stored { plan, from, to } => { blocks(*from, *to, plan.block_size).saturating_add(session(plan))
+        SchedulerEvent::Stored { plan, from, to } => {
+            blocks(*from, *to, plan.block_size).saturating_add(session(plan))
         }
         SchedulerEvent::Reused { plan, blocks: found, groups } => {
-            let event =
-            blocks(0, *found, plan.block_size).saturating_add(session(plan));
+            let event = blocks(0, *found, plan.block_size).saturating_add(session(plan));
             event.saturating_mul(*groups as usize)
         }
         SchedulerEvent::Removed { keys } => keys.len() * BLOCK_BYTES,

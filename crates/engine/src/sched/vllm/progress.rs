@@ -25,15 +25,8 @@
 
 use crate::SimTime;
 
-use super::seqs::SequenceSlot;
+use super::seqs::{ProgressMark, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
-
-/// Identifies a state of the scheduler by its time and the number of changes until then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sched) struct ProgressMark {
-    at: SimTime,
-    changes: u64,
-}
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Records progress: a released token, the end of a sequence or load, or freed KV blocks.

@@ -4,13 +4,19 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 
 use super::encoder_cache::MediaReferences;
-use super::progress::ProgressMark;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
 use crate::{
     BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, SimTime,
     StepDrafts,
 };
+
+/// Identifies a state of the scheduler by its time and the number of changes until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sched) struct ProgressMark {
+    pub(super) at: SimTime,
+    pub(super) changes: u64,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum SequenceRunState {

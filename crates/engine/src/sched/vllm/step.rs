@@ -1,10 +1,16 @@
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::SimTime;
-use crate::kv::HostStoreCopy;
+use crate::kv::{BlockTable, HostStoreCopy};
 use crate::latency::BatchWork;
-use crate::{Outbox, PromptMediaItem, SchedulerEvent, SeqId, SequenceEndReason, StepDrafts};
+use crate::sched::AdmittedSequence;
+use crate::step_log::StepRecord;
+use crate::{
+    Outbox, PrefixCacheReset, PromptMediaItem, SchedulerEvent, SeqId, SequenceEndReason, StepDrafts,
+};
 
+use super::config::VllmConfig;
 use super::seqs::{SequenceRunState, SequenceSlab, SequenceSlot};
 
 #[derive(Debug, Clone, Copy)]
@@ -137,5 +143,41 @@ impl SequenceStepWork {
     /// a decode.
     pub(in crate::sched) fn loaded_prompt_tokens(&self) -> u32 {
         self.prompt - u32::from(self.fetched)
+    }
+}
+
+/// Holds what the scheduler reports or frees when a step ends.
+#[derive(Debug)]
+pub(in crate::sched) struct StepReports {
+    /// KV events to publish at the end of the next step.
+    ///
+    /// **Source:** `take_events` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
+    pub events: Vec<SchedulerEvent>,
+    /// Whether a step without sequences waits behind the steps in flight. It ends as soon as
+    /// another step is planned, and then publishes KV events.
+    ///
+    /// **Source:** `step_with_batch_queue`, `vllm/v1/engine/core.py`.
+    pub has_empty_step: bool,
+    /// KV blocks to free when the step with this number has ended.
+    pub deferred_frees: VecDeque<(u64, BlockTable)>,
+    /// Resets of the prefix cache to do when the running step has ended.
+    pub resets: Vec<PrefixCacheReset>,
+    /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
+    pub reset_preempted: Vec<SeqId>,
+    pub log: Option<Vec<StepRecord>>,
+    pub admissions: Vec<AdmittedSequence>,
+}
+
+impl StepReports {
+    pub(super) fn new(config: &VllmConfig) -> Self {
+        Self {
+            events: Vec::new(),
+            has_empty_step: false,
+            deferred_frees: VecDeque::new(),
+            resets: Vec::new(),
+            reset_preempted: Vec::new(),
+            log: config.reporting.step_log.then(Vec::new),
+            admissions: Vec::new(),
+        }
     }
 }
