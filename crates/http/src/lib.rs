@@ -63,6 +63,7 @@ mod vllm;
 pub use admin_state::AdminState;
 pub use app::{App, AppParts};
 pub use availability::Availability;
+pub use dashboard::history::sample_metrics_periodically;
 pub use http_service::{HttpService, ResponseFuture};
 pub use layers::LayerSettings;
 pub use peers::{DashboardPeer, SUMMARY_PATH};

@@ -24,15 +24,17 @@ const fn plain(path: &'static str, method: &'static str, summary: &'static str) 
 
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
-const OWN: [OwnRoute; 22] = [
+const OWN: [OwnRoute; 24] = [
     plain("/health/ready", "get", "Report whether the server takes requests."),
     plain("/ready", "get", "Report whether the server takes requests."),
     plain("/dashboard", "get", "Show the dashboard, an HTML page."),
     plain("/dashboard/latencies", "get", "Return latencies for the dashboard."),
     plain("/dashboard/cache", "get", "Return KV blocks for the dashboard."),
     plain("/dashboard/drills", "get", "Return changes and scenario phases for the dashboard."),
+    plain("/dashboard/history", "get", "Return the newest metrics for the dashboard."),
     plain("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
     plain("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
+    plain("/dashboard/scenarios", "get", "Return the ready scenarios."),
     plain("/dashboard/summary", "get", "Return the state of this server for other replicas."),
     plain("/debug/kv_cache", "get", "Return the blocks of the KV cache."),
     plain("/query", "get", "Answer the bootstrap query of Mooncake's connector."),
