@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::availability::Availability;
-use super::dashboard::history::MetricHistory;
 use super::dialect::{self, ApiDialect};
+use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;

@@ -39,6 +39,7 @@ mod large_body;
 mod layers;
 mod log_limit;
 mod media;
+mod metric_history;
 mod openai;
 mod ops;
 mod path_rules;
