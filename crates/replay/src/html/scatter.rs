@@ -21,7 +21,7 @@ pub struct ScatterPoint {
     pub number: Option<usize>,
 }
 
-/// Scatter chart whose numbered points are rows of a table on the page.
+/// Scatter chart with numbered points, one for each row of a table on the page.
 #[derive(Debug)]
 pub struct ScatterChart<'a> {
     /// Title above the chart.
