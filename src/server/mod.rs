@@ -185,6 +185,7 @@ impl SimulatorServer {
         if let Some(registry) = registry {
             accepting.spawn(registry);
         }
+        accepting.spawn(vllm_sim_http::sample_metrics_periodically(Arc::downgrade(&app)));
         if let Some((engines, every)) = logged {
             accepting.spawn(stats_log::log_stats_periodically(engines, every));
         }

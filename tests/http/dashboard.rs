@@ -144,7 +144,7 @@ async fn host_memory_chunks_are_counted() {
 #[tokio::test]
 async fn pages_of_other_origins_cannot_read_requests() {
     let sim = Sim::serve(&[]).await;
-    for path in ["requests", "cache", "drills", "replicas", "summary"] {
+    for path in ["requests", "cache", "drills", "history", "replicas", "scenarios", "summary"] {
         let path = format!("/dashboard/{path}");
         for (site, status) in [("same-origin", 200), ("cross-site", 403)] {
             let request =
@@ -234,6 +234,67 @@ async fn drills(sim: &Sim, key: &str) -> Vec<Value> {
     let times: Vec<f64> = times.collect();
     assert!(times.is_sorted() && times.iter().all(|time| *time <= now), "{times:?}");
     std::mem::take(events)
+}
+
+/// Returns the samples of the server's metric history, each with its Unix time.
+async fn history(sim: &Sim) -> Vec<(f64, String)> {
+    let history = sim.get("/dashboard/history").await.json();
+    let now = history["now"].as_f64().unwrap();
+    let samples: Vec<(f64, String)> = serde_json::from_value(history["samples"].clone()).unwrap();
+    assert!(samples.iter().all(|(time, _)| *time <= now), "{samples:?}");
+    samples
+}
+
+#[tokio::test]
+async fn metrics_are_sampled_without_a_viewer() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({"prompt": "Hi", "max_tokens": 1});
+    assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
+    let done = |text: &str| {
+        let line = text.lines().find(|line| line.contains("finished_reason=\"length\""));
+        line.is_some_and(|line| line.ends_with(" 1.0"))
+    };
+    let mut samples = history(&sim).await;
+    while !samples.last().is_some_and(|(_, text)| done(text)) {
+        tokio::task::yield_now().await;
+        samples = history(&sim).await;
+    }
+    assert!(samples.is_sorted_by(|a, b| a.0 < b.0), "{samples:?}");
+    let text = &samples[samples.len() - 1].1;
+    assert!(text.contains("vllm:num_requests_running{"), "{text}");
+    assert!(!text.contains("_bucket") && !text.contains('#'), "{text}");
+}
+
+#[tokio::test]
+async fn ready_scenarios_are_those_of_the_folder() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/scenarios");
+    let mut files: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
+    files.sort();
+    let sim = Sim::serve(&[]).await;
+    let list = sim.get("/dashboard/scenarios").await.json();
+    let list = list["scenarios"].as_array().unwrap();
+    let mut texts: Vec<&str> = list.iter().map(|one| one["text"].as_str().unwrap()).collect();
+    texts.sort_unstable();
+    assert_eq!(texts, files);
+    let restart = list.iter().find(|one| one["name"] == "restart").unwrap();
+    assert!(restart["about"].as_str().unwrap().starts_with("The pod is killed"), "{restart}");
+    let killed = json!({"name": "killed", "seconds": 5.0, "requests": null, "set": {},
+        "actions": ["restart 5s"]});
+    assert_eq!(restart["phases"][1], killed);
+    let cut = list.iter().find(|one| one["name"] == "cut-streams").unwrap();
+    assert_eq!(cut["phases"][0]["requests"], 20);
+}
+
+#[tokio::test]
+async fn page_links_to_the_documentation_that_is_served() {
+    for (flags, hidden) in [(&[][..], false), (&["--disable-fastapi-docs"][..], true)] {
+        let page = Sim::serve(flags).await.get("/dashboard").await.text();
+        assert_eq!(page.contains("href=\"docs\" hidden"), hidden, "{flags:?}");
+        assert!(page.contains("href=\"metrics\""), "{flags:?}");
+    }
 }
 
 #[tokio::test]

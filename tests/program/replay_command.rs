@@ -223,7 +223,7 @@ fn sweep_is_independent_of_thread_count() {
         printed(dir.path(), &format!("{words} 1 --html s.html").replace("--report-json - ", ""));
     assert_eq!(table.lines().count(), 10);
     let page = std::fs::read_to_string(dir.path().join("s.html")).unwrap();
-    assert_eq!(page.matches("height:14px").count(), 8, "a bar for each point");
+    assert_eq!(page.matches("class=\"fill").count(), 8, "a bar for each point");
     assert!(page.contains("vllm-sim sweep --input-tokens 200"));
 }
 

@@ -1,53 +1,17 @@
-use std::fmt::Write as _;
-
 use vllm_sim_replay::html::{
-    escape_html, render_command_section, render_distribution_chart, render_document,
+    Tile, Tone, render_command_section, render_distribution_chart, render_document, render_notes,
+    render_table, render_tiles,
 };
 
+use super::fault_schedule::PROBLEM_PREFIX;
 use super::report::ScoreReport;
 
 pub(super) fn render_score_page(report: &ScoreReport) -> String {
-    let mut body = String::from("<h1>vllm-sim gateway score</h1>");
-    let score = report.score.map_or("-".to_owned(), |s| format!("{:.1}", s * 100.0));
-    let routing = &report.live.routing;
-    let retries = routing.retries.map_or("-".to_owned(), |n| n.to_string());
-    body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
-    for (label, value, note) in [
-        ("Score", score, "of 100"),
-        (
-            "Misroutes",
-            routing.misroutes.total().to_string(),
-            "to pods that could not serve, or to none",
-        ),
-        ("Retries", retries, "attempts beyond the first"),
-    ] {
-        let _ = write!(
-            body,
-            "<div class=\"tile\"><span>{label}</span><strong>{value}</strong>\
-             <small>{note}</small></div>"
-        );
-    }
-    body.push_str(
-        "</section><section><h2>Against known routers</h2><div class=\"wide\"><table><thead><tr>",
-    );
+    let mut body = render_tiles(&score_tiles(report));
+    body.push_str("<section><h2>Against known routers</h2>");
     let (head, rows) = report.table_cells();
-    for cell in &head {
-        let _ = write!(body, "<th>{}</th>", escape_html(cell));
-    }
-    body.push_str("</tr></thead><tbody>");
-    for row in &rows {
-        body.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let tag = if column == 0 { "th" } else { "td" };
-            let _ = write!(body, "<{tag}>{}</{tag}>", escape_html(cell));
-        }
-        body.push_str("</tr>");
-    }
-    body.push_str("</tbody></table></div>");
-    for line in report.summary_lines() {
-        let line = escape_html(&line);
-        let _ = write!(body, "<p style=\"overflow-wrap:anywhere\">{line}</p>");
-    }
+    body.push_str(&render_table(&head, &rows));
+    body.push_str(&render_notes(&report.summary_lines()));
     body.push_str("</section><section><h2>Latency distributions</h2><div class=\"charts\">");
     for (title, curves) in report.latency_curves() {
         body.push_str(&render_distribution_chart(title, &curves));
@@ -55,4 +19,39 @@ pub(super) fn render_score_page(report: &ScoreReport) -> String {
     body.push_str("</div></section>");
     body.push_str(&render_command_section(&report.command));
     render_document("vllm-sim gateway score", &body)
+}
+
+fn score_tiles(report: &ScoreReport) -> Vec<Tile> {
+    let routing = &report.live.routing;
+    let score = match report.score {
+        Some(score) => Tile::new("Score", &format!("{:.1}", score * 100.0), "of 100"),
+        None => {
+            Tile::new("Score", "unknown", "see the notes below the table").with_tone(Tone::Worse)
+        }
+    };
+    let misroutes = routing.misroutes.total();
+    let tone = |is_good: bool| if is_good { Tone::Better } else { Tone::Worse };
+    let retries = routing.retries.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
+    let mut tiles = vec![
+        score,
+        Tile::new("Misroutes", &misroutes.to_string(), "to pods that could not serve, or to none")
+            .with_tone(tone(misroutes == 0)),
+        Tile::new("Retries", &retries, "attempts beyond the first"),
+    ];
+    // A fault that was not injected makes the score one of an undisturbed run.
+    let lost = report.live.notes.iter().find(|note| note.starts_with(PROBLEM_PREFIX));
+    if let Some(lost) = lost {
+        tiles.insert(0, Tile::new("Disturbance", "lost", lost).with_tone(Tone::Worse));
+    }
+    for line in report.summary_lines() {
+        let Some((requirement, verdict)) =
+            line.strip_prefix("Required ").and_then(|line| line.split_once(": "))
+        else {
+            continue;
+        };
+        let (verdict, value) = verdict.split_once(", ").unwrap_or((verdict, ""));
+        let tile = Tile::new(requirement, verdict, value);
+        tiles.push(tile.with_tone(tone(verdict == "met")));
+    }
+    tiles
 }

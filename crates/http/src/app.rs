@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::admin_state::AdminState;
 use super::availability::Availability;
 use super::dialect::{self, ApiDialect};
+use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
@@ -67,6 +68,7 @@ pub struct App {
     pub(super) history: Option<Arc<RequestHistory>>,
     pub(super) peers: DashboardPeers,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
+    pub(super) metric_history: MetricHistory,
     pub(super) admin_state: Arc<AdminState>,
     pub(super) controls: Arc<ServerControls>,
     /// Cached body of `GET /openapi.json`.
@@ -108,6 +110,7 @@ impl App {
             history: create_request_history(&settings.server),
             peers: DashboardPeers::new(peers),
             fleet: OnceLock::new(),
+            metric_history: MetricHistory::default(),
             admin_state,
             controls: Arc::new(controls),
             weight_version: ArcSwap::from_pointee("default".to_owned()),

@@ -220,8 +220,10 @@ fn dashboard_data_routes() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::get_kv_blocks)),
         ("/dashboard/drills", "GET", get(dashboard::drills::list_annotations)),
+        ("/dashboard/history", "GET", get(dashboard::history::get_history)),
         ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
         ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
+        ("/dashboard/scenarios", "GET", get(dashboard::scenarios::list_ready_scenarios)),
         (SUMMARY_PATH, "GET", get(dashboard::replicas::get_summary)),
     ]
 }

@@ -219,7 +219,9 @@ fn write_report(
         }
     }
     if let Some(file) = &args.html {
-        let about = [origin.rows(), about.to_vec()].concat();
+        // The origin has the model and the GPU.
+        let others = about.iter().filter(|(flag, _)| !["--model", "--gpu"].contains(&&**flag));
+        let about: Vec<_> = origin.rows().into_iter().chain(others.cloned()).collect();
         outputs::write_atomically(
             file,
             html::render_report_page(&report, "vllm-sim replay", &about, typed),

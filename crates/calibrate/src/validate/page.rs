@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use vllm_sim_replay::html::{
-    Chart, ChartLine, escape_html, format_short_number, render_command_section, render_document,
-    render_summary_tile, render_table,
+    Chart, ChartLine, Tile, Tone, escape_html, format_short_number, render_command_section,
+    render_document, render_table, render_tiles, render_toned_table,
 };
 
 use super::report::quantile_curve;
@@ -14,14 +14,15 @@ use super::validation::{ErrorSpread, LATENCY_METRICS, ValidatedRun, ValidationRe
 /// Largest prediction error that the charts show, in percent.
 const MAX_SHOWN_ERROR_PERCENT: f64 = 60.0;
 const MAX_PEERS_SHOWN: usize = 6;
+/// Number of runs below which the distribution of their errors has too few values.
+const MIN_RUNS_OF_CURVE: usize = 10;
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
 const TITLE: &str = "vllm-sim validate";
 
 impl ValidationReport {
     /// Renders the validation as an HTML page; `command` is the command line that made it.
     pub fn to_html(&self, command: &str) -> String {
-        let mut body = format!("<h1>{TITLE}</h1>");
-        self.write_summary_tiles(&mut body);
+        let mut body = self.summary_tiles();
         self.write_error_charts(&mut body);
         self.write_peer_table(&mut body);
         self.write_group_table(&mut body);
@@ -31,12 +32,12 @@ impl ValidationReport {
         render_document(TITLE, &body)
     }
 
-    fn write_summary_tiles(&self, body: &mut String) {
-        body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
-        let stable = self.runs.iter().filter(|run| run.regime == "stable");
-        let note = format!("{} stable", stable.count());
-        body.push_str(&render_summary_tile("Runs", &self.runs.len().to_string(), &note));
-        let stable = self.error_spread_of(|run| run.regime == "stable");
+    fn summary_tiles(&self) -> String {
+        let is_stable = |run: &ValidatedRun| run.regime == "stable";
+        let count = self.runs.iter().filter(|run| is_stable(run)).count();
+        let mut tiles =
+            vec![Tile::new("Runs", &self.runs.len().to_string(), &format!("{count} stable"))];
+        let stable = self.error_spread_of(is_stable);
         let all = self.error_spread_of(|_| true);
         for (key, name, _) in LATENCY_METRICS {
             let (value, of) = match (stable.get(key), all.get(key)) {
@@ -44,16 +45,24 @@ impl ValidationReport {
                 (None, Some(spread)) => (spread, "runs"),
                 (None, None) => continue,
             };
-            body.push_str(&render_summary_tile(
+            tiles.push(Tile::new(
                 &format!("{name}, median error"),
                 &format!("{:.1} %", value.median),
                 &format!("of {} {of}; mean {:.1} %", value.runs, value.mean),
             ));
         }
-        body.push_str("</section>");
+        render_tiles(&tiles)
     }
 
     fn write_error_charts(&self, body: &mut String) {
+        if self.runs.len() < MIN_RUNS_OF_CURVE {
+            let _ = write!(
+                body,
+                "<p class=\"none\">Distributions of errors are drawn from {MIN_RUNS_OF_CURVE} runs \
+                 on.</p>"
+            );
+            return;
+        }
         let peers = self.peer_simulators();
         body.push_str("<section><h2>Absolute errors</h2><div class=\"charts\">");
         for (key, name, _) in LATENCY_METRICS {
@@ -111,7 +120,7 @@ impl ValidationReport {
             "<section><h2>Other simulators</h2>{}<p class=\"none\">Median absolute error of the \
              published predictions of other simulators, and of vllm-sim on the same \
              runs.</p></section>",
-            render_table(&head, &rows)
+            render_toned_table(&head, &rows, |row, column| peer_tone(&rows[row], column))
         );
     }
 
@@ -206,6 +215,19 @@ impl ValidationReport {
             body.push_str("</div></details>");
         }
         body.push_str("</section>");
+    }
+}
+
+/// Returns whether vllm-sim's error, in every second column from the fourth, is below the error of
+/// the other simulator, in the column before.
+fn peer_tone(row: &[String], column: usize) -> Tone {
+    if column < 3 || column.is_multiple_of(2) {
+        return Tone::Plain;
+    }
+    match (row[column].parse::<f64>(), row[column - 1].parse::<f64>()) {
+        (Ok(ours), Ok(theirs)) if ours < theirs => Tone::Better,
+        (Ok(ours), Ok(theirs)) if ours > theirs => Tone::Worse,
+        _ => Tone::Plain,
     }
 }
 

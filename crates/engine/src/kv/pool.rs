@@ -2,7 +2,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cache::CachedBlockMap;
-use super::groups::{BlockAllocationRequest, ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups};
+use super::groups::{
+    BlockAllocationRequest, ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups,
+};
 use super::queue::FreeBlockQueue;
 use crate::{BlockKey, BlockPlan, CachedBlock, KvBlockUsage, SchedulerEvent};
 

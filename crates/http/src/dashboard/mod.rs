@@ -5,8 +5,10 @@
 
 pub(super) mod cache;
 pub(super) mod drills;
+pub(super) mod history;
 pub(super) mod replicas;
 pub(super) mod requests;
+pub(super) mod scenarios;
 
 use std::sync::Arc;
 
@@ -19,13 +21,16 @@ use super::error;
 use super::html_page::page_response;
 
 const PAGE_HTML: &str = include_str!("page.html");
-const PAGE_CSS: &str = include_str!("page.css");
+/// Style of the page; the first part is that of all HTML pages.
+const PAGE_CSS: &str =
+    concat!(include_str!("../../../replay/src/html/base.css"), include_str!("page.css"));
 /// Script of the dashboard page; `page.js` is last because it starts the requests.
 const PAGE_SCRIPT: &str = concat!(
     include_str!("requests.js"),
     include_str!("cache.js"),
     include_str!("drills.js"),
     include_str!("replicas.js"),
+    include_str!("scenarios.js"),
     include_str!("page.js"),
 );
 
@@ -34,6 +39,7 @@ pub(super) async fn get_page(State(app): State<Arc<App>>) -> Response<Body> {
         control: app.settings.server.dashboard_control,
         config: app.settings.server.is_administered,
         replicas: replicas::has_other_replicas(&app),
+        documentation: app.routes.serves_path("/docs"),
     };
     page_response(page.html())
 }
@@ -55,6 +61,8 @@ struct DashboardPage {
     config: bool,
     /// Whether the dashboard requests the state of other servers.
     replicas: bool,
+    /// Whether the dashboard links to `/docs`.
+    documentation: bool,
 }
 
 impl DashboardPage {
@@ -63,6 +71,7 @@ impl DashboardPage {
             .replace("{{control}}", &self.control.to_string())
             .replace("{{config}}", &self.config.to_string())
             .replace("{{replicas}}", &self.replicas.to_string())
+            .replace("{{no-docs}}", if self.documentation { "" } else { "hidden" })
             .replace("{{style}}", PAGE_CSS)
             .replace("{{script}}", PAGE_SCRIPT)
     }
@@ -74,7 +83,8 @@ mod tests {
 
     #[test]
     fn the_page_is_complete_and_loads_nothing() {
-        let page = DashboardPage { control: true, config: false, replicas: true };
+        let page =
+            DashboardPage { control: true, config: false, replicas: true, documentation: true };
         let page = page.html();
         assert!(!page.contains("{{"), "a placeholder is left");
         assert!(

@@ -1,4 +1,5 @@
 // Reads /metrics and the routes below /dashboard once a second, /admin/config every five; keeps two minutes.
+// The first two minutes are those that the server has.
 
 const EVERY_MS = 1000;
 const KEPT = 120;
@@ -15,7 +16,7 @@ const FAILURES = ["rate_limit", "invalid_api_key", "context_length", "server_err
 const CARDS = [
   ["running", "Running", whole], ["waiting", "Waiting", whole], ["output", "Output tokens/s", short],
   ["prompt", "Prompt tokens/s", short], ["cache", "KV cache, fullest rank", percent], ["ended", "Requests/s", short],
-  ["ttft", "TTFT, median", seconds], ["errors", "HTTP errors", percent],
+  ["ttft", "TTFT, median", seconds], ["errors", "HTTP errors now", percent],
 ];
 
 const at = (id) => document.getElementById(id);
@@ -74,11 +75,16 @@ function rate(name, wanted, over = 5) {
   return Math.max(0, grown) / (now.time - then.time);
 }
 
+/** The sample at the start of the window; the samples that the server kept have no histograms. */
+function windowStart(name) {
+  const now = samples.at(-1);
+  return samples.findLast(({ time, families }) => now.time - time >= WINDOW && families.has(`${name}_bucket`));
+}
+
 /** Buckets of a histogram over the window: [upper bound, count in it]. */
 function buckets(name) {
   const now = samples.at(-1);
-  const then = now.time - samples[0].time > WINDOW
-    ? samples.findLast((sample) => now.time - sample.time >= WINDOW) : null;
+  const then = windowStart(name);
   const upto = new Map();
   for (const [sample, sign] of [[now, 1], [then, -1]]) {
     for (const { labels, value } of (sample && sample.families.get(`${name}_bucket`)) || []) {
@@ -122,7 +128,14 @@ function svg(name, attributes, text) {
   return made;
 }
 
-function rows(id, list) {
+/** Fills a table; without rows it has one with the words `none`. */
+function rows(id, list, none = "") {
+  if (!list.length && none) {
+    const [row, cell] = [element("tr"), element("td", none, { colspan: at(id).tHead.rows[0].cells.length, class: "none" })];
+    row.append(cell);
+    at(id).tBodies[0].replaceChildren(row);
+    return;
+  }
   at(id).tBodies[0].replaceChildren(...list.map((cells) => {
     const row = element("tr");
     for (const cell of cells) {
@@ -141,7 +154,8 @@ function duration(x) {
 }
 
 function spark(values, marks) {
-  const known = values.map((value) => value ?? 0);
+  const first = values.findIndex((value) => value !== null);
+  const known = first < 0 ? [] : values.slice(first).map((value) => value ?? 0);
   const top = Math.max(...known, 1e-9);
   const points = known.map((value, i) => `${KEPT - known.length + i + 1},${(32 - 30 * value / top).toFixed(2)}`);
   const drawn = svg("svg", { viewBox: `0 0 ${KEPT} 34`, preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -151,7 +165,8 @@ function spark(values, marks) {
     drawn.append(svg("path", { class: "spark", d: `M${points.join("L")}` }));
   }
   for (const [index, words] of marks) {
-    const mark = svg("line", { class: "mark", x1: KEPT - known.length + index + 1, x2: KEPT - known.length + index + 1, y1: 0, y2: 34 });
+    const x = KEPT - values.length + index + 1;
+    const mark = svg("line", { class: "mark", x1: x, x2: x, y1: 0, y2: 34 });
     mark.append(svg("title", {}, words));
     drawn.append(mark);
   }
@@ -174,10 +189,18 @@ function percentiles(id, list) {
   return { p, from: exact ? `newest ${whole(exact.count)}` : "from buckets" };
 }
 
+/** What to do for a first value. */
+function noLatencies(id) {
+  if (id !== "ttft") return [element("p", "No gap yet: it takes a request of several tokens.")];
+  const body = JSON.stringify({ model: document.title, messages: [{ role: "user", content: "Hello" }] });
+  const url = new URL("v1/chat/completions", location.href);
+  return [element("p", "No request yet. Send one:"), element("pre", `curl ${url} -H 'Content-Type: application/json' -d '${body}'`)];
+}
+
 function drawHistogram(id, list) {
   const first = list.findIndex(([, count]) => count > 0);
   if (first < 0) {
-    at(id).replaceChildren(element("p", "No data yet."));
+    at(id).replaceChildren(...noLatencies(id));
     return;
   }
   const last = list.findLastIndex(([, count]) => count > 0);
@@ -226,7 +249,7 @@ function drawEngines(families) {
 function drawLora(families) {
   const newest = (families.get("vllm:lora_requests_info") || []).reduce((a, b) => (a && a.value > b.value ? a : b), null);
   if (!newest) {
-    at("lora").replaceChildren("No request has used an adapter.");
+    at("lora").replaceChildren("No request has used an adapter. To serve one, start with ", element("code", "--enable-lora --lora-modules NAME=PATH"), " and name it as the model.");
     return;
   }
   const facts = [
@@ -249,7 +272,7 @@ function drawFaults(families) {
   }
   const facts = [];
   if (playing) facts.push("Scenario: ", element("b", playing.labels.scenario), ", phase ", element("b", playing.labels.phase));
-  else if (!counts.size) facts.push("None.");
+  else if (!counts.size) facts.push("None. Start a ready scenario below, or see ", element("code", "--failure-injection-rate"), ".");
   at("scenario").replaceChildren(...facts);
   at("faulty").hidden = !counts.size;
   rows("faults", [...counts].map(([kind, count]) => [kind, whole(count), short(rate("vllm_sim_faults_total", { kind }))]));
@@ -260,13 +283,13 @@ function drawCounts(families) {
   rows("ended", [...reasons].map((finished_reason) => [
     finished_reason, whole(total(families, "vllm:request_success_total", { finished_reason })),
     short(rate("vllm:request_success_total", { finished_reason })),
-  ]));
+  ]), "No request has finished.");
   const routes = families.get("http_requests_total") || [];
   const name = ({ labels }) => `${labels.handler} ${labels.method} ${labels.status}`;
   routes.sort((a, b) => (name(a) < name(b) ? -1 : 1));
   rows("http", routes.map(({ labels, value }) => [
     `${labels.method} ${labels.handler}`, labels.status, whole(value), short(rate("http_requests_total", labels)),
-  ]));
+  ]), "No request came.");
 }
 
 function note(families) {
@@ -291,9 +314,8 @@ function note(families) {
 function draw(families) {
   const first = (families.get("vllm:num_requests_running") || [])[0];
   if (first) at("model").textContent = document.title = first.labels.model_name;
-  const over = Math.min(WINDOW, Math.round(samples.at(-1).time - samples[0].time));
-  const full = samples.at(-1).time - samples[0].time > WINDOW;
-  for (const small of document.querySelectorAll("[data-window]")) small.textContent = full ? `last ${over} s` : "since start";
+  const full = windowStart("vllm:time_to_first_token_seconds");
+  for (const small of document.querySelectorAll("[data-window]")) small.textContent = full ? `last ${WINDOW} s` : "since start";
   drawCards();
   drawHistogram("ttft", buckets("vllm:time_to_first_token_seconds"));
   drawHistogram("itl", buckets("vllm:inter_token_latency_seconds"));
@@ -402,7 +424,7 @@ async function tick() {
       const answer = await fetch("metrics");
       if (!answer.ok) throw new Error(`/metrics returned ${answer.status}`);
       const families = parse(await answer.text());
-      const [exact, live, cache, done] = await Promise.all(["latencies", "requests", "cache", "drills"].map(ask));
+      const [exact, live, cache, done, state] = await Promise.all(["latencies", "requests", "cache", "drills", "summary"].map(ask));
       latencies = exact;
       if (done) drills = done;
       samples.push({ time: performance.now() / 1000, families });
@@ -412,6 +434,7 @@ async function tick() {
       drawRequests(live);
       drawCache(cache);
       drawDrills();
+      drawActive(state);
       at("dot").className = "dot live";
       at("trouble").hidden = true;
     } catch (error) {
@@ -430,8 +453,25 @@ at("hold").addEventListener("click", () => {
   at("hold").setAttribute("aria-pressed", String(held));
   at("hold").textContent = held ? "Resume" : "Pause";
 });
+at("end-scenario").addEventListener("click", () => sendScenario({ method: "DELETE" }, "Ended."));
+
+/** Takes the last two minutes from the server, which keeps them without histograms. */
+async function start() {
+  try {
+    const [past, ready] = await Promise.all(["history", "scenarios"].map(ask));
+    for (const [time, text] of past.samples) {
+      samples.push({ time: performance.now() / 1000 - (past.now - time), families: parse(text) });
+      note(samples.at(-1).families);
+    }
+    drawScenarios(ready.scenarios);
+  } catch {
+    // The charts then begin with the page.
+  }
+  tick();
+}
+
 drawCards();
-tick();
+start();
 if (document.body.dataset.replicas === "true") watchReplicas();
 // Without the route every look would be a 404, which this page would count as an error.
 if (document.body.dataset.config === "true") {

@@ -18,6 +18,19 @@ function replicaUrl({ url, port, root_path: root }) {
   return port ? `${location.protocol}//${location.hostname}:${port}${root}/dashboard` : "";
 }
 
+/** What is not as at the start: the scenario's phase, faults and changed settings. */
+function activeWords(state) {
+  const forced = Object.entries(state.in_force).map(([key, value]) => (value === null ? key : `${key} = ${settingText(value)}`));
+  const playing = state.scenario ? [`${state.scenario.name}: ${state.scenario.phase}`] : [];
+  return [...(state.ready ? [] : ["not ready"]), ...playing, ...forced];
+}
+
+function drawActive(state) {
+  const words = state ? activeWords(state) : [];
+  at("forced").hidden = !words.length;
+  at("forced").replaceChildren("Active now: ", element("b", words.join("; ")));
+}
+
 function drawReplicas(list) {
   at("fleet").hidden = list.length < 2;
   rows("replicas", list.map((replica, i) => {
@@ -28,12 +41,10 @@ function drawReplicas(list) {
     cell.append(element("i", undefined, { class: `dot ${state ? "live" : "lost"}` }), link);
     if (!state) return [cell, "–", "–", "–", "–", "–", "–", element("span", error, { class: "bad" })];
     const pair = (of) => (of ? `${seconds(of.p50)} / ${seconds(of.p99)}` : "–");
-    const forced = Object.entries(state.in_force).map(([key, value]) => (value === null ? key : `${key} = ${settingText(value)}`));
-    const playing = state.scenario ? [`${state.scenario.name}: ${state.scenario.phase}`] : [];
     return [
       cell, whole(state.running), whole(state.waiting), meter(state.kv_cache_usage),
       short(replicaRate(url || name, state.generation_tokens)), pair(state.ttft), pair(state.itl),
-      element("span", [...(state.ready ? [] : ["not ready"]), ...playing, ...forced].join("; ") || "none", { class: "wrap" }),
+      element("span", activeWords(state).join("; ") || "none", { class: "wrap" }),
     ];
   }));
 }

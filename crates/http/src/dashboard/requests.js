@@ -42,14 +42,17 @@ function drawRequests(live) {
   at("phases").replaceChildren(...live.ranks.map((rank) => phaseBar(rank, live.ranks.length, most)));
   at("phase-keys").replaceChildren(...PHASES.map(([phase, name]) => phaseKey(phase, `${name} ${live.ranks.reduce((sum, { phases }) => sum + phases[phase], 0)}`)));
   at("requests").hidden = !live.requests.length;
+  // By phase, and the oldest first: what waits or stalls is together.
+  const place = ({ phase }) => PHASES.findIndex(([key]) => key === phase);
+  live.requests.sort((a, b) => place(a) - place(b) || b.age_seconds - a.age_seconds);
   rows("requests", live.requests.map((request) => {
     const name = element("span", request.id, { class: "id", title: `${request.id}, ${request.model}` });
     const reused = request.cached_tokens + request.external_tokens;
     const phase = phaseKey(request.phase, PHASES.find(([key]) => key === request.phase)[1]);
     return [
-      name, String(request.rank), phase, `${whole(request.prompt_tokens)}${reused ? ` (${whole(reused)} reused)` : ""}`,
-      request.computed_tokens === null ? "–" : whole(request.computed_tokens),
-      `${whole(request.output_tokens)} / ${whole(request.max_tokens)}`, requestMeter(request), seconds(request.age_seconds),
+      name, phase, requestMeter(request), `${whole(request.output_tokens)} / ${whole(request.max_tokens)}`, seconds(request.age_seconds),
+      `${whole(request.prompt_tokens)}${reused ? ` (${whole(reused)} reused)` : ""}`,
+      request.computed_tokens === null ? "–" : whole(request.computed_tokens), String(request.rank),
     ];
   }));
   at("left-out").textContent = live.left_out ? (live.requests.length ? `and ${whole(live.left_out)} older ones` : `${whole(live.left_out)}, shown with the key of --admin-api-key or --api-key`) : "";

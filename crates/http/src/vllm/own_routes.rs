@@ -36,7 +36,7 @@ const REQUEST_LIST_QUERY: &[(&str, &str)] = &[
 
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
-const OWN: [OwnRoute; 23] = [
+const OWN: [OwnRoute; 25] = [
     simple_route("/health/ready", "get", "Report whether the server takes requests."),
     simple_route("/ready", "get", "Report whether the server takes requests."),
     simple_route("/dashboard", "get", "Show the dashboard, an HTML page."),
@@ -47,8 +47,10 @@ const OWN: [OwnRoute; 23] = [
         "get",
         "Return changes and scenario phases for the dashboard.",
     ),
+    simple_route("/dashboard/history", "get", "Return the newest metrics for the dashboard."),
     simple_route("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
     simple_route("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
+    simple_route("/dashboard/scenarios", "get", "Return the ready scenarios."),
     simple_route(
         "/dashboard/summary",
         "get",

@@ -1,9 +1,9 @@
 //! Renders a sweep as an HTML page with a bar for each point.
 
-use std::fmt::Write as _;
-
 use vllm_sim_replay::html::{
-    escape_html, render_command_section, render_document, render_run_section, render_table,
+    Bar, ScatterChart, ScatterPoint, Tile, Tone, format_latency, format_short_number, render_bars,
+    render_command_section, render_document, render_notes, render_run_section, render_tiles,
+    render_toned_table,
 };
 
 use vllm_sim_replay_cli::Provenance;
@@ -15,50 +15,107 @@ pub(super) fn html_page(
     played: &[PointResult],
     (origin, typed): (&Provenance, &str),
 ) -> String {
-    let mut body = String::from("<h1>vllm-sim sweep</h1>");
-    write_bar_chart(&mut body, names, played);
-    let (head, mut rows) = table_cells(names, played);
     let best = best_point_index(played);
-    body.push_str("<section><h2>Points</h2>");
+    let notes = table_notes(names, played);
+    let mut body = render_tiles(&best_point_tiles(names, played, &notes));
+    body.push_str("<section><h2>Points compared</h2><div class=\"charts\">");
+    body.push_str(&render_bars("Good requests per second and GPU", &bars(names, played)));
+    draw_scatter_chart(&mut body, names, played);
+    body.push_str("</div></section><section><h2>Points</h2>");
+    let (mut head, mut rows) = table_cells(names, played);
+    head.insert(0, "#".to_owned());
     for (at, row) in rows.iter_mut().enumerate() {
-        if let Some(first) = row.first_mut().filter(|_| Some(at) == best) {
-            first.push_str(" ★");
-        }
+        let star = if Some(at) == best { " ★" } else { "" };
+        row.insert(0, format!("{}{star}", at + 1));
     }
-    body.push_str(&render_table(&head, &rows));
-    for note in table_notes(names, played) {
-        let _ = write!(body, "<p>{}</p>", escape_html(&note.replacen('*', "★", 1)));
-    }
+    body.push_str(&render_toned_table(&head, &rows, |row, column| {
+        if Some(row) == best && column == 0 { Tone::Best } else { Tone::Plain }
+    }));
+    let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
+    body.push_str(&render_notes(&notes));
     body.push_str("</section>");
     body.push_str(&render_run_section(&origin.rows()));
     body.push_str(&render_command_section(typed));
     render_document("vllm-sim sweep", &body)
 }
 
-/// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
-fn write_bar_chart(body: &mut String, names: &[&str], played: &[PointResult]) {
-    let done =
-        |point: &PointResult| point.played.as_ref().map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
-    let most = played.iter().map(done).fold(0.0, f64::max);
-    body.push_str(
-        "<section><figure><figcaption>Good requests per second and GPU</figcaption>\
-         <div style=\"max-width:44rem\">",
-    );
-    for (at, point) in played.iter().enumerate() {
-        let flags = names.iter().zip(&point.values);
-        let label: Vec<String> = flags.map(|(name, value)| format!("{name} {value}")).collect();
-        let per_gpu = done(point);
-        let share = if most > 0.0 { per_gpu / most } else { 0.0 };
-        let _ = write!(
-            body,
-            "<div style=\"color:var(--soft);overflow-wrap:anywhere;margin-top:8px\">{}: {:.3}</div>\
-             <div style=\"width:max(1px,{:.1}%);height:14px;border-radius:3px;\
-             background:var(--c{})\"></div>",
-            escape_html(&label.join(", ")),
-            per_gpu,
-            share * 100.0,
-            usize::from(Some(at) != best_point_index(played)),
-        );
+fn point_label(names: &[&str], point: &PointResult) -> String {
+    let flags = names.iter().zip(&point.values);
+    flags.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the best point and its latencies.
+fn best_point_tiles(names: &[&str], played: &[PointResult], notes: &[String]) -> Vec<Tile> {
+    let count =
+        format!("{} of {}", played.iter().filter(|p| p.played.is_ok()).count(), played.len());
+    let simulated = Tile::new("Points", &count, "simulated");
+    let point = best_point_index(played).map(|at| &played[at]);
+    let Some((point, best)) = point.and_then(|point| Some((point, point.played.as_ref().ok()?)))
+    else {
+        let why = notes.first().map_or("", String::as_str);
+        return vec![Tile::new("Best point", "none", why).with_tone(Tone::Worse), simulated];
+    };
+    let latency = |key: &str| format_latency(best.summary_number(key));
+    let best_tile = Tile::new("Best point", &point_label(names, point), "★ in the table");
+    let mut tiles = vec![
+        best_tile.with_tone(Tone::Better),
+        Tile::new(
+            "Good requests",
+            &format!("{} /s", format_short_number(best.goodput_per_gpu_rps())),
+            &format!("and GPU; {} /s in all", format_short_number(best.goodput_rps())),
+        ),
+    ];
+    for (label, percentile, median, bound) in [
+        ("TTFT p99", "p99_ttft_ms", "median_ttft_ms", "slo_ttft_ms"),
+        ("ITL p99", "p99_tpot_ms", "median_tpot_ms", "slo_itl_ms"),
+    ] {
+        let bound = match best.summary_number(bound) {
+            most if most > 0.0 => format!(", bound {}", format_latency(most)),
+            _ => String::new(),
+        };
+        let note = format!("median {}{bound}", latency(median));
+        tiles.push(Tile::new(label, &latency(percentile), &note));
     }
-    body.push_str("</div></figure></section>");
+    tiles.push(simulated);
+    tiles
+}
+
+fn bars(names: &[&str], played: &[PointResult]) -> Vec<Bar> {
+    let best = best_point_index(played);
+    let goodput =
+        |point: &PointResult| point.played.as_ref().map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
+    let most = played.iter().map(goodput).fold(0.0, f64::max);
+    let bars = played.iter().enumerate().map(|(at, point)| Bar {
+        label: format!("{}: {}", at + 1, point_label(names, point)),
+        value: match &point.played {
+            Ok(_) => format!("{} /s", format_short_number(goodput(point))),
+            Err(_) => "not simulated".to_owned(),
+        },
+        ratio: if most > 0.0 { goodput(point) / most } else { 0.0 },
+        tone: if Some(at) == best { Tone::Best } else { Tone::Plain },
+    });
+    bars.collect()
+}
+
+/// Draws the latency of each point against its throughput.
+fn draw_scatter_chart(body: &mut String, names: &[&str], played: &[PointResult]) {
+    let points = played.iter().enumerate().filter_map(|(at, point)| {
+        let summary = point.played.as_ref().ok()?;
+        let rate = summary.summary_number("output_throughput_tok_s") / summary.gpus.max(1e-9);
+        Some(ScatterPoint {
+            x: rate,
+            y: summary.summary_number("p99_ttft_ms") / 1e3,
+            name: format!("{}: {}", at + 1, point_label(names, point)),
+            number: Some(at + 1),
+        })
+    });
+    let chart = ScatterChart {
+        title: "Latency against load",
+        x: "output tokens/s and GPU",
+        y: "TTFT p99, s",
+        points: points.collect(),
+        best: best_point_index(played).map(|at| at + 1),
+        front: Vec::new(),
+    };
+    chart.draw(body);
 }

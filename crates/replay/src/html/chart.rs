@@ -2,16 +2,18 @@
 
 use std::fmt::Write as _;
 
-use super::{escape_html, format_short_number};
+use super::axis::{Axes, Axis, CHART_HEIGHT, CHART_WIDTH};
+use super::blocks::MOST_MS_ON_PAGE;
+use super::escape_html;
 use crate::report::{TimelinePoint, WorkerTrack};
 
-const CHART_WIDTH: f64 = 640.0;
-const CHART_HEIGHT: f64 = 260.0;
-const LEFT_MARGIN: f64 = 62.0;
-const RIGHT_MARGIN: f64 = 14.0;
-const TOP_MARGIN: f64 = 10.0;
-const BOTTOM_MARGIN: f64 = 38.0;
 const MAX_CHART_POINTS: usize = 480;
+
+/// Ratio of the medians of two distributions above which their axis is logarithmic.
+const LOG_AXIS_RATIO: f64 = 20.0;
+
+/// Largest percentage for which an axis of percentages ends below 100.
+const LOW_PERCENTAGE: f64 = 40.0;
 
 /// Line of a chart, with its name in the legend.
 #[derive(Debug)]
@@ -27,7 +29,8 @@ impl ChartLine {
         Self { name: name.to_owned(), points, colour: colour % 8 }
     }
 
-    fn draw(&self, out: &mut String, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
+    /// Draws the line; the axes show horizontal values times `scale`.
+    fn draw(&self, out: &mut String, axes: &Axes, scale: f64) {
         let _ = write!(
             out,
             "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
@@ -39,14 +42,14 @@ impl ChartLine {
             let _ = write!(
                 out,
                 "{comma}{},{}",
-                five_significant_digits(point.0),
+                five_significant_digits(point.0 * scale),
                 five_significant_digits(point.1)
             );
         }
         out.push_str("\" d=\"");
         for (i, point) in self.points.iter().enumerate() {
             let verb = if i == 0 { 'M' } else { 'L' };
-            let _ = write!(out, "{verb}{:.1} {:.1}", x(point.0), y(point.1));
+            let _ = write!(out, "{verb}{:.1} {:.1}", axes.x(point.0 * scale), axes.y(point.1));
         }
         out.push_str("\"/>");
     }
@@ -81,38 +84,20 @@ impl Chart<'_> {
             );
             return;
         }
-        let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
-        let x_ticks = axis_ticks(most(|p| p.0));
-        let y_ticks = match self.y_range {
-            Some((low, high)) => (0..=4).map(|i| low + (high - low) * f64::from(i) / 4.0).collect(),
-            None => axis_ticks(most(|p| p.1)),
-        };
-        let (x_max, y_max) = (axis_end(&x_ticks), axis_end(&y_ticks));
-        let x =
-            |value: f64| LEFT_MARGIN + value / x_max * (CHART_WIDTH - LEFT_MARGIN - RIGHT_MARGIN);
-        let y = |value: f64| {
-            CHART_HEIGHT
-                - BOTTOM_MARGIN
-                - value / y_max * (CHART_HEIGHT - TOP_MARGIN - BOTTOM_MARGIN)
-        };
+        let (axes, unit, scale) = self.axes();
+        let (title, y) = (escape_html(self.title), escape_html(self.y));
         let _ = write!(
             out,
-            "<figure><figcaption>{} <small>{}</small></figcaption>\
-             <svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" role=\"img\" aria-label=\"{}\" \
-             data-x=\"{}\" data-y=\"{}\" data-by=\"{}\" data-box=\"{LEFT_MARGIN} {TOP_MARGIN} {} {} {x_max} {y_max}\">",
-            escape_html(self.title),
-            escape_html(self.y),
-            escape_html(self.title),
-            escape_html(self.x),
-            escape_html(self.y),
+            "<figure><figcaption>{title} <small>{y}</small></figcaption>\
+             <svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" role=\"img\" tabindex=\"0\" \
+             aria-label=\"{title}, {y}; arrow keys read values\" data-x=\"{}\" data-by=\"{}\" {}>",
+            escape_html(unit),
             if self.follows_y { "y" } else { "x" },
-            CHART_WIDTH - RIGHT_MARGIN,
-            CHART_HEIGHT - BOTTOM_MARGIN,
+            axes.script_attributes(),
         );
-        draw_y_ticks(out, &y_ticks, y);
-        self.draw_x_ticks(out, &x_ticks, x);
+        axes.draw(out);
         for line in &self.lines {
-            line.draw(out, x, y);
+            line.draw(out, &axes, scale);
         }
         out.push_str("<line class=\"cursor\" hidden=\"\"/></svg>");
         if self.lines.len() > 1 {
@@ -126,34 +111,38 @@ impl Chart<'_> {
         out.push_str("</figure>");
     }
 
-    /// Draws the numbers below the x axis, with their unit behind the last.
-    fn draw_x_ticks(&self, out: &mut String, ticks: &[f64], x: impl Fn(f64) -> f64) {
-        for (i, tick) in ticks.iter().enumerate() {
-            let unit = if i + 1 == ticks.len() { self.x } else { "" };
-            let anchor = if i + 1 == ticks.len() { "end" } else { "middle" };
-            let _ = write!(
-                out,
-                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{} {unit}</text>",
-                if anchor == "end" { x(*tick) + RIGHT_MARGIN - 2.0 } else { x(*tick) },
-                CHART_HEIGHT - BOTTOM_MARGIN + 24.0,
-                format_short_number(*tick)
-            );
-        }
+    /// Returns the axes, the unit of the horizontal one, and its scale relative to the values.
+    fn axes(&self) -> (Axes, &str, f64) {
+        let all = || self.lines.iter().flat_map(|line| &line.points);
+        let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
+        let (unit, scale) = match self.x {
+            "ms" if most(|p| p.0) > MOST_MS_ON_PAGE => ("s", 1e-3),
+            unit => (unit, 1.0),
+        };
+        let most_x = most(|p| p.0) * scale;
+        let percent = if self.y.starts_with('%') { "%" } else { "" };
+        let y = match self.y_range {
+            Some((_, high)) if self.follows_y || most(|p| p.1) > LOW_PERCENTAGE => {
+                Axis::from_zero(high, percent)
+            }
+            _ => Axis::from_zero(most(|p| p.1), percent),
+        };
+        let least = all().map(|p| p.0 * scale).filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min);
+        let x = match self.spans_magnitudes() && least < most_x {
+            true => Axis::logarithmic((least, most_x), unit),
+            false => Axis::from_zero(most_x, unit),
+        };
+        (Axes { x, y }, unit, scale)
     }
-}
 
-/// Draws the horizontal grid lines with their numbers at the left.
-fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
-    for tick in ticks {
-        let (at, right) = (y(*tick), CHART_WIDTH - RIGHT_MARGIN);
-        let _ = write!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT_MARGIN - 6.0,
-            at + 6.0,
-            format_short_number(*tick)
-        );
+    /// Returns whether the medians of the distributions are too far apart for a linear axis.
+    fn spans_magnitudes(&self) -> bool {
+        let medians =
+            self.lines.iter().filter_map(|line| Some(line.points.get(line.points.len() / 2)?.0));
+        let (least, most) = medians.fold((f64::INFINITY, 0.0_f64), |(least, most), median| {
+            (least.min(median), most.max(median))
+        });
+        self.follows_y && least > 0.0 && most > LOG_AXIS_RATIO * least
     }
 }
 
@@ -168,22 +157,6 @@ fn five_significant_digits(value: f64) -> String {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text,
     }
-}
-
-fn axis_end(ticks: &[f64]) -> f64 {
-    ticks.last().copied().unwrap_or(1.0)
-}
-
-fn axis_ticks(most: f64) -> Vec<f64> {
-    if !most.is_finite() || most <= 0.0 {
-        return vec![0.0, 1.0];
-    }
-    let rough = most / 5.0;
-    let power = 10f64.powf(rough.log10().floor());
-    let nice = [1.0, 2.0, 2.5, 5.0, 10.0];
-    let step = nice.iter().find(|n| *n * power >= rough * 0.999).unwrap_or(&10.0) * power;
-    let count = (most / step - 1e-9).ceil().max(1.0) as usize;
-    (0..=count).map(|i| i as f64 * step).collect()
 }
 
 /// Sums (or averages) one gauge over the tracks of all workers, at evenly spaced times.
@@ -216,19 +189,4 @@ pub(super) fn combine_worker_gauges(
         (at, if mean && seen > 0.0 { total / seen } else { total })
     });
     line.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn axis_end_covers_largest_value() {
-        for most in [1e-4, 0.37, 1.0, 9.99, 100.0, 12_345.0] {
-            let ticks = axis_ticks(most);
-            assert!((3..=11).contains(&ticks.len()), "{most}: {ticks:?}");
-            assert!(axis_end(&ticks) >= most * 0.999_999, "{most}: {ticks:?}");
-        }
-        assert_eq!(axis_ticks(0.0), [0.0, 1.0]);
-    }
 }

@@ -2,16 +2,25 @@
 //!
 //! Charts are static SVG. A small script adds tooltips and draws the timeline of requests.
 
+mod axis;
+mod blocks;
 mod chart;
 mod heatmap;
 mod requests;
+mod scatter;
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::report::{ReplayReport, ReportComparison, WorkerTrack};
+pub use blocks::{
+    Bar, Tile, Tone, escape_html, format_latency, format_short_number, render_bars,
+    render_command_section, render_document, render_notes, render_run_section, render_table,
+    render_tiles, render_toned_table,
+};
 pub use chart::{Chart, ChartLine};
+pub use scatter::{ScatterChart, ScatterPoint};
 
 /// Maximum number of workers drawn as separate lines of a chart.
 const MAX_WORKER_LINES: usize = 6;
@@ -26,7 +35,6 @@ pub fn render_report_page(
     typed: &str,
 ) -> String {
     let mut body = String::new();
-    let _ = write!(body, "<h1>{}</h1>", escape_html(title));
     push_summary_tiles(&mut body, report);
     push_distributions(&mut body, report);
     push_request_timeline(&mut body, report);
@@ -41,7 +49,7 @@ pub fn render_report_page(
 /// Renders a comparison of replay reports as an HTML page; `typed` is the command line.
 pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> String {
     let title = "vllm-sim replay --compare";
-    let mut body = format!("<h1>{title}</h1>");
+    let mut body = render_tiles(&comparison_tiles(compared));
     if !compared.curves.is_empty() {
         body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
         for (title, curves) in &compared.curves {
@@ -52,7 +60,10 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
         body.push_str("</div></section>");
     }
     body.push_str("<section><h2>Numbers</h2>");
-    body.push_str(&render_table(&compared.heads, &compared.rows));
+    let rows = &compared.rows;
+    body.push_str(&render_toned_table(&compared.heads, rows, |row, column| {
+        Tone::of_verdict(&rows[row][column])
+    }));
     body.push_str(match compared.is_repeated {
         true => {
             "<p>Means over the runs of each configuration; ± is half the 95 % confidence interval \
@@ -65,68 +76,38 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     render_document(title, &body)
 }
 
-/// Renders an HTML table that scrolls horizontally; the first cell of each row is its header.
-pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
-    let mut text = String::from("<div class=\"wide\"><table><thead><tr>");
-    for cell in head {
-        let _ = write!(text, "<th>{}</th>", escape_html(cell.as_ref()));
-    }
-    text.push_str("</tr></thead><tbody>");
-    for row in rows {
-        text.push_str("<tr>");
-        for (column, cell) in row.as_ref().iter().enumerate() {
-            let tag = if column == 0 { "th" } else { "td" };
-            let _ = write!(text, "<{tag}>{}</{tag}>", escape_html(cell));
-        }
-        text.push_str("</tr>");
-    }
-    text + "</tbody></table></div>"
-}
+/// Metrics in the tiles of a comparison.
+const COMPARED_IN_TILES: [&str; 6] = [
+    "TTFT median (ms)",
+    "TTFT p99 (ms)",
+    "ITL of a request mean (ms)",
+    "E2E mean (ms)",
+    "Output throughput (tok/s)",
+    "Goodput (1/s)",
+];
 
-/// Renders the section that describes a run, from pairs of name and value; empty without pairs.
-pub fn render_run_section(about: &[(String, String)]) -> String {
-    if about.is_empty() {
-        return String::new();
-    }
-    let mut text = String::from("<section><h2>Run</h2><table class=\"plain\">");
-    for (name, value) in about {
-        let (name, value) = (escape_html(name), escape_html(value));
-        let _ = write!(text, "<tr><th>{name}</th><td>{value}</td></tr>");
-    }
-    text + "</table></section>"
-}
-
-/// Renders one summary figure (label, value, note), for an HTML section of class `tiles`.
-pub fn render_summary_tile(label: &str, value: &str, note: &str) -> String {
-    format!(
-        "<div class=\"tile\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
-        escape_html(label),
-        escape_html(value),
-        escape_html(note)
-    )
-}
-
-/// Renders an HTML section with the command line that made the page.
-pub fn render_command_section(line: &str) -> String {
-    format!(
-        "<section><h2>Command</h2><p><code style=\"overflow-wrap:anywhere\">{}</code></p></section>",
-        escape_html(line)
-    )
-}
-
-/// Wraps HTML sections into a page with the style and script of the replay report.
-pub fn render_document(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <link rel=\"icon\" href=\"data:,\"><title>{}</title>\n<style>{}</style></head>\n\
-         <body><main>{body}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n\
-         <script>{}{}</script></body></html>\n",
-        escape_html(title),
-        include_str!("page.css"),
-        include_str!("page.js"),
-        include_str!("requests.js"),
-    )
+/// Returns the changes of the main metrics between two groups of reports; empty with more groups.
+fn comparison_tiles(compared: &ReportComparison) -> Vec<Tile> {
+    let Some(percent) = compared.heads.iter().position(|head| head == "Δ %") else {
+        return Vec::new();
+    };
+    let shown = COMPARED_IN_TILES.into_iter().filter_map(|name| {
+        let row = compared.rows.iter().find(|row| row[0] == name)?;
+        let (change, verdict) = (&row[percent], &row[percent + 1]);
+        let value = match verdict.as_str() {
+            "" => return None,
+            "=" => "equal".to_owned(),
+            _ => match change.parse::<f64>() {
+                Ok(percent) if percent >= 900.0 => {
+                    format!("{} times", format_short_number(1.0 + percent / 100.0))
+                }
+                _ => format!("{change} %"),
+            },
+        };
+        let note = format!("{} → {}", row[1], row[2]);
+        Some(Tile::new(name, &value, &note).with_tone(Tone::of_verdict(verdict)))
+    });
+    shown.collect()
 }
 
 /// Renders a chart of latency distributions: each line has a name and its evenly spaced quantiles,
@@ -151,105 +132,76 @@ pub fn render_distribution_chart(title: &str, lines: &[(&str, Vec<f64>)]) -> Str
     figure
 }
 
-/// Escapes text for use in HTML, between tags and in attributes.
-pub fn escape_html(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            c => safe.push(c),
-        }
-    }
-    safe
-}
-
-/// Formats a number with three to four significant digits and a prefix `k`, `M` or `G`.
-pub fn format_short_number(value: f64) -> String {
-    let size = value.abs();
-    let (scaled, unit) = match size {
-        s if s >= 1e9 => (value / 1e9, "G"),
-        s if s >= 1e6 => (value / 1e6, "M"),
-        s if s >= 1e4 => (value / 1e3, "k"),
-        _ => (value, ""),
-    };
-    let places = match scaled.abs() {
-        s if s >= 100.0 || s == 0.0 => 0,
-        s if s >= 10.0 => 1,
-        s if s >= 1.0 => 2,
-        s if s >= 0.01 => 3,
-        _ => 5,
-    };
-    let text = format!("{scaled:.places$}");
-    // Trailing zeros are dropped.
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => &text,
-    };
-    format!("{text}{unit}")
-}
-
 fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
-    body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
     let n = |key: &str| report.summary_number(key);
-    let mut tile = |label: &str, value: String, note: String| {
-        body.push_str(&render_summary_tile(label, &value, &note))
-    };
-    let ms = |key: &str| format!("{} ms", format_short_number(n(key)));
-    tile(
-        "Requests",
-        format_short_number(n("completed_requests")),
-        format!("of {} completed", format_short_number(n("num_requests"))),
-    );
-    tile(
-        "Duration",
-        format!("{} s", format_short_number(n("duration_ms") / 1e3)),
-        format!("{} requests/s", format_short_number(n("request_throughput_rps"))),
-    );
-    tile(
-        "TTFT p99",
-        ms("p99_ttft_ms"),
-        format!("mean {}, median {}", ms("mean_ttft_ms"), ms("median_ttft_ms")),
-    );
-    tile(
-        "ITL of a request p99",
-        ms("p99_tpot_ms"),
-        format!("mean {}, median {}", ms("mean_tpot_ms"), ms("median_tpot_ms")),
-    );
-    tile("Latency p99", ms("p99_e2e_latency_ms"), format!("mean {}", ms("mean_e2e_latency_ms")));
-    tile(
-        "Output",
-        format!("{} tok/s", format_short_number(n("output_throughput_tok_s"))),
-        format!("{} tokens", format_short_number(n("total_output_tokens"))),
-    );
-    tile(
-        "Prefix reuse",
-        format!("{} %", format_short_number(n("prefix_cache_reused_ratio") * 100.0)),
-        format!("{} preemptions", format_short_number(n("preemptions"))),
-    );
+    let short = format_short_number;
+    let (done, all) = (n("completed_requests"), n("num_requests"));
+    let requests = Tile::new("Requests", &short(done), &format!("of {} completed", short(all)));
+    let mut tiles = vec![
+        requests.with_tone(if done < all { Tone::Worse } else { Tone::Plain }),
+        Tile::new(
+            "Duration",
+            &format!("{} s", short(n("duration_ms") / 1e3)),
+            &format!("{} requests/s", short(n("request_throughput_rps"))),
+        ),
+        latency_tile(report, "TTFT p99", ("p99_ttft_ms", "mean_ttft_ms"), "slo_ttft_ms"),
+        latency_tile(report, "ITL of a request p99", ("p99_tpot_ms", "mean_tpot_ms"), "slo_itl_ms"),
+        latency_tile(
+            report,
+            "Latency p99",
+            ("p99_e2e_latency_ms", "mean_e2e_latency_ms"),
+            "slo_e2e_ms",
+        ),
+        Tile::new(
+            "Output",
+            &format!("{} tok/s", short(n("output_throughput_tok_s"))),
+            &format!("{} tokens", short(n("total_output_tokens"))),
+        ),
+        Tile::new(
+            "Prefix reuse",
+            &format!("{} %", short(n("prefix_cache_reused_ratio") * 100.0)),
+            &format!("{} preemptions", short(n("preemptions"))),
+        ),
+    ];
     if report.summary.contains_key("router_regret_tokens") {
         let (missed, all) = (n("router_regret_tokens"), n("total_input_tokens").max(1.0));
-        tile(
+        tiles.push(Tile::new(
             "Router regret",
-            format!("{} %", format_short_number(missed / all * 100.0)),
-            format!("{} tokens were cached on another worker", format_short_number(missed)),
-        );
+            &format!("{} %", short(missed / all * 100.0)),
+            &format!("{} tokens were cached on another worker", short(missed)),
+        ));
     }
     if report.summary.contains_key("cost") {
-        let hours = format!("{} GPU hours", format_short_number(n("gpu_hours")));
-        tile("Cost", format_short_number(n("cost")), hours);
+        let hours = format!("{} GPU hours", short(n("gpu_hours")));
+        tiles.push(Tile::new("Cost", &short(n("cost")), &hours));
     }
     if report.summary.contains_key("slo_attainment") {
-        tile(
-            "Goodput",
-            format!("{} /s", format_short_number(n("goodput_request_throughput_rps"))),
-            format!("{} % within the SLO", format_short_number(n("slo_attainment") * 100.0)),
-        );
+        let goodput = format!("{} /s", short(n("goodput_request_throughput_rps")));
+        let note = format!("{} % within the SLO", short(n("slo_attainment") * 100.0));
+        tiles.insert(0, Tile::new("Goodput", &goodput, &note));
     }
-    body.push_str("</section>");
+    body.push_str(&render_tiles(&tiles));
+}
+
+/// Returns the tile of a latency; its tone depends on whether the percentile is within the bound.
+fn latency_tile(
+    report: &ReplayReport,
+    label: &str,
+    (percentile, mean): (&str, &str),
+    bound: &str,
+) -> Tile {
+    let n = |key: &str| report.summary_number(key);
+    let (value, bound) = (n(percentile), n(bound));
+    let mean = format!("mean {}", format_latency(n(mean)));
+    match bound > 0.0 {
+        true => Tile::new(
+            label,
+            &format_latency(value),
+            &format!("{mean}, bound {}", format_latency(bound)),
+        )
+        .with_tone(if value <= bound { Tone::Better } else { Tone::Worse }),
+        false => Tile::new(label, &format_latency(value), &mean),
+    }
 }
 
 fn push_distributions(body: &mut String, report: &ReplayReport) {
@@ -405,15 +357,18 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
         };
         blocks.draw(body);
     }
-    let preempted = Chart {
-        title: "Preemptions",
-        x: "s",
-        y: "since the start",
-        y_range: None,
-        lines: vec![ChartLine::new("preemptions", over(|p| p.preemptions, false), 1)],
-        follows_y: false,
-    };
-    preempted.draw(body);
+    let preempted = over(|p| p.preemptions, false);
+    if preempted.iter().any(|(_, count)| *count > 0.0) {
+        let preempted = Chart {
+            title: "Preemptions",
+            x: "s",
+            y: "since the start",
+            y_range: None,
+            lines: vec![ChartLine::new("preemptions", preempted, 1)],
+            follows_y: false,
+        };
+        preempted.draw(body);
+    }
 }
 
 fn worker_track_name(track: &WorkerTrack) -> String {
@@ -421,29 +376,25 @@ fn worker_track_name(track: &WorkerTrack) -> String {
 }
 
 fn push_metrics_table(body: &mut String, report: &ReplayReport) {
-    body.push_str("<section><h2>Numbers</h2><div class=\"wide\"><table><thead><tr><th>Metric</th>");
     let kinds = ["mean", "min", "median", "p75", "p90", "p95", "p99", "max", "std"];
-    for kind in kinds {
-        let _ = write!(body, "<th>{kind}</th>");
-    }
-    body.push_str("</tr></thead><tbody>");
-    for (label, key) in [
+    let head: Vec<&str> = ["Metric"].into_iter().chain(kinds).collect();
+    let rows = [
         ("TTFT, ms", "ttft_ms"),
         ("Second token, ms", "ttst_ms"),
         ("ITL of a request, ms", "tpot_ms"),
         ("Single gaps between tokens, ms", "itl_ms"),
         ("Latency, ms", "e2e_latency_ms"),
         ("Tokens/s per user", "output_token_throughput_per_user"),
-    ] {
-        let _ = write!(body, "<tr><th>{label}</th>");
-        for kind in kinds {
-            let value = report.summary_number(&format!("{kind}_{key}"));
-            let _ = write!(body, "<td>{}</td>", super::report::grouped(value));
-        }
-        body.push_str("</tr>");
-    }
-    body.push_str(
-        "</tbody></table></div><details><summary>All totals</summary><table class=\"plain\">",
+    ]
+    .map(|(label, key)| {
+        let values = kinds.iter().map(|kind| report.summary_number(&format!("{kind}_{key}")));
+        let values = values.map(super::report::grouped);
+        [label.to_owned()].into_iter().chain(values).collect::<Vec<_>>()
+    });
+    let _ = write!(
+        body,
+        "<section><h2>Numbers</h2>{}<details><summary>All totals</summary><table class=\"plain\">",
+        render_table(&head, &rows)
     );
     for (key, value) in &report.summary {
         let single = kinds.iter().all(|kind| !key.starts_with(&format!("{kind}_")));
@@ -456,21 +407,4 @@ fn push_metrics_table(body: &mut String, report: &ReplayReport) {
         }
     }
     body.push_str("</table></details></section>");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_number_format() {
-        let shown =
-            [0.0, 0.00012, 1.5, 23.456, 999.9, 12_345.0, 2e6, -0.5].map(format_short_number);
-        assert_eq!(shown, ["0", "0.00012", "1.5", "23.5", "1000", "12.3k", "2M", "-0.5"]);
-    }
-
-    #[test]
-    fn html_escape_prevents_injection() {
-        assert_eq!(escape_html("<a b=\"c\">&'"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
-    }
 }

@@ -42,11 +42,12 @@
       pen.strokeStyle = colour("--line");
       pen.font = "12px system-ui,sans-serif";
       const place = (us) => (us - from) / (to - from) * width;
-      const marks = Math.max(2, Math.floor(width / 130));
-      for (let i = 0; i <= marks; i += 1) {
-        const us = from + (to - from) * i / marks, x = place(us);
-        pen.textAlign = i === 0 ? "left" : i === marks ? "right" : "center";
-        pen.fillText(length(us), x, 13);
+      const rough = (to - from) / Math.max(2, width / 110), power = 10 ** Math.floor(Math.log10(rough));
+      const step = power * [1, 2, 5, 10].find((nice) => nice * power >= rough * 0.999);
+      for (let us = Math.ceil(from / step) * step; us <= to; us += step) {
+        const x = place(us);
+        pen.textAlign = x < 20 ? "left" : x > width - 20 ? "right" : "center";
+        pen.fillText(us ? length(us) : "0 s", x, 13);
         pen.beginPath();
         pen.moveTo(x, HEAD - 4);
         pen.lineTo(x, height);

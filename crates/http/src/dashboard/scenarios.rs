@@ -1,0 +1,68 @@
+//! `GET /dashboard/scenarios`: the ready scenarios of `manifests/scenarios`, with their phases.
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::{Value, json};
+
+use crate::vllm::ok_json;
+use vllm_sim_service::scenario::{PhaseAction, PhaseLength, Scenario, ScenarioPhase};
+
+macro_rules! ready_scenario {
+    ($name:literal) => {
+        include_str!(concat!("../../../../manifests/scenarios/", $name, ".yaml"))
+    };
+}
+
+/// Texts of the ready scenarios.
+const READY_SCENARIOS: [&str; 8] = [
+    ready_scenario!("brownout"),
+    ready_scenario!("cut-streams"),
+    ready_scenario!("error-burst"),
+    ready_scenario!("flapping-health"),
+    ready_scenario!("lora-churn"),
+    ready_scenario!("overload"),
+    ready_scenario!("rate-limit"),
+    ready_scenario!("restart"),
+];
+
+/// Returns the ready scenarios, each with its text for `POST /admin/scenario`.
+pub(crate) async fn list_ready_scenarios() -> Response<Body> {
+    let scenarios = READY_SCENARIOS.iter().filter_map(|text| {
+        let scenario = Scenario::from_yaml(text).ok()?;
+        let about = text.lines().map_while(|line| line.strip_prefix("# "));
+        Some(json!({
+            "name": scenario.name,
+            "about": about.collect::<Vec<_>>().join(" "),
+            "repeat": scenario.repeat,
+            "phases": scenario.phases.iter().map(phase_json).collect::<Vec<_>>(),
+            "text": text,
+        }))
+    });
+    ok_json(&json!({"scenarios": scenarios.collect::<Vec<_>>()}))
+}
+
+/// Returns the JSON of a phase; it has either `seconds` or `requests`, or neither if it is open.
+fn phase_json(phase: &ScenarioPhase) -> Value {
+    let (seconds, requests) = match phase.length {
+        PhaseLength::Time(time) => (Some(time.as_secs_f64()), None),
+        PhaseLength::Requests(count) => (None, Some(count)),
+        PhaseLength::Open => (None, None),
+    };
+    json!({
+        "name": phase.name,
+        "seconds": seconds,
+        "requests": requests,
+        "set": phase.set,
+        "actions": phase.actions.iter().map(action_name).collect::<Vec<_>>(),
+    })
+}
+
+fn action_name(action: &PhaseAction) -> String {
+    match action {
+        PhaseAction::ResetPrefixCache => "reset-prefix-cache".to_owned(),
+        PhaseAction::AbortRequests => "abort-requests".to_owned(),
+        PhaseAction::LoadLora { name, .. } => format!("load-lora {name}"),
+        PhaseAction::UnloadLora(name) => format!("unload-lora {name}"),
+        PhaseAction::Restart(time) => format!("restart {time:?}"),
+    }
+}

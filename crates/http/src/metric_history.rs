@@ -1,0 +1,66 @@
+//! Newest samples of the metrics of the dashboard.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+/// Maximum number of samples: two minutes, at one a second.
+const MAX_SAMPLES: usize = 120;
+
+/// Metrics of a sample: those of the cards. Histograms are too large.
+const KEPT_METRICS: [&str; 7] = [
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+    "vllm:request_success_total",
+    "http_requests_total",
+];
+
+/// Samples of the dashboard's metrics, each with its Unix time and lines of `/metrics`.
+#[derive(Default)]
+pub(crate) struct MetricHistory(Mutex<VecDeque<(f64, String)>>);
+
+impl MetricHistory {
+    /// Adds a sample from the text of `/metrics`; the oldest one leaves.
+    pub(crate) fn push_sample(&self, unix_time: f64, page: &str) {
+        let kept = page.lines().filter(|line| {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            KEPT_METRICS.contains(&name)
+        });
+        let sample = kept.flat_map(|line| [line, "\n"]).collect();
+        let mut samples = self.0.lock();
+        if samples.len() == MAX_SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back((unix_time, sample));
+    }
+
+    /// Returns the samples, oldest first.
+    pub(crate) fn samples(&self) -> VecDeque<(f64, String)> {
+        self.0.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_minutes_of_the_cards_metrics_are_kept() {
+        let history = MetricHistory::default();
+        for second in 0..130 {
+            let page = format!(
+                "# HELP http_requests_total x\nhttp_requests_total{{status=\"2xx\"}} {second}\n\
+                 vllm:e2e_request_latency_seconds_bucket{{le=\"1\"}} 4\n"
+            );
+            history.push_sample(f64::from(second), &page);
+        }
+        let samples = history.samples();
+        let line = |second: u32| format!("http_requests_total{{status=\"2xx\"}} {second}\n");
+        assert_eq!(samples.len(), 120);
+        assert_eq!(samples.front(), Some(&(10.0, line(10))));
+        assert_eq!(samples.back(), Some(&(129.0, line(129))));
+    }
+}

@@ -1,0 +1,269 @@
+//! Blocks that all HTML pages share: tables, tiles, the description of the run, the document.
+
+use std::fmt::Write as _;
+
+/// Latency in milliseconds from which pages show seconds.
+pub(super) const MOST_MS_ON_PAGE: f64 = 10_000.0;
+
+/// Meaning of a value for the reader, shown by its colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tone {
+    /// The value has no better or worse side.
+    #[default]
+    Plain,
+    /// The value is better than another one, or within a bound.
+    Better,
+    /// The value is worse than another one, or a bound was missed.
+    Worse,
+    /// The value belongs to the best row of a table.
+    Best,
+}
+
+impl Tone {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Best => "best",
+        }
+    }
+
+    /// Returns the tone of a verdict of a comparison: `better`, `worse` or any other text.
+    pub fn of_verdict(text: &str) -> Self {
+        match text {
+            "better" => Self::Better,
+            "worse" => Self::Worse,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// Renders an HTML table that scrolls horizontally; the first cell of each row is its header.
+pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
+    render_toned_table(head, rows, |_, _| Tone::Plain)
+}
+
+/// Renders a table whose cells have the tone that `tone` returns for their row and column.
+pub fn render_toned_table<H: AsRef<str>, R: AsRef<[String]>>(
+    head: &[H],
+    rows: &[R],
+    tone: impl Fn(usize, usize) -> Tone,
+) -> String {
+    let mut text = String::from(
+        "<div class=\"wide\" role=\"region\" aria-label=\"Table\" tabindex=\"0\"><table><thead><tr>",
+    );
+    for cell in head {
+        // A head may name several files.
+        let cell = escape_html(cell.as_ref()).replace(',', ",<wbr>");
+        let _ = write!(text, "<th scope=\"col\">{cell}</th>");
+    }
+    text.push_str("</tr></thead><tbody>");
+    for (at, row) in rows.iter().enumerate() {
+        text.push_str("<tr>");
+        for (column, cell) in row.as_ref().iter().enumerate() {
+            let class = match tone(at, column).class() {
+                "" => String::new(),
+                class => format!(" class=\"{class}\""),
+            };
+            let (tag, scope) = if column == 0 { ("th", " scope=\"row\"") } else { ("td", "") };
+            let _ = write!(text, "<{tag}{scope}{class}>{}</{tag}>", escape_html(cell));
+        }
+        text.push_str("</tr>");
+    }
+    text + "</tbody></table></div>"
+}
+
+/// Renders the notes below a table as a list; empty without notes.
+pub fn render_notes(notes: &[String]) -> String {
+    if notes.is_empty() {
+        return String::new();
+    }
+    let items = notes.iter().map(|note| format!("<li>{}</li>", escape_html(note)));
+    format!("<ul class=\"notes\">{}</ul>", items.collect::<String>())
+}
+
+/// Horizontal bar of a bar chart.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    /// Label above the bar.
+    pub label: String,
+    /// Text of the value.
+    pub value: String,
+    /// Length of the bar as a ratio of the chart's width.
+    pub ratio: f64,
+    /// Tone of the bar.
+    pub tone: Tone,
+}
+
+/// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
+pub fn render_bars(title: &str, bars: &[Bar]) -> String {
+    let mut text =
+        format!("<figure class=\"bars\"><figcaption>{}</figcaption>", escape_html(title));
+    for bar in bars {
+        let _ = write!(
+            text,
+            "<p><span>{}</span> <b>{}</b></p>\
+             <div class=\"fill {}\" style=\"width:max(2px,{:.1}%)\"></div>",
+            escape_html(&bar.label),
+            escape_html(&bar.value),
+            bar.tone.class(),
+            bar.ratio * 100.0,
+        );
+    }
+    text + "</figure>"
+}
+
+/// Renders the section that describes a run, from pairs of name and value; empty without pairs.
+pub fn render_run_section(about: &[(String, String)]) -> String {
+    if about.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("<section><h2>Run</h2><table class=\"plain\">");
+    for (name, value) in about {
+        let (name, value) = (escape_html(name), escape_html(value));
+        let _ = write!(text, "<tr><th>{name}</th><td>{value}</td></tr>");
+    }
+    text + "</table></section>"
+}
+
+/// Summary figure of a page: label, value, and a note below the value.
+#[derive(Debug, Clone)]
+pub struct Tile {
+    label: String,
+    value: String,
+    note: String,
+    tone: Tone,
+}
+
+impl Tile {
+    /// Creates a summary figure without a tone.
+    pub fn new(label: &str, value: &str, note: &str) -> Self {
+        let (label, value, note) = (label.to_owned(), value.to_owned(), note.to_owned());
+        Self { label, value, note, tone: Tone::Plain }
+    }
+
+    /// Sets the tone of the value.
+    pub fn with_tone(self, tone: Tone) -> Self {
+        Self { tone, ..self }
+    }
+}
+
+/// Renders the summary figures of a page as a section.
+pub fn render_tiles(tiles: &[Tile]) -> String {
+    let mut text = String::from("<section class=\"tiles\" aria-label=\"Summary\">");
+    for tile in tiles {
+        let _ = write!(
+            text,
+            "<div class=\"tile {}\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
+            tile.tone.class(),
+            escape_html(&tile.label),
+            escape_html(&tile.value),
+            escape_html(&tile.note)
+        );
+    }
+    text + "</section>"
+}
+
+/// Renders an HTML section with the command line that made the page.
+pub fn render_command_section(line: &str) -> String {
+    format!("<section><h2>Command</h2><pre><code>{}</code></pre></section>", escape_html(line))
+}
+
+/// Wraps HTML sections into a page with a heading, and the style and script of all pages.
+pub fn render_document(title: &str, body: &str) -> String {
+    let title = escape_html(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <link rel=\"icon\" href=\"data:,\"><title>{title}</title>\n<style>{}{}</style></head>\n\
+         <body><main><h1>{title}</h1>{body}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n\
+         <script>{}{}</script></body></html>\n",
+        include_str!("base.css"),
+        include_str!("page.css"),
+        include_str!("page.js"),
+        include_str!("requests.js"),
+    )
+}
+
+/// Escapes text for use in HTML, between tags and in attributes.
+pub fn escape_html(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// Formats a number with three to four significant digits and a prefix `k`, `M` or `G`.
+pub fn format_short_number(value: f64) -> String {
+    let size = value.abs();
+    let (scaled, unit) = match size {
+        s if s >= 1e9 => (value / 1e9, "G"),
+        s if s >= 1e6 => (value / 1e6, "M"),
+        s if s >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let places = match scaled.abs() {
+        s if s >= 100.0 || s == 0.0 => 0,
+        s if s >= 10.0 => 1,
+        s if s >= 1.0 => 2,
+        s if s >= 0.01 => 3,
+        _ => 5,
+    };
+    let text = format!("{scaled:.places$}");
+    // Trailing zeros are dropped.
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{unit}")
+}
+
+/// Formats a latency in milliseconds, or in seconds from ten seconds on.
+pub fn format_latency(ms: f64) -> String {
+    match ms >= MOST_MS_ON_PAGE {
+        true => format!("{} s", format_short_number(ms / 1e3)),
+        false => format!("{} ms", format_short_number(ms)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_number_format() {
+        let shown =
+            [0.0, 0.00012, 1.5, 23.456, 999.9, 12_345.0, 2e6, -0.5].map(format_short_number);
+        assert_eq!(shown, ["0", "0.00012", "1.5", "23.5", "1000", "12.3k", "2M", "-0.5"]);
+    }
+
+    #[test]
+    fn table_cells_have_their_tone() {
+        let rows = [["a".to_owned(), "better".to_owned()]];
+        let table = render_toned_table(&["x,y", ""], &rows, |row, column| {
+            Tone::of_verdict(&rows[row][column])
+        });
+        assert!(table.contains("<td class=\"better\">better</td>"), "{table}");
+        assert!(table.contains("<th scope=\"row\">a</th>"), "{table}");
+        assert!(table.contains(">x,<wbr>y</th>"), "{table}");
+    }
+
+    #[test]
+    fn long_latencies_are_in_seconds() {
+        assert_eq!([80.5, 9999.0, 65_992.4].map(format_latency), ["80.5 ms", "9999 ms", "66 s"]);
+    }
+
+    #[test]
+    fn html_escape_prevents_injection() {
+        assert_eq!(escape_html("<a b=\"c\">&'"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
+    }
+}
