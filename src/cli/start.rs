@@ -8,19 +8,21 @@ use serde_json::{Value, json};
 
 use crate::server::{ServerFleet, SimulatorServer};
 use vllm_sim_command_line::outputs;
-use vllm_sim_config::{CliMode, Config, LoadedConfig};
+use vllm_sim_config::{CliMode, Compat, Config, LoadedConfig};
+use vllm_sim_http::SGLANG_VERSION;
 
 /// Logs one line with the imitated release and the command-line mode.
 pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
     let model = &loaded.config.model;
-    let command_line = match model.cli_mode {
-        CliMode::Llmd => "llm-d-inference-sim",
-        CliMode::Vllm => "`vllm serve`",
+    let vllm = ("vLLM", &*model.vllm_version);
+    let ((project, release), command_line) = match (model.compat, model.cli_mode) {
+        (Compat::Sglang, _) => (("SGLang", SGLANG_VERSION), "`sglang.launch_server`"),
+        (_, CliMode::Llmd) => (vllm, "llm-d-inference-sim"),
+        (_, CliMode::Vllm) => (vllm, "`vllm serve`"),
     };
     tracing::info!(
-        "vllm-sim {} imitates vLLM {}, with the flags of {command_line}",
+        "vllm-sim {} imitates {project} {release}, with the flags of {command_line}",
         env!("CARGO_PKG_VERSION"),
-        model.vllm_version,
     );
     // The `Debug` output of the configuration would contain keys.
     let configuration = Value::Object(loaded.to_admin_json());
@@ -39,11 +41,14 @@ pub(super) fn log_listening(fleet: &ServerFleet) {
     let url = client_url(first);
     if let Some(url) = &url {
         tracing::info!("API {url}/v1");
-        if !config.server.routes.disable_fastapi_docs {
+        let is_sglang = config.model.compat == Compat::Sglang;
+        if !is_sglang && !config.server.routes.disable_fastapi_docs {
             tracing::info!("docs {url}/docs");
         }
         tracing::info!("dashboard {url}/dashboard");
-        tracing::info!("metrics {url}/metrics");
+        if !is_sglang || !config.metrics.disable_log_stats {
+            tracing::info!("metrics {url}/metrics");
+        }
         if let Some(address) = first.grpc_address {
             tracing::info!("gRPC {}", loopback_if_unspecified(address));
         }

@@ -87,6 +87,9 @@ impl ServerObservers {
         let series = self.metrics.engine(index);
         let mut observers: Vec<Box<dyn EngineObserver>> =
             vec![Box::new(MetricsObserver::new(series.clone(), features))];
+        if let Some(sglang) = self.metrics.sglang() {
+            observers.push(Box::new(sglang.observer(index)));
+        }
         if config.metrics.kv_cache {
             let share = config.metrics.kv_cache_sample;
             observers.push(Box::new(BlockLifetime::new(series.clone(), share)));

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use vllm_sim_config::{CliMode, Compat, Config};
-use vllm_sim_service::dialect::{Dialect, Llmd, TokenIdDialect, Vllm};
+use vllm_sim_service::dialect::{Dialect, Llmd, Sglang, TokenIdDialect, Vllm};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -29,9 +29,10 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
         served_name: service.models.displayed_name().to_string(),
         ..shared_request_limits(config, service)
     };
-    let dialect: &dyn Dialect = match is_llmd {
-        true => &Llmd,
-        false => &Vllm,
+    let dialect: &dyn Dialect = match config.model.compat {
+        Compat::Llmd => &Llmd,
+        Compat::Sglang => &Sglang,
+        Compat::Vllm => &Vllm,
     };
     RequestRules {
         limits,

@@ -24,6 +24,7 @@
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
+//! - `sglang`, `sglang_shapes`: errors, metrics and responses of `vllm-sim sglang`
 //! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
@@ -89,6 +90,8 @@ mod reply_rules;
 mod restarts;
 mod rules;
 mod scenarios;
+mod sglang;
+mod sglang_shapes;
 mod shapes_audio;
 mod shapes_chat;
 mod shapes_completions;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use vllm_sim::server::SimulatorServer;
-use vllm_sim_config::{CliMode, LoadedConfig};
+use vllm_sim_config::{CliMode, LoadedConfig, ParsedCommand, load_config};
 
 use super::wire::{Answer, Wire};
 
@@ -63,8 +63,23 @@ impl Sim {
             true => &[],
             false => &["--host", "127.0.0.1"],
         };
-        let mut loaded = LoadedConfig::from_flags(cli_mode, &[host, args].concat())
+        let loaded = LoadedConfig::from_flags(cli_mode, &[host, args].concat())
             .expect("flags that are right");
+        Self::from_loaded(loaded).await
+    }
+
+    /// `vllm-sim sglang --model-path tests/fixtures/tiny-llama …`.
+    pub(crate) async fn sglang(flags: &[&str]) -> Self {
+        let named = ["--served-model-name", "tiny-llama", "--random-seed", "7"];
+        let words = [&["vllm-sim", "sglang", "--model-path", MODEL][..], &named, flags].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        match load_config(&words, &|_| None).expect("flags that are right") {
+            ParsedCommand::Serve(loaded) => Self::from_loaded(*loaded).await,
+            other => panic!("no server: {other:?}"),
+        }
+    }
+
+    async fn from_loaded(mut loaded: LoadedConfig) -> Self {
         // Any free port, which llm-d's command line cannot ask for.
         loaded.config.server.port = 0;
         // Lines that no test reads.

@@ -96,6 +96,17 @@ fn the_log_begins_with_the_addresses_of_the_pages() {
 }
 
 #[test]
+fn the_log_of_an_sglang_server_names_its_release_and_its_pages() {
+    let served = ["sglang", "--model-path", "demo", "--port", "0"];
+    let (_running, log) = start(&served);
+    assert!(log[0].ends_with("imitates SGLang 0.5.23, with the flags of `sglang.launch_server`"));
+    let names = |word: &str| log.iter().any(|line| line.contains(&format!(" INFO {word} http")));
+    assert!(names("API") && names("dashboard") && !names("docs") && !names("metrics"), "{log:#?}");
+    let (_running, log) = start(&[&served[..], &["--enable-metrics"]].concat());
+    assert!(log.iter().any(|line| line.contains(" INFO metrics http")), "{log:#?}");
+}
+
+#[test]
 fn server_stops_at_end_of_stdin() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["--model", "demo", "--host", "127.0.0.1", "--port", "0"]);

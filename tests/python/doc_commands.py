@@ -36,7 +36,7 @@ ASSIGNS = re.compile(r"""^(\w+)=("[^"]*"|'[^']*'|\S+)$""")
 CONVERSATIONS = '[{"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day."}]}]'
 TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [1, 2]}\n'
 BESIDE = re.compile(r"^vllm-sim record\b")
-SERVES = re.compile(r"^(?P<env>(\w+=\S+ )*)(vllm-sim|vllm|llm-d-inference-sim)( +(--(?!help|version)|serve\b))")
+SERVES = re.compile(r"^(?P<env>(\w+=\S+ )*)(vllm-sim|vllm|llm-d-inference-sim)( +(--(?!help|version)|serve\b|sglang\b))")
 
 
 def own_network():
@@ -154,7 +154,7 @@ class Reader:
         self.stop()
         self.server = self.start(command.removesuffix("&").rstrip())
         files = [command] + [(self.folder / name).read_text() for name in re.findall(r"--config (\S+)", command) if (self.folder / name).exists()]
-        port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "8000")
+        port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "30000" if " sglang " in command else "8000")
         secure = "--self-signed-certs" in command or "--ssl-certfile" in command
         told = re.search(r"--ready-file (\S+)", command)
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/health"

@@ -11,6 +11,7 @@ use super::flags::{api, engine, server};
 use super::model::ModelConfig;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
+use super::sglang_parsers;
 use super::speech::SpeechConfig;
 use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
@@ -138,8 +139,9 @@ impl ApiConfig {
 
     pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let compat = model.compat;
+        let (tool_parsers, reasoning_parsers) = list_parsers(compat);
         let tool_call_parser =
-            read_parser_name(v, &api::TOOL_CALL_PARSER, &api::TOOL_PARSER_PLUGIN, &TOOL_PARSERS)?;
+            read_parser_name(v, &api::TOOL_CALL_PARSER, &api::TOOL_PARSER_PLUGIN, tool_parsers)?;
         let enable_auto_tool_choice = v.get(&api::ENABLE_AUTO_TOOL_CHOICE)?;
         if v.cli_mode == CliMode::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
             return Err(ConfigError::Invalid(
@@ -176,7 +178,7 @@ impl ApiConfig {
                 v,
                 &api::REASONING_PARSER,
                 &api::REASONING_PARSER_PLUGIN,
-                &REASONING_PARSERS,
+                reasoning_parsers,
             )?,
             reasoning_ratio: v.get(&api::REASONING_RATIO)?,
             answers: ResponseFields {
@@ -210,6 +212,14 @@ impl ApiConfig {
             allowed_local_media_path: v.get(&api::ALLOWED_LOCAL_MEDIA_PATH)?,
             num_labels: v.get(&api::NUM_LABELS)?,
         })
+    }
+}
+
+/// Returns the names that `--tool-call-parser` and `--reasoning-parser` accept.
+fn list_parsers(compat: Compat) -> (&'static [&'static str], &'static [&'static str]) {
+    match compat {
+        Compat::Sglang => (&sglang_parsers::TOOL_PARSERS, &sglang_parsers::REASONING_PARSERS),
+        Compat::Vllm | Compat::Llmd => (&TOOL_PARSERS, &REASONING_PARSERS),
     }
 }
 

@@ -36,7 +36,7 @@ pub const TOOL_COMMANDS: [&str; 15] = [
 ];
 
 /// Commands with this crate's flags as arguments.
-const FLAG_COMMANDS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
+const FLAG_COMMANDS: [&str; 6] = ["serve", "sglang", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommandAction {
@@ -118,6 +118,11 @@ fn parse_command_word<'a>(
         return Ok(entry(CommandAction::Tool("dataset"), None, words));
     }
     let serve = |words| entry(CommandAction::Serve, Some(CliMode::Vllm), words);
+    let sglang = |words| Invocation {
+        compat: Some(Compat::Sglang),
+        takes_model: false,
+        ..entry(CommandAction::Serve, Some(CliMode::Vllm), words)
+    };
     let Some((first, rest)) = words.split_first() else {
         let action = if called_vllm { CommandAction::Help } else { CommandAction::Serve };
         return Ok(entry(action, None, words));
@@ -127,31 +132,20 @@ fn parse_command_word<'a>(
     }
     match (first.as_str(), rest) {
         ("serve", _) => Ok(serve(rest)),
-        ("launch", [what, rest @ ..]) if what == "render" => {
-            Ok(Invocation { render: true, ..serve(rest) })
-        }
-        ("launch", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
-            Ok(entry(CommandAction::Version, None, &[]))
-        }
-        ("launch", [what, ..]) if matches!(what.as_str(), "-h" | "--help") => {
-            Ok(entry(CommandAction::LaunchHelp, None, &[]))
-        }
-        ("launch", [what, ..]) => Err(ConfigError::Unknown {
-            what: "part of the API".to_owned(),
-            name: what.clone(),
-            nearest: Some("launch render".to_owned()),
-        }),
-        ("launch", []) => Err(ConfigError::Invalid(
-            "launch needs the part of the API to serve: launch render".to_owned(),
-        )),
+        ("sglang", _) => Ok(sglang(rest)),
+        ("launch", _) => parse_launch(rest, serve),
         // `python3 -m vllm.entrypoints.cli.main serve …`: how `vllm-rs` starts its engine.
         ("-m", [module, rest @ ..]) if module == "vllm.entrypoints.cli.main" => {
             parse_command_word("vllm", rest)
         }
         // `python3 -m vllm.entrypoints.openai.api_server …`, where `python3` is this program.
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
+        ("-m", [module, rest @ ..]) if module == "sglang.launch_server" => Ok(sglang(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
             Ok(entry(CommandAction::Config, Some(CliMode::Vllm), rest))
+        }
+        ("config", [sim, rest @ ..]) if sim == "sglang" => {
+            Ok(Invocation { action: CommandAction::Config, ..sglang(rest) })
         }
         ("config", _) => Ok(entry(CommandAction::Config, None, rest)),
         ("version", _) => Ok(entry(CommandAction::Version, None, rest)),
@@ -173,6 +167,29 @@ fn parse_command_word<'a>(
             name: word.to_owned(),
             nearest: closest_name(word, FLAG_COMMANDS.into_iter().chain(TOOL_COMMANDS))
                 .map(str::to_owned),
+        }),
+    }
+}
+
+/// Reads the words after `launch`; `serve` makes the invocation of `vllm serve` with given words.
+fn parse_launch<'a>(
+    words: &'a [String],
+    serve: impl Fn(&'a [String]) -> Invocation<'a>,
+) -> Result<Invocation<'a>, ConfigError> {
+    let show = |action| Invocation { action, cli_mode: None, takes_model: false, ..serve(&[]) };
+    let [what, rest @ ..] = words else {
+        return Err(ConfigError::Invalid(
+            "launch needs the part of the API to serve: launch render".to_owned(),
+        ));
+    };
+    match what.as_str() {
+        "render" => Ok(Invocation { render: true, ..serve(rest) }),
+        "-V" | "--version" => Ok(show(CommandAction::Version)),
+        "-h" | "--help" => Ok(show(CommandAction::LaunchHelp)),
+        _ => Err(ConfigError::Unknown {
+            what: "part of the API".to_owned(),
+            name: what.clone(),
+            nearest: Some("launch render".to_owned()),
         }),
     }
 }
@@ -205,6 +222,8 @@ mod tests {
             ("vllm --version", CommandAction::Serve, vllm, "--version"),
             ("vllm-sim config --port 1", CommandAction::Config, None, "--port 1"),
             ("vllm-sim config serve x", CommandAction::Config, vllm, "x"),
+            ("vllm-sim sglang --port 1", CommandAction::Serve, vllm, "--port 1"),
+            ("vllm-sim -m sglang.launch_server --tp 2", CommandAction::Serve, vllm, "--tp 2"),
             ("vllm bench serve", CommandAction::Tool("bench"), None, "serve"),
             ("llm-d-inference-sim --model x", CommandAction::Serve, None, "--model x"),
             (

@@ -27,6 +27,7 @@ Usage: vllm-sim --model MODEL [FLAGS]
 Serve:
   --model MODEL  Serve with the flags and defaults of llm-d-inference-sim
   serve          Serve with the command line and defaults of `vllm serve`
+  sglang         Serve with the command line, API and metrics of SGLang
   launch         Serve a part of the API: `launch render`
   config         Print the configuration, and the source of each value
   healthcheck    Exit with 0 when a server is healthy, else with 1

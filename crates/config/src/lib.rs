@@ -41,6 +41,8 @@ mod profiler;
 mod read;
 mod reserved_memory;
 mod server;
+mod sglang;
+mod sglang_parsers;
 mod show;
 mod speculative;
 mod speculative_keys;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::{self, CliMode, CommandAction, Invocation, TOOL_COMMANDS};
-use super::command_line::{self, HelpRequest, UnknownFlagPolicy};
+use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::ConfigError;
 use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
@@ -15,7 +15,7 @@ use super::flags::{self, all_effective_flags};
 use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeys};
-use super::{Config, dynamo, help, ignored, show};
+use super::{Config, dynamo, help, ignored, sglang, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
@@ -117,8 +117,15 @@ pub fn load_config(
         };
         return Ok(ParsedCommand::Help(page));
     }
-    let read = command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?;
+    let is_sglang = entry.compat == Some(Compat::Sglang);
+    let read = match is_sglang {
+        true => parse_sglang_command_line(entry.words)?,
+        false => command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?,
+    };
     if let Some(request) = read.help {
+        if is_sglang && !matches!(request, HelpRequest::Topic(_)) {
+            return Ok(ParsedCommand::Help(sglang::HELP_PAGE.to_owned()));
+        }
         // The program itself was asked, not one of its two servers.
         let is_program = entry.action == CommandAction::Serve
             && entry.cli_mode.is_none()
@@ -170,6 +177,14 @@ pub fn load_known(
     }
     let loaded = LoadedConfig::merge_layers(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
+}
+
+/// Parses a command line of SGLang.
+fn parse_sglang_command_line(words: &[String]) -> Result<ParsedCommandLine, ConfigError> {
+    let translated = sglang::translate(words)?;
+    let mut read = command_line::parse_command_line(&translated.words, UnknownFlagPolicy::Reject)?;
+    read.layer.warnings.extend(translated.warnings);
+    Ok(read)
 }
 
 fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: ValueSource) {
@@ -270,8 +285,11 @@ impl LoadedConfig {
         for path in engine.iter().flat_map(|setting| &setting.values) {
             settings.merge_from_upper_layer(dynamo::read_mocker_engine_args(path)?);
         }
-        if let Some(Compat::Llmd) = compat {
+        match compat { Some(Compat::Llmd) => {
             set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
+        }
+            Some(Compat::Sglang) => sglang::set_defaults(&mut settings),
+            Some(Compat::Vllm) | None => {}
         }
         let named = read_cli_mode(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);

@@ -10,6 +10,7 @@ use super::around::Middleware;
 use super::bearer::has_valid_bearer_token;
 use super::error;
 use super::layers::LayerSettings;
+use vllm_sim_config::Compat;
 
 /// Path prefixes of requests that need an API key.
 ///
@@ -20,7 +21,7 @@ const GUARDED_PATH_PREFIXES: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"]
 const GUARDED_GRPC_PREFIX: &str = "/vllm.grpc.engine.VllmEngine/";
 const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
-/// Middleware that rejects requests without a required API key.
+/// The middleware rejects requests without a required API key.
 #[derive(Clone)]
 pub(super) struct ApiKeyCheck {
     keys: Arc<Vec<String>>,
@@ -30,8 +31,12 @@ pub(super) struct ApiKeyCheck {
 
 impl ApiKeyCheck {
     /// Creates the middleware that checks API keys of HTTP requests; `None` without `--api-key`.
-    pub(super) fn for_http(settings: &LayerSettings) -> Option<Self> {
-        Self::new(settings, is_guarded_request, || {
+    pub(super) fn for_http(settings: &LayerSettings, compat: Compat) -> Option<Self> {
+        let is_guarded = match compat {
+            Compat::Sglang => is_guarded_by_sglang,
+            Compat::Vllm | Compat::Llmd => is_guarded_request,
+        };
+        Self::new(settings, is_guarded, || {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
             error::json_response(StatusCode::UNAUTHORIZED, body)
         })
@@ -71,6 +76,19 @@ fn is_guarded_request(request: &Request) -> bool {
     let path = request.uri().path();
     let guarded = GUARDED_PATH_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
     guarded && request.method() != Method::OPTIONS
+}
+
+/// Path prefixes of requests to an SGLang server that need no API key: probes, metrics and pages of
+/// vllm-sim itself, which have a guard of their own.
+///
+/// Source: SGLang 0.5.23 `srt/utils/auth.py`, `decide_request_auth`.
+const UNGUARDED_SGLANG_PREFIXES: [&str; 6] =
+    ["/health", "/ready", "/metrics", "/dashboard", "/admin", "/fake_metrics"];
+
+fn is_guarded_by_sglang(request: &Request) -> bool {
+    let path = request.uri().path();
+    let open = UNGUARDED_SGLANG_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
+    !open && request.method() != Method::OPTIONS
 }
 
 fn is_guarded_grpc_call(call: &Request) -> bool {

@@ -20,13 +20,14 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// Routes whose requests can get injected faults.
 ///
 /// Source: llm-d-inference-sim `failures.go`.
-const FAULT_ROUTES: [&str; 9] = [
+const FAULT_ROUTES: [&str; 10] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
     "/v1/messages",
     "/v1/chat/completions/batch",
     "/inference/v1/generate",
+    "/generate",
     "/invocations",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",

@@ -76,7 +76,7 @@ pub(super) fn http_stack(
         .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_http)))
         .option_layer(settings.request_id_headers.then_some(MiddlewareLayer(RequestIdHeader)))
         .map_response(move |response| headers.add_headers(add_retry_after(&service, response)))
-        .option_layer(ApiKeyCheck::for_http(settings).map(MiddlewareLayer))
+        .option_layer(ApiKeyCheck::for_http(settings, app.settings.compat).map(MiddlewareLayer))
         .layer(MiddlewareLayer(CorsRules(Arc::new(settings.cors.clone()))))
         .layer(MiddlewareLayer(HttpMetricsLayer(app.clone())))
         .layer(MiddlewareLayer(HeadAndOptions(app.clone())))

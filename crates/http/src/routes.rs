@@ -20,9 +20,9 @@ use super::same_origin::TrustedPages;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
-    same_origin, tokenize, transfer, vllm,
+    same_origin, sglang, tokenize, transfer, vllm,
 };
-use vllm_sim_config::{CliMode, Config, ModelTask};
+use vllm_sim_config::{CliMode, Compat, Config, ModelTask};
 use vllm_sim_service::generate::TextMode;
 
 /// Path of a route, its methods as in the `Allow` header, and its handler.
@@ -30,6 +30,9 @@ type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
 /// Returns the HTTP routes of a configuration; disabled routes are absent and return 404.
 fn route_table(config: &Config) -> Vec<Route> {
+    if config.model.compat == Compat::Sglang {
+        return sglang_route_table(config);
+    }
     let mut routes = vec![
         ("/v1/models", "GET", get(models::list_models)),
         ("/tokenize", "POST", post(tokenize::tokenize)),
@@ -68,6 +71,19 @@ fn route_table(config: &Config) -> Vec<Route> {
         routes.push(("/query", "GET", get(transfer::query_bootstrap)));
     }
     routes.extend(operator_routes(config));
+    routes
+}
+
+/// Returns the routes of an SGLang server, and those of vllm-sim itself.
+fn sglang_route_table(config: &Config) -> Vec<Route> {
+    let mut routes = sglang::routes(config);
+    routes.push(("/dashboard", "GET", get(dashboard::get_page)));
+    routes.push(("/dashboard/latencies", "GET", get(dashboard::get_latencies)));
+    let mut guarded = dashboard_data_routes();
+    if serves_admin_config(config) {
+        guarded.extend(admin_routes());
+    }
+    routes.extend(guard_routes(config, guarded));
     routes
 }
 
@@ -113,6 +129,11 @@ fn operator_routes(config: &Config) -> Vec<Route> {
         let scale = post(vllm::info::scale_elastic_ep);
         routes.push(("/scale_elastic_ep", "POST", scale));
     }
+    guard_routes(config, routes)
+}
+
+/// Makes routes reject the pages of other origins.
+fn guard_routes(config: &Config, routes: Vec<Route>) -> Vec<Route> {
     let pages = Arc::new(TrustedPages::new(&config.server));
     let guarded = routes.into_iter().map(|(path, allow, handler)| {
         let guard = from_fn_with_state(pages.clone(), same_origin::reject_foreign_pages);
@@ -334,7 +355,7 @@ pub(super) fn head_not_supported(app: &App, path: &str) -> Response<Body> {
 async fn unknown_path(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
     // Source: vLLM 0.33 `entrypoints/serve/instrumentator/metrics.py`, the mount.
-    if path.starts_with(METRICS_PATH) {
+    if path.starts_with(METRICS_PATH) && app.routes.serves_path(METRICS_PATH) {
         return ops::get_metrics(State(app), request.method().clone(), request.uri().clone()).await;
     }
     let Some(route) =

@@ -23,6 +23,7 @@ mod report;
 pub mod sampling;
 mod sampling_checks;
 pub mod schema;
+pub mod sglang;
 mod structured;
 mod version;
 pub mod vllm;

@@ -36,8 +36,12 @@ impl RequestField for TokenBias {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StringOrList(pub Vec<String>);
 
+/// Schema of a string or a list of strings.
+pub(crate)
+    const STRING_OR_LIST: Schema = Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
+
 impl RequestField for StringOrList {
-    const SCHEMA: Schema = Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
+    const SCHEMA: Schema = STRING_OR_LIST;
 
     fn read(value: &Value) -> Option<Self> {
         match value {

@@ -18,7 +18,7 @@ flags! {
         .with_default("false");
     CLI_MODE: CliMode = Flag::choice("cli-mode", General, words![("llm-d", CliMode::Llmd), ("vllm", CliMode::Vllm)], "Selects the flag defaults: those of `vllm-sim …` (llm-d) or of `vllm-sim serve …` (vllm).")
         .with_aliases(&["door"]).with_env_names(&["VLLM_SIM_DOOR"]).hidden_from_help();
-    COMPAT: Compat = Flag::choice("compat", General, words![("vllm", Compat::Vllm), ("llm-d", Compat::Llmd)], "Project to imitate in requests and responses where vLLM and llm-d-inference-sim contradict each other.")
+    COMPAT: Compat = Flag::choice("compat", General, words![("vllm", Compat::Vllm), ("llm-d", Compat::Llmd), ("sglang", Compat::Sglang)], "Project to imitate in requests and responses where vLLM and llm-d-inference-sim contradict each other; sglang: the API of SGLang, as `vllm-sim sglang`.")
         .with_default("vllm");
     VLLM_VERSION: String = Flag::new("vllm-version", General, "vLLM release to imitate.")
         .with_default("0.33.0");

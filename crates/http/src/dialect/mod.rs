@@ -5,6 +5,7 @@
 //! and a line in [`api_dialect`].
 
 mod llmd;
+mod sglang;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use super::openai::responses::ids::OutputItemIds;
 use super::transfer::params::KvTransferParams;
 use vllm_sim_config::Compat;
 use vllm_sim_service::PrefillHandoff;
-use vllm_sim_service::dialect::{Dialect, Llmd, Vllm};
+use vllm_sim_service::dialect::{Dialect, Llmd, Sglang, Vllm};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -32,6 +33,7 @@ pub(crate) fn api_dialect(compat: Compat) -> &'static dyn ApiDialect {
     match compat {
         Compat::Vllm => &Vllm,
         Compat::Llmd => &Llmd,
+        Compat::Sglang => &Sglang,
     }
 }
 

@@ -43,8 +43,8 @@ pub enum FinishReason {
 impl FinishReason {
     fn index(self, compat: Compat) -> usize {
         match (self, compat) {
-            (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm) => 0,
-            (Self::Length, _) | (Self::RemoteDecode, Compat::Vllm) => 1,
+            (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm | Compat::Sglang) => 0,
+            (Self::Length, _) | (Self::RemoteDecode, Compat::Vllm | Compat::Sglang) => 1,
             (Self::Abort, _) => 2,
             (Self::Error, _) => 3,
             (Self::ToolCalls, Compat::Llmd) => 5,

@@ -122,7 +122,7 @@ impl LoraWriter {
         last.waiting.clear();
         for a in adapters {
             let (runs, waits) = match compat {
-                Compat::Vllm => (true, true),
+                Compat::Vllm | Compat::Sglang => (true, true),
                 Compat::Llmd => (a.running > 0, a.waiting > 0),
             };
             list(&mut last.running, a.name, runs);
@@ -140,7 +140,7 @@ impl LoraWriter {
 
 fn shown_time(compat: Compat, unix: f64) -> f64 {
     match compat {
-        Compat::Vllm => unix,
+        Compat::Vllm | Compat::Sglang => unix,
         Compat::Llmd => unix.trunc(),
     }
 }

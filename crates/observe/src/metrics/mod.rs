@@ -45,6 +45,7 @@ mod process;
 mod recent;
 mod series;
 mod settings;
+mod sglang;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -67,6 +68,7 @@ pub use nixl::NixlTransfer;
 pub use observer::{EngineFeatures, MetricsObserver};
 pub use recent::{Percentiles, RecentLatencies};
 pub use settings::{ApiServers, Clock, Compat, OffloadInfo, Settings, wall_clock};
+pub use sglang::{SglangMetrics, SglangObserver, SglangRequest};
 
 use fake_state::FakeState;
 use families::{FAMILIES, Id};
@@ -93,6 +95,8 @@ pub struct Metrics {
     fake: Option<FakeState>,
     /// Series of empty adapter lists, shown before the first LoRA request.
     idle_lora: Option<Arc<LoraInfo>>,
+    /// Families of SGLang, which replace all others on the page; `None` without `--compat sglang`.
+    sglang: Option<SglangMetrics>,
     compat: Compat,
     clock: Clock,
     length: AtomicUsize,
@@ -147,6 +151,7 @@ impl Metrics {
                 FakeState::new(fake, *refresh, shown, lora, settings.clock)
             }),
             idle_lora: lora.then_some(shown_lora),
+            sglang: (settings.compat == Compat::Sglang).then(|| SglangMetrics::new(&settings)),
             compat: settings.compat,
             clock: settings.clock,
             length: AtomicUsize::new(0),
@@ -169,6 +174,11 @@ impl Metrics {
     /// Panics if [`Settings::engines`] has no such rank.
     pub fn engine(&self, rank: usize) -> Arc<EngineMetrics> {
         self.engines[rank].clone()
+    }
+
+    /// Returns the families of SGLang; `None` without `--compat sglang`.
+    pub fn sglang(&self) -> Option<&SglangMetrics> {
+        self.sglang.as_ref()
     }
 
     /// Returns the metrics of HTTP requests.
@@ -258,6 +268,9 @@ impl Metrics {
         if let Some(process) = &self.process {
             process.restart(now);
         }
+        if let Some(sglang) = &self.sglang {
+            sglang.restart();
+        }
         for engine in &self.engines {
             engine.recent.clear();
         }
@@ -282,6 +295,10 @@ impl Metrics {
 
     /// Appends the text of `/metrics` for this Unix time, in seconds.
     pub fn encode(&self, out: &mut String, now_unix: f64) {
+        if let Some(sglang) = &self.sglang {
+            sglang.write(out);
+            return SglangMetrics::write_own(&self.own, out);
+        }
         if let Some(fake) = &self.fake {
             fake.tick(now_unix);
         }

@@ -14,7 +14,7 @@ pub fn wall_clock() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// Project to imitate where vLLM and llm-d-inference-sim differ.
+/// Project to imitate where vLLM, llm-d-inference-sim and SGLang differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
     /// vLLM: an adapter with requests is listed as running and as waiting; tool calls and remote
@@ -24,6 +24,8 @@ pub enum Compat {
     /// llm-d-inference-sim: an adapter is listed only where it has requests; tool calls and remote
     /// decodes count under their own finish reasons.
     Llmd,
+    /// SGLang: the families of SGLang instead of those of vLLM.
+    Sglang,
 }
 
 /// Selection of the exposed metric series, and their labels.

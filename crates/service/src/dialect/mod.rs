@@ -4,6 +4,7 @@
 //! `llmd.rs` and its name in the configuration.
 
 mod llmd;
+mod sglang;
 mod tokens;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use llmd::Llmd;
+pub use sglang::Sglang;
 pub use tokens::TokenIdDialect;
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};

@@ -1,0 +1,94 @@
+//! `POST /v1/chat/completions` of an SGLang server.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+
+use super::chat_render::{ChatFormat, ChatStream};
+use super::errors;
+use super::meta::MetaSettings;
+use super::request::{self, Generation, LogprobOptions, rid_of};
+use super::usage::{EndCounter, UsageSettings};
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::openai::{chat, prepare};
+use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::chat::SglangChatRequest;
+use vllm_sim_wire::sglang::sampling::SglangSampling;
+
+pub(super) async fn create_chat(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    match answer(&app, &received).await {
+        Ok(response) => response,
+        Err(fault) => errors::openai_error(&fault),
+    }
+}
+
+async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+    let head = &received.head;
+    let request = SglangChatRequest::parse(&received.parse_fastapi_json()?)?;
+    let limits = &app.rules.limits;
+    request.validate(limits.max_model_len, limits.trust_request_chat_template)?;
+    let parses_calls = app.settings.parsers.tools.is_some();
+    let mut chat = request.conversation(parses_calls, &app.rules.defaults.bounds)?;
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
+    let rank = request.routed_dp_rank.or(request.data_parallel_rank);
+    let rank = request::data_parallel_rank(app, &head.headers, rank)?;
+    let top = request.top_logprobs.unwrap_or(0).max(0);
+    let logprobs = LogprobOptions {
+        top: request.logprobs.then(|| prepare::logprob_count(app, top.into())),
+        start: None,
+    };
+    let model = Some(request.model.as_str());
+    let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
+    let structured = sampling.is_structured();
+    let id = rid_of(request.rid.as_ref());
+    let generation = Generation {
+        id: id.clone(),
+        tools: prepare::tool_request(&chat),
+        parses_calls: prepare::recognizes_tool_calls(app, &chat),
+        reasoning: prepare::reasoning_fraction(app, &chat),
+        prompts: PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]),
+        sampling,
+        logprobs,
+        rank,
+        priority: request.priority,
+        cache_salt: cache_salt(&request),
+        echo: false,
+    };
+    let interval = prepare::min_tokens_per_event(None);
+    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let reply = generated.reply;
+    let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
+    let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);
+    let mut meta = MetaSettings::new(app, &generated.facts, shape, logprobs, rank, shows_prompt);
+    meta.texts = true;
+    let format = ChatFormat::new(
+        &request,
+        id,
+        meta,
+        UsageSettings::new(app, request.stream_options.as_ref()),
+    );
+    let counter = EndCounter::new(app, request.stream, structured);
+    if request.stream {
+        let render = ChatStream::new(format, counter, &reply);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+    }
+    let body = prepare::render_when_finished(reply, move |reply| {
+        counter.count(reply);
+        format.body_json(reply)
+    });
+    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+}
+
+/// Returns the salt of the prefix cache, unless it is empty.
+fn cache_salt(request: &SglangChatRequest) -> Option<String> {
+    let salt = request.cache_salt.as_ref().map(request::first_of)?.as_str()?;
+    (!salt.is_empty()).then(|| salt.to_owned())
+}

@@ -1,0 +1,365 @@
+//! Renders chat replies as SGLang does.
+//!
+//! Source: SGLang 0.5.23 `openai/serving_chat.py` (`_build_chat_response`,
+//! `_generate_chat_stream`), `openai/sse_utils.py`, `openai/protocol.py`.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::errors;
+use super::meta::{MetaSettings, finish_reason, type_and_match};
+use super::usage::{EndCounter, UsageSettings};
+use crate::error;
+use crate::openai::logprobs::TokenLogprob;
+use crate::openai::response_shape::end_of_choice;
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::sglang::chat::SglangChatRequest;
+
+/// Format of a chat response.
+pub(super) struct ChatFormat {
+    id: Arc<str>,
+    model: String,
+    meta: MetaSettings,
+    usage: UsageSettings,
+    separate_reasoning: bool,
+    shows_prompt_ids: bool,
+    shows_output_ids: bool,
+    shows_meta: bool,
+    /// Random part of the ids of tool calls.
+    call_base: u64,
+}
+
+impl ChatFormat {
+    pub(super) fn new(
+        request: &SglangChatRequest,
+        id: Arc<str>,
+        meta: MetaSettings,
+        usage: UsageSettings,
+    ) -> Self {
+        Self {
+            id,
+            model: request.model.clone(),
+            meta,
+            usage,
+            separate_reasoning: request.separate_reasoning,
+            shows_prompt_ids: request.return_prompt_token_ids || request.return_token_ids,
+            shows_output_ids: request.return_token_ids,
+            shows_meta: request.return_meta_info,
+            call_base: uuid::Uuid::new_v4().as_u64_pair().1,
+        }
+    }
+
+    /// Returns the JSON of an ended reply.
+    pub(super) fn body_json(&self, reply: &Reply) -> Value {
+        let choices = reply.choices.iter().enumerate();
+        let choices: Vec<Value> =
+            choices.map(|(index, choice)| self.choice(reply, index, choice)).collect();
+        json!({
+            "id": *self.id,
+            "object": "chat.completion",
+            "created": self.meta.shape.created,
+            "model": self.model,
+            "choices": choices,
+            "usage": self.usage.of_reply(reply),
+            "metadata": self.meta.metadata(reply),
+        })
+    }
+
+    fn choice(&self, reply: &Reply, index: usize, choice: &Choice) -> Value {
+        let (script, released) = (&choice.script, choice.released_tokens());
+        let mut content = script.channel_text(OutputChannel::Content, released);
+        let mut reasoning = script.channel_text(OutputChannel::Reasoning, released);
+        if !self.separate_reasoning && !reasoning.is_empty() {
+            content = format!("{reasoning}</think>{content}");
+            reasoning.clear();
+        }
+        let reasoning = (!reasoning.is_empty()).then_some(reasoning);
+        let calls = self.tool_calls(index, choice);
+        let end = end_of_choice(choice);
+        let (reason, matched) = self.end(choice, end, !calls.is_empty());
+        let mut message =
+            json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        let mut json = json!({
+            "index": index,
+            "message": message,
+            "logprobs": self.logprobs(choice, 0, released),
+            "finish_reason": reason,
+            "matched_stop": matched,
+        });
+        if self.shows_prompt_ids {
+            json["prompt_token_ids"] = json!(self.meta.prompt_ids(choice.prompt));
+        }
+        if self.shows_output_ids {
+            let ids = script.tokens().take(released as usize).map(|token| token.id);
+            json["response_token_ids"] = ids.collect();
+        }
+        if self.shows_meta {
+            let counts = (reply.prompt_tokens(), released);
+            json["meta_info"] = self.meta.meta_info(&self.id, counts, choice, Some(end));
+        }
+        json
+    }
+
+    /// Returns the finish reason and the matched stop condition of an ended choice.
+    fn end(&self, choice: &Choice, end: SequenceEndReason, calls: bool) -> (Value, Value) {
+        let reason = finish_reason(choice, end, &self.meta.shape.tokenizer);
+        match type_and_match(&reason) {
+            (kind, _) if kind == "stop" && calls => ("tool_calls".into(), Value::Null),
+            shown => shown,
+        }
+    }
+
+    fn call_id(&self, choice: usize, call: usize) -> String {
+        let number = |part: u64| {
+            let place = ((choice as u64) << 32 | call as u64) << 1 | part;
+            vllm_sim_random::mix_u64_pair(self.call_base, place)
+        };
+        let digits = format!("{:016x}{:016x}", number(0), number(1));
+        format!("call_{}", &digits[..24])
+    }
+
+    fn tool_calls(&self, index: usize, choice: &Choice) -> Vec<Value> {
+        let released = choice.released_tokens();
+        let calls = choice.script.calls.iter().enumerate().map(|(at, name)| {
+            let channel = OutputChannel::Call(at as u16);
+            (at, name, choice.script.channel_text(channel, released))
+        });
+        calls
+            .filter(|(.., arguments)| !arguments.is_empty())
+            .map(|(at, name, arguments)| {
+                json!({
+                    "id": self.call_id(index, at),
+                    "index": at,
+                    "type": "function",
+                    "function": {"name": name, "arguments": arguments},
+                })
+            })
+            .collect()
+    }
+
+    /// Returns the log probabilities of the output tokens from `from` to `to`.
+    fn logprobs(&self, choice: &Choice, from: u32, to: u32) -> Value {
+        let Some(top) = self.meta.logprobs.top else {
+            return Value::Null;
+        };
+        let entry = |entry: &TokenLogprob| json!({"token": entry.text, "bytes": entry.text.as_bytes(), "logprob": entry.logprob});
+        let (from, to) = (from as usize, to as usize);
+        let tokens = choice.script.tokens().enumerate().take(to).skip(from);
+        let content = tokens.map(|(position, token)| {
+            let entries = self.meta.shape.logprobs_at(choice, position, token.id, top);
+            let mut shown = entry(&entries[0]);
+            let mut sorted: Vec<_> = entries.iter().collect();
+            sorted.sort_by_key(|entry| entry.rank);
+            shown["top_logprobs"] = sorted.into_iter().take(top as usize).map(entry).collect();
+            shown
+        });
+        json!({"content": content.collect::<Vec<_>>()})
+    }
+}
+
+/// Renders a chat stream.
+pub(super) struct ChatStream {
+    format: ChatFormat,
+    counter: EndCounter,
+    prompt: u32,
+    choices: Vec<ChoiceProgress>,
+}
+
+/// Tokens and calls of a choice that the stream has sent, and its finish reason once it ended.
+#[derive(Default)]
+struct ChoiceProgress {
+    tokens: u32,
+    reasoning: u32,
+    calls: usize,
+    /// Whether the end of the reasoning was written into the content.
+    closed_reasoning: bool,
+    end: Option<(Value, Value)>,
+}
+
+/// Parts of the message that one step adds.
+#[derive(Default)]
+struct StepDelta {
+    content: String,
+    reasoning: String,
+    calls: Vec<(usize, String)>,
+}
+
+impl ChatStream {
+    pub(super) fn new(format: ChatFormat, counter: EndCounter, reply: &Reply) -> Self {
+        let choices = reply.choices.iter().map(|_| ChoiceProgress::default());
+        Self { format, counter, prompt: reply.prompt_tokens(), choices: choices.collect() }
+    }
+
+    /// Appends a chunk; `choice` has the members after `index`.
+    fn write_chunk(&self, out: &mut String, choices: Value, usage: Option<Value>) {
+        let mut chunk = json!({
+            "id": *self.format.id,
+            "object": "chat.completion.chunk",
+            "created": self.format.meta.shape.created,
+            "model": self.format.model,
+            "choices": choices,
+        });
+        if let Some(usage) = usage {
+            chunk["usage"] = usage;
+        }
+        out.push_str(&format!("data: {chunk}\n\n"));
+    }
+
+    fn chunk_usage(&self, index: usize) -> Option<Value> {
+        let sent = &self.choices[index];
+        let usage = self.format.usage;
+        let shown = || usage.of_choice(self.prompt, sent.tokens, sent.reasoning);
+        usage.continuous.then(shown)
+    }
+
+    /// Appends a chunk with a part of the message.
+    fn write_delta(&self, out: &mut String, index: usize, delta: &Value, logprobs: Value) {
+        let choice = json!([{
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": null,
+            "matched_stop": null,
+        }]);
+        self.write_chunk(out, choice, self.chunk_usage(index));
+    }
+
+    fn write_call(&mut self, out: &mut String, index: usize, choice: &Choice, call: (usize, &str)) {
+        let (at, arguments) = call;
+        let chunk = |id: Value, name: Value, arguments: &str| {
+            let call = json!({
+                "id": id,
+                "index": at,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            });
+            json!([{
+                "index": index,
+                "delta": {
+                    "role": null,
+                    "content": null,
+                    "reasoning_content": null,
+                    "tool_calls": [call],
+                },
+                "logprobs": null,
+                "finish_reason": null,
+                "matched_stop": null,
+            }])
+        };
+        // Chunks with calls always have the member, unlike those with text.
+        let usage = Some(self.chunk_usage(index).unwrap_or(Value::Null));
+        if self.choices[index].calls <= at {
+            self.choices[index].calls = at + 1;
+            let name = choice.script.calls.get(at).map_or("", String::as_str);
+            let id = self.format.call_id(index, at);
+            self.write_chunk(out, chunk(id.into(), name.into(), ""), usage.clone());
+        }
+        if !arguments.is_empty() {
+            self.write_chunk(out, chunk(Value::Null, Value::Null, arguments), usage);
+        }
+    }
+
+    fn collect_delta(&mut self, choice: &mut Choice, step: &ChoiceStep) -> StepDelta {
+        let mut delta = StepDelta::default();
+        let separate = self.format.separate_reasoning;
+        let sent = &mut self.choices[step.index];
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+                break;
+            };
+            sent.tokens += 1;
+            match token.channel {
+                OutputChannel::Reasoning => {
+                    sent.reasoning += 1;
+                    let text = if separate { &mut delta.reasoning } else { &mut delta.content };
+                    text.push_str(token.text);
+                }
+                OutputChannel::Content => {
+                    if !separate && sent.reasoning > 0 && !sent.closed_reasoning {
+                        sent.closed_reasoning = true;
+                        delta.content.push_str("</think>");
+                    }
+                    delta.content.push_str(token.text);
+                }
+                OutputChannel::Call(call) => match delta.calls.last_mut() {
+                    Some((last, text)) if *last == usize::from(call) => text.push_str(token.text),
+                    _ => delta.calls.push((call.into(), token.text.to_owned())),
+                },
+                OutputChannel::Marker => {}
+            }
+        }
+        delta
+    }
+}
+
+impl StreamRenderer for ChatStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let index = step.index;
+        let before = self.choices[index].tokens;
+        if step.first || before == 0 && step.end.is_some() {
+            let delta = json!({"reasoning_content": null, "role": "assistant", "content": ""});
+            let choice = json!([{
+                "index": index,
+                "delta": delta,
+                "logprobs": null,
+                "finish_reason": null,
+                "matched_stop": null,
+            }]);
+            self.write_chunk(out, choice, None);
+        }
+        let delta = self.collect_delta(choice, step);
+        let now = self.choices[index].tokens;
+        let mut logprobs = match step.tokens {
+            0 => Value::Null,
+            _ => self.format.logprobs(choice, before, now),
+        };
+        if !delta.reasoning.is_empty() {
+            let shown = json!({"reasoning_content": delta.reasoning});
+            self.write_delta(out, index, &shown, logprobs.take());
+        }
+        if !delta.content.is_empty() {
+            let shown = json!({"reasoning_content": null, "content": delta.content});
+            self.write_delta(out, index, &shown, logprobs.take());
+        }
+        for (at, arguments) in &delta.calls {
+            self.write_call(out, index, choice, (*at, arguments));
+        }
+        if let Some(end) = step.end {
+            let calls = self.choices[index].calls > 0;
+            self.choices[index].end = Some(self.format.end(choice, end, calls));
+        }
+    }
+
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
+        for (index, progress) in self.choices.iter().enumerate() {
+            let (reason, matched) = progress.end.clone().unwrap_or_default();
+            let choice = json!([{
+                "index": index,
+                "delta": {"reasoning_content": null},
+                "logprobs": null,
+                "finish_reason": reason,
+                "matched_stop": matched,
+            }]);
+            self.write_chunk(out, choice, None);
+        }
+        if self.format.usage.include {
+            let usage = self.format.usage.of_reply(reply);
+            self.write_chunk(out, Value::Array(Vec::new()), Some(usage));
+        }
+        self.counter.count(reply);
+        out.push_str("data: [DONE]\n\n");
+    }
+
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        out.push_str(&errors::stream_error(&error::engine_failure_fault()));
+        out.push_str("data: [DONE]\n\n");
+        true
+    }
+}

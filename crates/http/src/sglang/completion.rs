@@ -1,0 +1,118 @@
+//! `POST /v1/completions` of an SGLang server.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::Value;
+
+use super::completion_render::{CompletionFormat, CompletionStream};
+use super::errors;
+use super::meta::MetaSettings;
+use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
+use super::usage::{EndCounter, UsageSettings};
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::openai::prepare::{self, UsageOptions};
+use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
+use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::completion::CompletionPrompt;
+use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
+use vllm_sim_wire::sglang::sampling::SglangSampling;
+
+pub(super) async fn create_completion(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    match answer(&app, &received).await {
+        Ok(response) => response,
+        Err(fault) => errors::openai_error(&fault),
+    }
+}
+
+async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+    let head = &received.head;
+    let request = SglangCompletionRequest::parse(&received.parse_fastapi_json()?)?;
+    request.validate()?;
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
+    let rank = request.routed_dp_rank.or(request.data_parallel_rank);
+    let rank = request::data_parallel_rank(app, &head.headers, rank)?;
+    // A request with `echo` and log probabilities also gets those of the prompt.
+    let start = (request.echo && request.logprobs.is_some_and(|top| top > 0)).then_some(0);
+    let top = request.logprobs.map(|top| prepare::logprob_count(app, top.max(0).into()));
+    let logprobs = LogprobOptions { top, start };
+    let model = Some(request.model.as_str());
+    let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
+    let structured = sampling.is_structured();
+    let salt = request.cache_salt.as_ref().map(first_of).and_then(Value::as_str);
+    let id = rid_of(request.rid.as_ref());
+    let generation = Generation {
+        id: id.clone(),
+        prompts: PromptSource::Inputs(prompt_inputs(&request)),
+        sampling,
+        logprobs,
+        rank,
+        priority: request.priority,
+        cache_salt: salt.filter(|salt| !salt.is_empty()).map(str::to_owned),
+        tools: None,
+        parses_calls: false,
+        reasoning: None,
+        echo: request.echo,
+    };
+    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let (reply, facts) = (generated.reply, generated.facts);
+    let options = UsageOptions {
+        usage: false,
+        continuous_usage: false,
+        return_token_ids: false,
+        tokens_as_ids: None,
+    };
+    let shape = prepare::response_shape(app, &options, &facts);
+    let keeps = request.return_token_ids;
+    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank, keeps);
+    meta.texts = true;
+    let usage = UsageSettings::new(app, request.stream_options.as_ref());
+    let echo = request.echo.then(|| echoed_texts(app, &request));
+    let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
+    let counter = EndCounter::new(app, request.stream, structured);
+    if request.stream {
+        let interval = prepare::min_tokens_per_event(None);
+        let render = CompletionStream::new(format, counter, &reply);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+    }
+    let body = prepare::render_when_finished(reply, move |reply| {
+        counter.count(reply);
+        format.body_json(reply)
+    });
+    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+}
+
+fn prompt_inputs(request: &SglangCompletionRequest) -> PromptInputs {
+    let inputs = request.prompt.0.iter().map(|prompt| match prompt {
+        CompletionPrompt::Text(text) => PromptInput::Text(text.clone()),
+        CompletionPrompt::Tokens(ids) => {
+            PromptInput::Tokens { ids: ids.clone(), text: None, media: Vec::new() }
+        }
+    });
+    PromptInputs {
+        inputs: inputs.collect(),
+        add_special_tokens: true,
+        truncation: PromptTruncation::default(),
+    }
+}
+
+/// Returns the texts of the prompts that `echo` puts before the outputs.
+fn echoed_texts(app: &App, request: &SglangCompletionRequest) -> Vec<String> {
+    let tokenizer = app.service.generator.tokenizer();
+    let texts = request.prompt.0.iter().map(|prompt| match prompt {
+        CompletionPrompt::Text(text) => text.clone(),
+        CompletionPrompt::Tokens(ids) => {
+            let ids = ids.iter().map(|id| u32::try_from(*id).unwrap_or(u32::MAX));
+            tokenizer.decode(&ids.collect::<Vec<_>>(), SpecialTokens::Without)
+        }
+    });
+    texts.collect()
+}

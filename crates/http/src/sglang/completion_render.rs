@@ -1,0 +1,234 @@
+//! Renders completion replies as SGLang does.
+//!
+//! Source: SGLang 0.5.23 `openai/serving_completions.py`, `openai/utils.py`
+//! (`to_openai_style_logprobs`), `openai/protocol.py`.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::errors;
+use super::meta::{MetaSettings, finish_reason, type_and_match};
+use super::usage::{EndCounter, UsageSettings, without_nulls};
+use crate::error;
+use crate::openai::logprobs::{LogprobStyle, TokenLogprob, for_each_prompt_token, token_logprobs};
+use crate::openai::response_shape::end_of_choice;
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
+
+/// Format of a completion response.
+pub(super) struct CompletionFormat {
+    id: Arc<str>,
+    model: String,
+    meta: MetaSettings,
+    usage: UsageSettings,
+    /// Texts of the prompts, with `echo`.
+    echo: Vec<String>,
+    shows_ids: bool,
+}
+
+/// A part of an output: its text, token ids and position.
+#[derive(Default)]
+struct Piece {
+    text: String,
+    ids: Vec<u32>,
+    from: usize,
+    /// Whether the part is the beginning of the output.
+    is_first: bool,
+}
+
+impl Piece {
+    fn push(&mut self, id: u32, text: &str, channel: OutputChannel) {
+        self.ids.push(id);
+        if channel != OutputChannel::Marker {
+            self.text.push_str(text);
+        }
+    }
+}
+
+impl CompletionFormat {
+    pub(super) fn new(
+        request: &SglangCompletionRequest,
+        id: Arc<str>,
+        meta: MetaSettings,
+        usage: UsageSettings,
+        echo: Vec<String>,
+    ) -> Self {
+        let shows_ids = request.return_token_ids;
+        Self { id, model: request.model.clone(), meta, usage, echo, shows_ids }
+    }
+
+    /// Returns the JSON of an ended reply.
+    pub(super) fn body_json(&self, reply: &Reply) -> Value {
+        let choices = reply.choices.iter().enumerate().map(|(index, choice)| {
+            let mut piece = Piece { is_first: true, ..Piece::default() };
+            let released = choice.released_tokens() as usize;
+            for token in choice.script.tokens().take(released) {
+                piece.push(token.id, token.text, token.channel);
+            }
+            self.choice(index, choice, &piece, Some(end_of_choice(choice)))
+        });
+        json!({
+            "id": *self.id,
+            "object": "text_completion",
+            "created": self.meta.shape.created,
+            "model": self.model,
+            "choices": choices.collect::<Vec<_>>(),
+            "usage": self.usage.of_reply(reply),
+            "metadata": self.meta.metadata(reply),
+        })
+    }
+
+    fn choice(
+        &self,
+        index: usize,
+        choice: &Choice,
+        piece: &Piece,
+        end: Option<SequenceEndReason>,
+    ) -> Value {
+        let echo = self.echo.get(choice.prompt).filter(|_| piece.is_first);
+        let text = format!("{}{}", echo.map_or("", String::as_str), piece.text);
+        let reason = end.map(|end| finish_reason(choice, end, &self.meta.shape.tokenizer));
+        let (kind, matched) = reason.as_ref().map(type_and_match).unwrap_or_default();
+        let mut json = json!({
+            "index": index,
+            "text": text,
+            "logprobs": self.logprobs(choice, piece),
+            "finish_reason": kind,
+            "matched_stop": matched,
+        });
+        if self.shows_ids {
+            json["token_ids"] = json!(piece.ids);
+            if piece.is_first {
+                json["prompt_token_ids"] = json!(self.meta.prompt_ids(choice.prompt));
+            }
+        }
+        json
+    }
+
+    /// Returns the lists of log probabilities of a part, after those of the prompt if it is the
+    /// first.
+    fn logprobs(&self, choice: &Choice, piece: &Piece) -> Value {
+        let Some(top) = self.meta.logprobs.top else {
+            return Value::Null;
+        };
+        let mut lists = Lists { top, ..Lists::default() };
+        if let Some(start) = self.meta.logprobs.start.filter(|_| piece.is_first) {
+            let shape = &self.meta.shape;
+            let style =
+                LogprobStyle { top, as_ids: false, distribution: shape.distribution.for_prompt() };
+            for_each_prompt_token(self.meta.prompt_ids(choice.prompt), |id, place| {
+                if place.position >= start {
+                    let entries = token_logprobs(&shape.tokenizer, id, place, style);
+                    lists.push(&entries, place.position > 0);
+                }
+            });
+        }
+        for (at, id) in piece.ids.iter().enumerate() {
+            let entries = self.meta.shape.logprobs_at(choice, piece.from + at, *id, top);
+            lists.push(&entries, true);
+        }
+        lists.into_json()
+    }
+}
+
+/// The parallel lists of log probabilities.
+#[derive(Default)]
+struct Lists {
+    top: u32,
+    tokens: Vec<Value>,
+    values: Vec<Value>,
+    tops: Vec<Value>,
+}
+
+impl Lists {
+    fn push(&mut self, entries: &[TokenLogprob], has_value: bool) {
+        let shown = |value: f64| if has_value { Value::from(value) } else { Value::Null };
+        self.tokens.push(entries[0].text.as_str().into());
+        self.values.push(shown(entries[0].logprob));
+        if self.top == 0 {
+            return;
+        }
+        let mut sorted: Vec<_> = entries.iter().collect();
+        sorted.sort_by_key(|entry| entry.rank);
+        let row = sorted.into_iter().take(self.top as usize);
+        let row: Map<String, Value> =
+            row.map(|entry| (entry.text.clone(), entry.logprob.into())).collect();
+        self.tops.push(if has_value { Value::Object(row) } else { Value::Null });
+    }
+
+    fn into_json(self) -> Value {
+        json!({
+            "text_offset": vec![-1; self.tokens.len()],
+            "token_logprobs": self.values,
+            "tokens": self.tokens,
+            "top_logprobs": self.tops,
+        })
+    }
+}
+
+/// Renders a completion stream.
+pub(super) struct CompletionStream {
+    format: CompletionFormat,
+    counter: EndCounter,
+    prompts: Vec<u32>,
+    /// Number of tokens sent, by choice.
+    sent: Vec<u32>,
+}
+
+impl CompletionStream {
+    pub(super) fn new(format: CompletionFormat, counter: EndCounter, reply: &Reply) -> Self {
+        let sent = vec![0; reply.choices.len()];
+        Self { format, counter, prompts: reply.prompts.clone(), sent }
+    }
+
+    fn write_chunk(&self, out: &mut String, choices: Value, usage: Value) {
+        let chunk = json!({
+            "id": *self.format.id,
+            "object": "text_completion",
+            "created": self.format.meta.shape.created,
+            "model": self.format.model,
+            "choices": choices,
+            "usage": usage,
+        });
+        out.push_str(&format!("data: {chunk}\n\n"));
+    }
+}
+
+impl StreamRenderer for CompletionStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let from = self.sent[step.index] as usize;
+        let mut piece = Piece { from, is_first: from == 0, ..Piece::default() };
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+                break;
+            };
+            piece.push(token.id, token.text, token.channel);
+        }
+        self.sent[step.index] += piece.ids.len() as u32;
+        let usage = self.format.usage;
+        let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
+        let shown = || usage.of_choice(prompt, self.sent[step.index], 0);
+        let usage = usage.continuous.then(shown).unwrap_or_default();
+        let choice = self.format.choice(step.index, choice, &piece, step.end);
+        self.write_chunk(out, json!([choice]), usage);
+    }
+
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
+        if self.format.usage.include {
+            let usage = without_nulls(self.format.usage.of_reply(reply));
+            self.write_chunk(out, Value::Array(Vec::new()), usage);
+        }
+        self.counter.count(reply);
+        out.push_str("data: [DONE]\n\n");
+    }
+
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        out.push_str(&errors::stream_error(&error::engine_failure_fault()));
+        out.push_str("data: [DONE]\n\n");
+        true
+    }
+}

@@ -1,0 +1,68 @@
+//! Error responses of SGLang.
+//!
+//! Source: SGLang 0.5.23 `http_server.py` (`validation_exception_handler`,
+//! `_create_error_response`), `openai/serving_base.py` (`create_error_response`).
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::{Value, json};
+
+use crate::error;
+use vllm_sim_service::ServeError;
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
+/// Message for a request beyond `--max-queued-requests`.
+///
+/// Source: SGLang 0.5.23 `srt/managers/scheduler.py`, `_abort_on_queued_limit`.
+const QUEUE_FULL: &str = "The request queue is full.";
+
+/// Returns the error in the form of the OpenAI routes.
+pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
+    let fault = with_sglang_words(fault);
+    error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
+}
+
+/// Returns the error in the form of the native routes: only its message, if a value is wrong.
+pub(super) fn native_error(fault: &Fault) -> Response<Body> {
+    if fault.status == 400 && fault.error_type == ErrorType::BadRequest {
+        return json_error(400, &json!({"error": {"message": fault.message}}));
+    }
+    openai_error(fault)
+}
+
+/// Returns the JSON of an error of the OpenAI routes.
+fn openai_body(fault: &Fault) -> Value {
+    let kind = match fault.error_type {
+        // Errors of the scheduler are HTTP exceptions there, which have the status as type.
+        ErrorType::ServiceUnavailable | ErrorType::ServiceUnavailablePhrase => "503",
+        ErrorType::InternalServer if fault.message == error::engine_failure_fault().message => {
+            "500"
+        }
+        other => other.as_str(),
+    };
+    json!({
+        "object": "error",
+        "message": fault.message,
+        "type": kind,
+        "param": null,
+        "code": fault.status,
+    })
+}
+
+/// Replaces errors of this server's queue by those of SGLang's.
+fn with_sglang_words(fault: &Fault) -> Fault {
+    if fault.status == 429 && fault.message == ServeError::QueueFull.to_string() {
+        return Fault::new(503, ErrorType::ServiceUnavailable, QUEUE_FULL);
+    }
+    fault.clone()
+}
+
+/// Returns the events of a stream that fails after its first token.
+pub(super) fn stream_error(fault: &Fault) -> String {
+    let body = json!({"error": openai_body(&with_sglang_words(fault))});
+    format!("data: {body}\n\n")
+}
+
+pub(super) fn json_error(status: u16, body: &Value) -> Response<Body> {
+    error::json_response(error::status_code(status), body.to_string())
+}

@@ -1,0 +1,298 @@
+//! `POST /generate`: SGLang's native route.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::errors;
+use super::generate_render::{GenerateFormat, GenerateStream};
+use super::meta::MetaSettings;
+use super::request::{self, Generation, LogprobOptions, first_of, new_rid};
+use super::usage::EndCounter;
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::error;
+use crate::openai::prepare::{self, UsageOptions};
+use crate::request_head::RequestHead;
+use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
+use vllm_sim_service::{GeneratedReply, ReplyFacts};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::generate::GenerateRequest;
+use vllm_sim_wire::sglang::sampling::SglangSampling;
+
+pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+    match answer(&app, &received).await {
+        Ok(response) => response,
+        Err(fault) => errors::native_error(&fault),
+    }
+}
+
+/// The prompts of a request.
+struct Batch {
+    prompts: Vec<PromptInput>,
+    /// Whether the request has one prompt that is no list.
+    is_single: bool,
+}
+
+async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+    let head = &received.head;
+    let request = GenerateRequest::parse(&received.parse_fastapi_json()?)?;
+    request.check_simulated()?;
+    let batch = read_prompts(&request)?;
+    let count = batch.prompts.len();
+    let rank = request.routed_dp_rank.or(request.data_parallel_rank);
+    let rank = request::data_parallel_rank(app, &head.headers, rank)?;
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    let params = |index: usize| {
+        let value = item(request.sampling_params.as_ref(), index).unwrap_or(&Value::Null);
+        SglangSampling::parse(value, vocabulary)
+    };
+    let rids = request_ids(request.rid.as_ref(), &batch)?;
+    if request.stream {
+        check_equal_parameters(&request)?;
+        let of_all = Item { sampling: params(0)?, rank, prompts: batch.prompts, index: 0 };
+        return stream(app, head, &request, of_all, rids, batch.is_single).await;
+    }
+    // All prompts run at the same time; a refusal drops those that were started.
+    let mut started = Vec::with_capacity(count);
+    for (index, prompt) in batch.prompts.into_iter().enumerate() {
+        let one = Item { sampling: params(index)?, rank, prompts: vec![prompt], index };
+        started.push(start(app, head, &request, one, rids[index].clone()).await?);
+    }
+    let mut outputs = Vec::new();
+    let is_single = batch.is_single && params(0)?.outputs() == 1;
+    for Started { generated, format, counter, .. } in started {
+        let reply = generated.reply;
+        let body = prepare::render_when_finished(reply, move |reply| {
+            counter.count(reply);
+            format.outputs(reply)
+        });
+        outputs.extend(body.await?);
+    }
+    let body = match (is_single, outputs.pop()) {
+        (true, Some(only)) => only,
+        (_, last) => outputs.into_iter().chain(last).collect(),
+    };
+    Ok(error::json_response(StatusCode::OK, body.to_string()))
+}
+
+/// Prompts that are generated as one request of the engine.
+struct Item {
+    sampling: SglangSampling,
+    rank: Option<i64>,
+    prompts: Vec<PromptInput>,
+    /// Index of the first prompt in the batch.
+    index: usize,
+}
+
+/// A started generation with the format of its response.
+struct Started {
+    generated: GeneratedReply,
+    format: GenerateFormat,
+    counter: EndCounter,
+    interval: u32,
+    guard: Option<crate::app::ServerLoadGuard>,
+}
+
+async fn start(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: &GenerateRequest,
+    from: Item,
+    rid: Arc<str>,
+) -> Result<Started, Fault> {
+    let logprobs = logprob_options(app, request, from.index);
+    let lora = item(request.lora_path.as_ref(), from.index);
+    let resolved = request::resolve_model(app, head, None, lora)?;
+    let salt = item(request.cache_salt.as_ref(), from.index).and_then(Value::as_str);
+    let interval = prepare::min_tokens_per_event(from.sampling.stream_interval());
+    let counter = EndCounter::new(app, request.stream, from.sampling.is_structured());
+    let hides_output = from.sampling.max_new_tokens() == Some(0);
+    let (rank, outputs) = (from.rank, from.sampling.outputs());
+    let generation = Generation {
+        id: rid.clone(),
+        prompts: PromptSource::Inputs(PromptInputs {
+            inputs: from.prompts,
+            add_special_tokens: true,
+            truncation: PromptTruncation::default(),
+        }),
+        sampling: from.sampling,
+        logprobs,
+        rank,
+        priority: request.priority,
+        cache_salt: salt.filter(|salt| !salt.is_empty()).map(str::to_owned),
+        tools: None,
+        parses_calls: false,
+        reasoning: None,
+        echo: false,
+    };
+    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let meta = meta_settings(app, request, &generated.facts, logprobs, rank);
+    let format = GenerateFormat {
+        meta,
+        // Every output of a request with several ones has an id of its own.
+        rids: if outputs == 1 { vec![rid] } else { Vec::new() },
+        shows_prompt: request.return_prompt_token_ids,
+        hides_output,
+    };
+    Ok(Started { generated, format, counter, interval, guard })
+}
+
+async fn stream(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: &GenerateRequest,
+    prompts: Item,
+    rids: Vec<Arc<str>>,
+    is_single: bool,
+) -> Result<Response<Body>, Fault> {
+    let outputs = prompts.sampling.outputs();
+    let mut started = start(app, head, request, prompts, rids[0].clone()).await?;
+    if outputs == 1 {
+        started.format.rids = rids;
+    }
+    let reply = started.generated.reply;
+    let shows_index = !is_single || outputs != 1;
+    let render = GenerateStream::new(started.format, started.counter, &reply, shows_index);
+    Ok(prepare::stream_reply(app, head, reply, render, started.interval, started.guard).await)
+}
+
+fn meta_settings(
+    app: &App,
+    request: &GenerateRequest,
+    facts: &ReplyFacts,
+    logprobs: LogprobOptions,
+    rank: Option<i64>,
+) -> MetaSettings {
+    let options = UsageOptions {
+        usage: false,
+        continuous_usage: false,
+        return_token_ids: false,
+        tokens_as_ids: None,
+    };
+    let shape = prepare::response_shape(app, &options, facts);
+    let keeps = request.return_prompt_token_ids;
+    let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank, keeps);
+    meta.texts = request.return_text_in_logprobs;
+    meta
+}
+
+/// Returns the value for one prompt: the element of a list, or the value for all.
+fn item(value: Option<&Value>, index: usize) -> Option<&Value> {
+    let value = value.filter(|value| !value.is_null())?;
+    match value.as_array() {
+        Some(items) => items.get(index).filter(|item| !item.is_null()),
+        None => Some(value),
+    }
+}
+
+fn logprob_options(app: &App, request: &GenerateRequest, index: usize) -> LogprobOptions {
+    let wanted = item(request.return_logprob.as_ref(), index).and_then(Value::as_bool);
+    if wanted != Some(true) {
+        return LogprobOptions::default();
+    }
+    let number = |value: &Option<Value>| item(value.as_ref(), index).and_then(Value::as_i64);
+    let top = number(&request.top_logprobs_num).unwrap_or(0).max(0);
+    let start = number(&request.logprob_start_len).unwrap_or(-1);
+    LogprobOptions {
+        top: Some(prepare::logprob_count(app, top.into())),
+        start: usize::try_from(start).ok(),
+    }
+}
+
+/// Reads the prompts of a request.
+///
+/// # Errors
+/// SGLang's 400 without prompt, or with an empty one.
+fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
+    let missing =
+        || Fault::bad_request("Either text, input_ids or input_embeds should be provided.");
+    if let Some(text) = request.text.as_ref().filter(|text| !text.is_null()) {
+        let texts = match text {
+            Value::String(text) => vec![text.clone()],
+            texts => texts
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|text| text.as_str().map(str::to_owned))
+                .collect(),
+        };
+        if texts.is_empty() {
+            return Err(missing());
+        }
+        let prompts = texts.into_iter().map(PromptInput::Text).collect();
+        return Ok(Batch { prompts, is_single: text.is_string() });
+    }
+    let ids = request.input_ids.as_ref().filter(|ids| !ids.is_null()).ok_or_else(missing)?;
+    let read = |ids: &Value| -> Vec<i64> {
+        ids.as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
+    };
+    let is_single = !first_of(ids).is_array();
+    let lists: Vec<Vec<i64>> = match is_single {
+        true => vec![read(ids)],
+        false => ids.as_array().into_iter().flatten().map(read).collect(),
+    };
+    if lists.iter().any(Vec::is_empty) {
+        return Err(Fault::bad_request("input_ids cannot be empty."));
+    }
+    let prompt = |ids| PromptInput::Tokens { ids, text: None, media: Vec::new() };
+    Ok(Batch { prompts: lists.into_iter().map(prompt).collect(), is_single })
+}
+
+/// Returns an id per prompt.
+///
+/// # Errors
+/// SGLang's 400 for a list of another length, and for an id that occurs twice.
+fn request_ids(rid: Option<&Value>, batch: &Batch) -> Result<Vec<Arc<str>>, Fault> {
+    let count = batch.prompts.len();
+    match rid.filter(|rid| !rid.is_null()) {
+        None => Ok((0..count).map(|_| new_rid()).collect()),
+        Some(Value::String(rid)) if batch.is_single => Ok(vec![rid.as_str().into()]),
+        Some(Value::String(rid)) => {
+            Ok((0..count).map(|index| format!("{rid}_{index}").into()).collect())
+        }
+        Some(rids) => {
+            let listed = rids.as_array().into_iter().flatten().filter_map(Value::as_str);
+            let listed: Vec<Arc<str>> = listed.map(Into::into).collect();
+            if listed.len() != count {
+                return Err(Fault::bad_request(
+                    "The specified rids length mismatch with the batch_size for batch processing.",
+                ));
+            }
+            let repeated = |(at, id): (usize, &Arc<str>)| listed[..at].contains(id);
+            if listed.iter().enumerate().any(repeated) {
+                let shown: Vec<String> = listed.iter().map(|id| format!("'{id}'")).collect();
+                return Err(Fault::bad_request(format!(
+                    "Duplicate request IDs detected within the request: [{}]",
+                    shown.join(", ")
+                )));
+            }
+            Ok(listed)
+        }
+    }
+}
+
+/// Refuses a stream whose prompts have different parameters, which is not simulated.
+fn check_equal_parameters(request: &GenerateRequest) -> Result<(), Fault> {
+    let lists = [
+        ("sampling_params", &request.sampling_params),
+        ("lora_path", &request.lora_path),
+        ("return_logprob", &request.return_logprob),
+        ("top_logprobs_num", &request.top_logprobs_num),
+        ("logprob_start_len", &request.logprob_start_len),
+        ("cache_salt", &request.cache_salt),
+    ];
+    let differs = |value: &Option<Value>| {
+        let items = value.as_ref().and_then(Value::as_array);
+        items.is_some_and(|items| items.iter().any(|item| Some(item) != items.first()))
+    };
+    match lists.into_iter().find(|(_, value)| differs(value)) {
+        None => Ok(()),
+        Some((name, _)) => Err(Fault::bad_request(format!(
+            "{name} must be equal for all prompts of a stream; other streams are not simulated"
+        ))),
+    }
+}

@@ -1,0 +1,147 @@
+//! Renders replies of SGLang's `/generate` as JSON, or as events that repeat the text so far.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::errors;
+use super::meta::MetaSettings;
+use super::request::new_rid;
+use super::usage::EndCounter;
+use crate::error;
+use crate::openai::response_shape::end_of_choice;
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::{Choice, Reply};
+
+/// Format of a response of `/generate`.
+pub(super) struct GenerateFormat {
+    pub(super) meta: MetaSettings,
+    /// Ids of the requests, by prompt; an output without one gets a new id.
+    pub(super) rids: Vec<Arc<str>>,
+    /// Whether the response contains the token ids of the prompt.
+    pub(super) shows_prompt: bool,
+    /// Whether the output is hidden, because the request wants none.
+    pub(super) hides_output: bool,
+}
+
+impl GenerateFormat {
+    /// Returns an object per choice of an ended reply.
+    pub(super) fn outputs(&self, reply: &Reply) -> Vec<Value> {
+        let choices = reply.choices.iter();
+        choices
+            .map(|choice| {
+                let prompt = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
+                let released = choice.released_tokens();
+                let tokens = choice.script.tokens().take(released as usize);
+                let mut output = Output { rid: self.new_id(choice), ..Output::default() };
+                for token in tokens {
+                    output.push(token.id, token.text, token.channel);
+                }
+                self.output(&output, prompt, choice, Some(end_of_choice(choice)))
+            })
+            .collect()
+    }
+
+    fn new_id(&self, choice: &Choice) -> Arc<str> {
+        self.rids.get(choice.prompt).cloned().unwrap_or_else(new_rid)
+    }
+
+    fn output(
+        &self,
+        output: &Output,
+        prompt: u32,
+        choice: &Choice,
+        end: Option<SequenceEndReason>,
+    ) -> Value {
+        let shown = if self.hides_output { &Output::default() } else { output };
+        let tokens = shown.ids.len() as u32;
+        let meta = self.meta.meta_info(&output.rid, (prompt, tokens), choice, end);
+        let mut members = Map::new();
+        members.insert("text".to_owned(), shown.text.as_str().into());
+        members.insert("output_ids".to_owned(), json!(shown.ids));
+        members.insert("meta_info".to_owned(), meta);
+        if self.shows_prompt {
+            let ids = json!(self.meta.prompt_ids(choice.prompt));
+            members.insert("prompt_token_ids".to_owned(), ids);
+        }
+        Value::Object(members)
+    }
+}
+
+/// Id, text and token ids of one output so far.
+#[derive(Default)]
+struct Output {
+    rid: Arc<str>,
+    text: String,
+    ids: Vec<u32>,
+}
+
+impl Output {
+    fn push(&mut self, id: u32, text: &str, channel: OutputChannel) {
+        self.ids.push(id);
+        if channel != OutputChannel::Marker {
+            self.text.push_str(text);
+        }
+    }
+}
+
+/// Renders a stream of `/generate`.
+pub(super) struct GenerateStream {
+    format: GenerateFormat,
+    counter: EndCounter,
+    outputs: Vec<Output>,
+    prompts: Vec<u32>,
+    /// Whether events name the index of the output.
+    shows_index: bool,
+}
+
+impl GenerateStream {
+    pub(super) fn new(
+        format: GenerateFormat,
+        counter: EndCounter,
+        reply: &Reply,
+        shows_index: bool,
+    ) -> Self {
+        let choices = reply.choices.iter();
+        let outputs =
+            choices.map(|choice| Output { rid: format.new_id(choice), ..Output::default() });
+        Self {
+            outputs: outputs.collect(),
+            prompts: reply.prompts.clone(),
+            format,
+            counter,
+            shows_index,
+        }
+    }
+}
+
+impl StreamRenderer for GenerateStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let output = &mut self.outputs[step.index];
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+                break;
+            };
+            output.push(token.id, token.text, token.channel);
+        }
+        let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
+        let mut event = self.format.output(&self.outputs[step.index], prompt, choice, step.end);
+        if self.shows_index {
+            event["index"] = step.index.into();
+        }
+        out.push_str(&format!("data: {event}\n\n"));
+    }
+
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
+        self.counter.count(reply);
+        out.push_str("data: [DONE]\n\n");
+    }
+
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        out.push_str(&errors::stream_error(&error::engine_failure_fault()));
+        out.push_str("data: [DONE]\n\n");
+        true
+    }
+}

@@ -1,0 +1,194 @@
+//! Routes of SGLang with information about server and model.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::errors;
+use crate::app::App;
+use crate::{error, ops};
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_observe::kv_events::KvEventFormat;
+
+/// SGLang release that the routes imitate.
+pub const SGLANG_VERSION: &str = "0.5.23";
+
+fn json_ok(value: &Value) -> Response<Body> {
+    error::json_response(StatusCode::OK, value.to_string())
+}
+
+/// Handles `GET /health`, `/health_generate`, `/ready` and `/ping`: 503 until the simulated
+/// start-up is complete, and during shutdown.
+pub(super) async fn get_health(state: State<Arc<App>>) -> Response<Body> {
+    ops::get_ready(state).await
+}
+
+/// Handles `GET /ready`: 503 also while generation is paused.
+pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
+    if app.service.control.is_paused() {
+        return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    ops::get_ready(State(app)).await
+}
+
+/// Handles `GET /v1/models`: the model and the loaded adapters.
+pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
+    let name = app.service.models.displayed_name();
+    let mut cards = vec![base_card(&app)];
+    for adapter in app.service.models.adapters().iter() {
+        cards.push(json!({
+            "id": *adapter.name,
+            "object": "model",
+            "created": unix_now_secs() as u64,
+            "owned_by": "sglang",
+            "root": adapter.path,
+            "parent": **name,
+            "max_model_len": null,
+        }));
+    }
+    json_ok(&json!({"object": "list", "data": cards}))
+}
+
+fn base_card(app: &App) -> Value {
+    let name = &**app.service.models.displayed_name();
+    json!({
+        "id": name,
+        "object": "model",
+        "created": unix_now_secs() as u64,
+        "owned_by": "sglang",
+        "root": name,
+        "parent": null,
+        "max_model_len": app.settings.model.max_model_len,
+    })
+}
+
+/// Handles `GET /v1/models/{model}`, which knows only the base model.
+pub(super) async fn retrieve_model(
+    State(app): State<Arc<App>>,
+    Path(model): Path<String>,
+) -> Response<Body> {
+    if *model == **app.service.models.displayed_name() {
+        return json_ok(&base_card(&app));
+    }
+    let message = format!("The model '{model}' does not exist");
+    errors::json_error(
+        404,
+        &json!({"error": {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }}),
+    )
+}
+
+/// Handles `GET /model_info` and `/get_model_info`.
+pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
+    let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
+    let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
+    json_ok(&json!({
+        "model_path": settings.model.name,
+        "served_model_name": **app.service.models.displayed_name(),
+        "tokenizer_path": settings.server.shown_config.get("tokenizer"),
+        "is_generation": true,
+        "preferred_sampling_params": null,
+        "weight_version": **app.weight_version.load(),
+        "load_format": "auto",
+        "reasoning_parser": settings.parsers.reasoning,
+        "tool_call_parser": settings.parsers.tools,
+        "disaggregation_mode": "null",
+        "has_image_understanding": config.is_some_and(|c| c.get("vision_config").is_some()),
+        "has_audio_understanding": config.is_some_and(|c| c.get("audio_config").is_some()),
+        "model_type": of_config("model_type"),
+        "architectures": of_config("architectures"),
+    }))
+}
+
+/// Handles `GET /server_info` and `/get_server_info`: the settings that are simulated, and the
+/// state of each rank.
+pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
+    let settings = &app.settings;
+    let config = &settings.server.shown_config;
+    let shown = |name: &str| config.get(name).cloned().unwrap_or(Value::Null);
+    let capacity = token_capacity(&app, 0);
+    let ranks = 0..app.service.rank_engines().len();
+    let states: Vec<Value> = ranks
+        .map(|rank| {
+            let capacity = token_capacity(&app, rank);
+            let throughput = gauge(&app, "gen_throughput", rank);
+            json!({
+                "last_gen_throughput": throughput,
+                "memory_usage": {"token_capacity": capacity},
+                "max_total_num_tokens": capacity,
+            })
+        })
+        .collect();
+    let mut info = json!({
+        "model_path": settings.model.name,
+        "tokenizer_path": shown("tokenizer"),
+        "served_model_name": **app.service.models.displayed_name(),
+        "port": app.port,
+        "context_length": settings.model.max_model_len,
+        "tp_size": shown("tensor_parallel_size"),
+        "pp_size": shown("pipeline_parallel_size"),
+        "dp_size": shown("data_parallel_size"),
+        "mem_fraction_static": shown("gpu_memory_utilization"),
+        "max_running_requests": shown("max_num_seqs"),
+        "page_size": settings.cache.block_size,
+        "kv_cache_dtype": shown("kv_cache_dtype"),
+        "disable_radix_cache": !settings.cache.finds_prefixes,
+        "random_seed": shown("seed"),
+        "enable_lora": settings.lora.enabled,
+        "max_loras_per_batch": shown("max_loras"),
+        "tool_call_parser": settings.parsers.tools,
+        "reasoning_parser": settings.parsers.reasoning,
+        "stream_interval": settings.answers.stream_interval,
+        "enable_cache_report": settings.answers.prompt_tokens_details,
+        "disaggregation_mode": "null",
+        "status": "ready",
+        "max_total_num_tokens": capacity,
+        "max_req_input_len": settings.model.max_model_len.saturating_sub(1),
+    });
+    info["kv_events"] = kv_event_publisher(&app);
+    info["internal_states"] = states.into();
+    info["version"] = SGLANG_VERSION.into();
+    info["frontend"] = "python".into();
+    json_ok(&info)
+}
+
+/// Returns the publisher of KV events, or null.
+fn kv_event_publisher(app: &App) -> Value {
+    let events = &app.settings.kv_events;
+    if !events.enabled || events.encoding.format != KvEventFormat::Vllm {
+        return Value::Null;
+    }
+    let (host, port) = host_and_port(&events.endpoint).unwrap_or_default();
+    let mut publisher = Map::new();
+    publisher.insert("publisher".to_owned(), "zmq".into());
+    publisher.insert("endpoint_host".to_owned(), host.into());
+    publisher.insert("endpoint_port_base".to_owned(), port.into());
+    publisher.insert("topic".to_owned(), events.topic.as_str().into());
+    publisher.insert("block_size".to_owned(), app.settings.cache.block_size.into());
+    publisher.insert("dp_size".to_owned(), app.settings.parallel.data.into());
+    Value::Object(publisher)
+}
+
+fn host_and_port(endpoint: &str) -> Option<(String, u16)> {
+    let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// Returns the number of tokens that the KV cache of a rank holds.
+pub(super) fn token_capacity(app: &App, rank: usize) -> u64 {
+    let stats = app.service.rank_engines().get(rank).map(|rank| rank.stats());
+    let blocks = stats.map_or(0, |stats| stats.total_blocks);
+    u64::from(blocks) * u64::from(app.settings.cache.block_size)
+}
+
+/// Returns the value of a gauge of SGLang's metrics.
+pub(super) fn gauge(app: &App, name: &str, rank: usize) -> f64 {
+    app.metrics.sglang().map_or(0.0, |metrics| metrics.gauge(name, rank))
+}

@@ -1,0 +1,205 @@
+//! `GET /v1/loads`: the load of each data-parallel rank.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/v1_loads.py`, `srt/managers/load_snapshot.py`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
+use serde_json::{Map, Value, json};
+
+use super::errors;
+use super::info::{SGLANG_VERSION, gauge, token_capacity};
+use crate::app::App;
+use crate::error;
+use crate::query;
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
+/// Names of the sections that `include` selects.
+const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
+
+pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
+    let last = |name: &str| query::query_values(&uri, name).pop();
+    let include = last("include").filter(|text| !text.is_empty());
+    let include: Option<Vec<String>> =
+        include.map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
+    if let Err(fault) = check_sections(include.as_deref()) {
+        return errors::openai_error(&fault);
+    }
+    let rank = match last("dp_rank").map(|text| text.parse::<i64>()) {
+        None => None,
+        Some(Ok(rank)) => Some(rank),
+        Some(Err(_)) => {
+            let text =
+                "dp_rank: Input should be a valid integer, unable to parse string as an integer";
+            let fault = Fault::new(400, ErrorType::BadRequestPhrase, text);
+            return errors::openai_error(&fault);
+        }
+    };
+    let ranks = 0..app.service.rank_engines().len();
+    let asked = ranks.filter(|index| rank.is_none_or(|rank| i64::try_from(*index) == Ok(rank)));
+    let loads: Vec<Value> = asked.map(|rank| load(&app, rank, include.as_deref())).collect();
+    if last("format").as_deref() == Some("prometheus") {
+        return prometheus_text(&loads);
+    }
+    let parallel = &app.settings.parallel;
+    let body = json!({
+        "timestamp": iso_time(unix_now_secs()),
+        "version": SGLANG_VERSION,
+        "accelerator": null,
+        "num_accelerators": parallel.world_size(),
+        "loads": loads,
+    });
+    error::json_response(StatusCode::OK, body.to_string())
+}
+
+fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {
+    let Some(names) = include.filter(|names| !names.iter().any(|name| name == "all")) else {
+        return Ok(());
+    };
+    let unknown = names.iter().find(|name| !SECTIONS.contains(&name.as_str()));
+    match unknown {
+        None => Ok(()),
+        Some(name) => Err(Fault::bad_request(format!(
+            "Invalid include sections: {{'{name}'}}. Valid options: ['all', 'core', 'disagg', \
+             'lora', 'memory', 'queues', 'spec']"
+        ))),
+    }
+}
+
+/// Returns the load of a rank, with the sections in `include`; `None`: all.
+fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
+    let stats = app.service.rank_engines()[rank].stats();
+    let page = u64::from(app.settings.cache.block_size);
+    let capacity = token_capacity(app, rank);
+    let used = u64::from(stats.used_blocks) * page;
+    let usage = if capacity > 0 { used as f64 / capacity as f64 } else { 0.0 };
+    let waiting = stats.waiting + stats.deferred;
+    let rounded = |value: f64, digits: i32| {
+        let factor = 10f64.powi(digits);
+        (value * factor).round() / factor
+    };
+    let max_running = app.settings.server.shown_config.get("max_num_seqs").cloned();
+    let mut load = json!({
+        "timestamp": unix_now_secs(),
+        "dp_rank": rank,
+        "num_running_reqs": stats.running,
+        "num_waiting_reqs": waiting,
+        "num_waiting_uncached_tokens": 0,
+        "num_used_tokens": used,
+        "num_total_tokens": used,
+        "num_active_tokens": used,
+        "num_prealloc_ready_tokens": 0,
+        "max_total_num_tokens": capacity,
+        "max_running_requests": max_running,
+        "token_usage": rounded(usage, 4),
+        "gen_throughput": rounded(gauge(app, "gen_throughput", rank), 2),
+        "cache_hit_rate": rounded(gauge(app, "cache_hit_rate", rank), 4),
+        "utilization": 0.0,
+        "total_prefill_uncached_tokens": stats.cache_queries.saturating_sub(stats.cache_hits),
+        "total_prefill_busy_us": 0,
+        "decode_moments": null,
+    });
+    let shows = |name: &str| {
+        include.is_none_or(|names| names.iter().any(|given| given == name || given == "all"))
+    };
+    if shows("memory") {
+        load["memory"] = json!({
+            "weight_gb": 0.0, "kv_cache_gb": 0.0, "graph_gb": 0.0, "token_capacity": capacity,
+        });
+    }
+    if shows("disagg") {
+        load["disaggregation"] = disaggregation();
+    }
+    if shows("queues") {
+        load["queues"] = json!({
+            "waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0,
+        });
+    }
+    load
+}
+
+fn disaggregation() -> Value {
+    json!({
+        "mode": "null",
+        "prefill_bootstrap_queue_reqs": 0,
+        "prefill_inflight_queue_reqs": 0,
+        "decode_prealloc_queue_reqs": 0,
+        "decode_transfer_queue_reqs": 0,
+        "decode_retracted_queue_reqs": 0,
+        "kv_transfer_speed_gb_s": 0.0,
+        "kv_transfer_latency_ms": 0.0,
+    })
+}
+
+/// Returns the loads in the text format of Prometheus, one gauge per number.
+fn prometheus_text(loads: &[Value]) -> Response<Body> {
+    let mut gauges: Map<String, Value> = Map::new();
+    let mut add = |name: String, rank: &Value, value: &Value| {
+        if value.is_number() {
+            let line = format!("{name}{{dp_rank=\"{rank}\"}} {value}");
+            let lines = gauges.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+            if let Some(lines) = lines.as_array_mut() {
+                lines.push(line.into());
+            }
+        }
+    };
+    for load in loads {
+        let rank = &load["dp_rank"];
+        for (key, value) in load.as_object().into_iter().flatten() {
+            match value {
+                _ if key == "dp_rank" => {}
+                Value::Object(section) => {
+                    let prefix = if key == "disaggregation" { "disagg" } else { key.as_str() };
+                    for (name, value) in section {
+                        add(format!("sglang_{prefix}_{name}"), rank, value);
+                    }
+                }
+                value => add(format!("sglang_{key}"), rank, value),
+            }
+        }
+    }
+    let mut text = String::new();
+    for (name, lines) in &gauges {
+        text.push_str(&format!("# TYPE {name} gauge\n"));
+        for line in lines.as_array().into_iter().flatten().filter_map(Value::as_str) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Returns a Unix time as Python's `isoformat` of a UTC time.
+fn iso_time(unix: f64) -> String {
+    let (seconds, micros) = (unix as i64, (unix.fract() * 1e6) as u32);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Civil date from days since 1970-01-01, by the algorithm of Howard Hinnant.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}+00:00")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::iso_time;
+
+    #[test]
+    fn times_have_the_form_of_python() {
+        assert_eq!(iso_time(951_782_400.5), "2000-02-29T00:00:00.500000+00:00");
+        assert_eq!(iso_time(1_798_761_599.0), "2026-12-31T23:59:59.000000+00:00");
+    }
+}

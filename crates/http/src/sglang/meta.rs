@@ -1,0 +1,210 @@
+//! `meta_info` and `finish_reason` of SGLang's responses.
+//!
+//! Source: SGLang 0.5.23 `srt/managers/tokenizer_manager.py` (`_handle_batch_output`,
+//! `convert_logprob_style`), `srt/managers/schedule_batch.py` (`BaseFinishReason`).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::request::LogprobOptions;
+use super::usage::cached_tokens;
+use crate::app::App;
+use crate::openai::logprobs::{LogprobStyle, for_each_prompt_token, token_logprobs};
+use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_service::generate::{EndReason, StopReason};
+use vllm_sim_service::{Choice, Reply, ReplyFacts};
+use vllm_sim_tokenizer::Tokenizer;
+
+/// Message of an aborted request that never ran.
+const ABORTED_IN_QUEUE: &str = "Abort in waiting queue";
+
+/// Returns the finish reason of an ended choice, as an object.
+pub(super) fn finish_reason(
+    choice: &Choice,
+    end: SequenceEndReason,
+    tokenizer: &Tokenizer,
+) -> Value {
+    if end != SequenceEndReason::Finished {
+        return match choice.released_tokens() {
+            0 => json!({"type": "abort", "message": ABORTED_IN_QUEUE}),
+            _ => json!({
+                "type": "abort", "message": "Aborted", "status_code": null, "err_type": null,
+            }),
+        };
+    }
+    let finish = &choice.script.finish;
+    match (&finish.reason, &finish.stop) {
+        (EndReason::Length, _) => json!({"type": "length", "length": choice.released_tokens()}),
+        (EndReason::Stop, Some(StopReason::Token(id))) => json!({"type": "stop", "matched": id}),
+        (EndReason::Stop, Some(StopReason::Text(text))) => {
+            json!({"type": "stop", "matched": text})
+        }
+        (EndReason::Stop, None) => {
+            let last = || choice.script.tokens().last().map(|token| token.id);
+            json!({"type": "stop", "matched": tokenizer.eos_id().or_else(last)})
+        }
+    }
+}
+
+/// Returns type and matched stop condition of a finish reason, as the OpenAI routes show them.
+pub(super) fn type_and_match(reason: &Value) -> (Value, Value) {
+    let member = |name: &str| reason.get(name).cloned().unwrap_or(Value::Null);
+    (member("type"), member("matched"))
+}
+
+/// Settings of the `meta_info` of a response.
+pub(super) struct MetaSettings {
+    pub(super) shape: ResponseShape,
+    pub(super) logprobs: LogprobOptions,
+    /// Whether log probabilities contain the texts of tokens.
+    pub(super) texts: bool,
+    weight_version: Arc<String>,
+    rank: Option<i64>,
+    prompts: Vec<Vec<u32>>,
+}
+
+impl MetaSettings {
+    /// Creates the settings; prompts are kept if `keeps_prompts` or log probabilities need them.
+    pub(super) fn new(
+        app: &App,
+        facts: &ReplyFacts,
+        shape: ResponseShape,
+        logprobs: LogprobOptions,
+        rank: Option<i64>,
+        keeps_prompts: bool,
+    ) -> Self {
+        let keeps = keeps_prompts || logprobs.start.is_some();
+        let prompts = facts.prompts.iter().filter(|_| keeps);
+        let ranks = app.rules.limits.data_parallel_ranks;
+        Self {
+            shape,
+            logprobs,
+            texts: false,
+            weight_version: app.weight_version.load_full(),
+            rank: rank.filter(|_| ranks > 1),
+            prompts: prompts.map(|prompt| prompt.tokens.clone()).collect(),
+        }
+    }
+
+    /// Returns the token ids of a prompt; empty unless they are kept.
+    pub(super) fn prompt_ids(&self, prompt: usize) -> &[u32] {
+        self.prompts.get(prompt).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the version of the weights, as `metadata` of the OpenAI routes.
+    pub(super) fn metadata(&self, reply: &Reply) -> Value {
+        let tokens = reply.choices.first().map_or(0, Choice::released_tokens);
+        json!({
+            "weight_version": *self.weight_version,
+            "weight_versions": self.weight_versions(tokens),
+        })
+    }
+
+    /// Returns the versions of the weights that produced an output of `tokens` tokens.
+    fn weight_versions(&self, tokens: u32) -> Value {
+        json!([{"version": *self.weight_version, "start": 0, "end": tokens}])
+    }
+
+    /// Returns the `meta_info` of a choice with `tokens` output tokens; `end` is set once it ended.
+    pub(super) fn meta_info(
+        &self,
+        id: &str,
+        (prompt_tokens, tokens): (u32, u32),
+        choice: &Choice,
+        end: Option<SequenceEndReason>,
+    ) -> Value {
+        let progress = choice.progress();
+        let reason = end.map(|end| finish_reason(choice, end, &self.shape.tokenizer));
+        let mut meta = Map::new();
+        let mut set = |name: &str, value: Value| {
+            meta.insert(name.to_owned(), value);
+        };
+        let [_, _, last] = progress.admission_first_latest_times();
+        let latency = (last - progress.arrived).as_secs_f64();
+        set("id", id.into());
+        set("finish_reason", reason.clone().unwrap_or(Value::Null));
+        if tokens == 0 && reason.is_some_and(|reason| reason["message"] == ABORTED_IN_QUEUE) {
+            set("weight_version", self.weight_version.as_str().into());
+            set("e2e_latency", 0.0.into());
+            set("completion_tokens", 0.into());
+            return Value::Object(meta);
+        }
+        let cached = cached_tokens(choice, prompt_tokens);
+        set("prompt_tokens", prompt_tokens.into());
+        set("weight_version", self.weight_version.as_str().into());
+        set("num_retractions", 0.into());
+        if let Some(top) = self.logprobs.top {
+            for (name, value) in self.logprob_members(choice, tokens, top) {
+                set(name, value);
+            }
+        }
+        set("reasoning_tokens", count_reasoning_tokens(choice).min(tokens).into());
+        set("completion_tokens", tokens.into());
+        set("cached_tokens", cached.into());
+        if end.is_some() {
+            set("weight_versions", self.weight_versions(tokens));
+        }
+        let details = (cached > 0).then(|| json!({"device": cached, "host": 0}));
+        set("cached_tokens_details", details.unwrap_or(Value::Null));
+        set("dp_rank", self.rank.into());
+        if end.is_some() {
+            set("e2e_latency", latency.into());
+        }
+        Value::Object(meta)
+    }
+
+    /// Returns the members of `meta_info` with log probabilities.
+    fn logprob_members(
+        &self,
+        choice: &Choice,
+        tokens: u32,
+        top: u32,
+    ) -> Vec<(&'static str, Value)> {
+        let (mut input, mut input_top) = (Vec::new(), Vec::new());
+        if let Some(start) = self.logprobs.start {
+            let distribution = self.shape.distribution.for_prompt();
+            let style = LogprobStyle { top, as_ids: false, distribution };
+            for_each_prompt_token(self.prompt_ids(choice.prompt), |id, place| {
+                if place.position < start {
+                    return;
+                }
+                let entries = token_logprobs(&self.shape.tokenizer, id, place, style);
+                let is_first = place.position == 0;
+                let value = if is_first { Value::Null } else { entries[0].logprob.into() };
+                input.push(json!([value, id, self.text(&entries[0].text)]));
+                input_top.push(if is_first { Value::Null } else { self.top_row(&entries, top) });
+            });
+        }
+        let (mut output, mut output_top) = (Vec::new(), Vec::new());
+        for (position, token) in choice.script.tokens().take(tokens as usize).enumerate() {
+            let entries = self.shape.logprobs_at(choice, position, token.id, top);
+            output.push(json!([entries[0].logprob, token.id, self.text(&entries[0].text)]));
+            output_top.push(self.top_row(&entries, top));
+        }
+        let count = output.len();
+        let mut members = vec![
+            ("input_token_logprobs", input.into()),
+            ("output_token_logprobs", output.into()),
+            ("output_token_logprobs_length", count.into()),
+        ];
+        if top > 0 {
+            members.push(("input_top_logprobs", input_top.into()));
+            members.push(("output_top_logprobs", output_top.into()));
+        }
+        members
+    }
+
+    fn text(&self, text: &str) -> Value {
+        if self.texts { text.into() } else { Value::Null }
+    }
+
+    /// Returns the most likely tokens of a position, the likeliest first.
+    fn top_row(&self, entries: &[crate::openai::logprobs::TokenLogprob], top: u32) -> Value {
+        let mut sorted: Vec<_> = entries.iter().collect();
+        sorted.sort_by_key(|entry| entry.rank);
+        let row = sorted.into_iter().take(top as usize);
+        row.map(|entry| json!([entry.logprob, entry.id, self.text(&entry.text)])).collect()
+    }
+}

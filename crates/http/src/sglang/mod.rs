@@ -1,0 +1,25 @@
+//! The HTTP API of SGLang (`vllm-sim sglang`): routes, handlers and responses.
+//!
+//! Requests become the same `GenerationRequest` as those of vLLM's routes; sampling parameters of
+//! all routes are read by one type, as in SGLang.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/http_server.py`.
+
+mod chat;
+mod chat_render;
+mod completion;
+mod completion_render;
+mod control;
+mod errors;
+mod generate;
+mod generate_render;
+mod info;
+mod loads;
+mod meta;
+mod request;
+mod routes;
+mod tokenize;
+mod usage;
+
+pub use info::SGLANG_VERSION;
+pub(super) use routes::routes;

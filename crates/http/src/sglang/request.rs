@@ -1,0 +1,165 @@
+//! Steps before generation that the routes of SGLang share.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use serde_json::Value;
+
+use crate::app::{App, ServerLoadGuard};
+use crate::generation::{self, RejectedRequest};
+use crate::request_head::{RequestHead, names};
+use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::{
+    GeneratedReply, GenerationRequest, OutputBudget, ResolvedModel, ToolRequest,
+};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::sampling::SglangSampling;
+
+/// Fields of a generation request that the routes of SGLang take from their bodies.
+pub(super) struct Generation {
+    pub(super) id: Arc<str>,
+    pub(super) prompts: PromptSource,
+    pub(super) sampling: SglangSampling,
+    pub(super) logprobs: LogprobOptions,
+    pub(super) rank: Option<i64>,
+    pub(super) priority: Option<i64>,
+    pub(super) cache_salt: Option<String>,
+    pub(super) tools: Option<ToolRequest>,
+    pub(super) parses_calls: bool,
+    pub(super) reasoning: Option<f64>,
+    pub(super) echo: bool,
+}
+
+/// Log probabilities that a request asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LogprobOptions {
+    /// Number of the most likely tokens at each position; `None`: no log probabilities.
+    pub(super) top: Option<u32>,
+    /// First prompt position with a log probability; `None`: output tokens only.
+    pub(super) start: Option<usize>,
+}
+
+/// Returns a new request id: 32 hex digits, as Python's `uuid4().hex`.
+pub(super) fn new_rid() -> Arc<str> {
+    uuid::Uuid::new_v4().simple().to_string().into()
+}
+
+/// Returns the id of an OpenAI request: the first of `rid`, or a new one.
+pub(super) fn rid_of(rid: Option<&Value>) -> Arc<str> {
+    let given = rid.map(first_of).and_then(Value::as_str).filter(|id| !id.is_empty());
+    given.map_or_else(new_rid, Into::into)
+}
+
+/// Returns the first element of a list, or the value itself.
+pub(super) fn first_of(value: &Value) -> &Value {
+    value.as_array().map_or(value, |items| items.first().unwrap_or(&Value::Null))
+}
+
+/// Returns the rank that a request names: the header `X-Data-Parallel-Rank`, or its body.
+///
+/// # Errors
+/// SGLang's 400 for a header that is not an integer, and for a rank that does not exist.
+pub(super) fn data_parallel_rank(
+    app: &App,
+    headers: &HeaderMap,
+    body: Option<i64>,
+) -> Result<Option<i64>, Fault> {
+    let header = headers.get(&names::DATA_PARALLEL_RANK);
+    let asked = match header.map(|value| String::from_utf8_lossy(value.as_bytes())) {
+        None => body,
+        Some(text) => Some(text.trim().parse::<i64>().map_err(|_| {
+            Fault::bad_request(format!(
+                "Invalid X-Data-Parallel-Rank header: must be an integer, got '{text}'"
+            ))
+        })?),
+    };
+    let ranks = i64::from(app.rules.limits.data_parallel_ranks);
+    match asked {
+        Some(rank) if rank < 0 || rank >= ranks => {
+            Err(Fault::bad_request(format!("routed_dp_rank={rank} out of range [0, {ranks})")))
+        }
+        asked => Ok(asked),
+    }
+}
+
+/// Returns the base model, or the adapter that `model:adapter` or `lora_path` names.
+///
+/// SGLang serves every other model name.
+///
+/// # Errors
+/// An injected failure; SGLang's 400 for an adapter that is not loaded.
+pub(super) fn resolve_model(
+    app: &App,
+    head: &RequestHead,
+    model: Option<&str>,
+    lora_path: Option<&Value>,
+) -> Result<ResolvedModel, Fault> {
+    let served = &**app.service.models.displayed_name();
+    let named = model.filter(|model| *model != served).and_then(|model| {
+        let rest = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
+        rest.or_else(|| Some(model.split_once(':')?.1)).map(str::trim)
+    });
+    let listed = lora_path.map(first_of).and_then(Value::as_str);
+    let adapter = named.filter(|name| !name.is_empty()).or(listed);
+    let Some(adapter) = adapter else {
+        return generation::resolve_model(app, head, None, Ok(()));
+    };
+    generation::resolve_model(app, head, None, check_adapter(app, adapter))?;
+    let resolved = app.service.resolve_model(&app.rules, Some(adapter));
+    resolved.map_err(|refusal| generation::request_error_fault(app, refusal))
+}
+
+/// Checks that an adapter is loaded.
+///
+/// Source: SGLang 0.5.23 `tokenizer_manager.py`, `_validate_and_resolve_lora`.
+fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
+    if !app.settings.lora.enabled {
+        return Err(Fault::bad_request(format!(
+            "LoRA adapter '{adapter}' was requested, but LoRA is not enabled. Please launch the \
+             server with --enable-lora flag and preload adapters using --lora-paths or \
+             /load_lora_adapter endpoint."
+        )));
+    }
+    let loaded = app.service.models.adapters();
+    if loaded.iter().any(|loaded| *loaded.name == *adapter) {
+        return Ok(());
+    }
+    let names: Vec<String> = loaded.iter().map(|loaded| format!("'{}'", loaded.name)).collect();
+    Err(Fault::bad_request(format!(
+        "Got LoRA adapter that has never been loaded: {adapter}\n\
+         All loaded adapters: dict_keys([{}]).",
+        names.join(", ")
+    )))
+}
+
+/// Admits a request and starts its generation.
+///
+/// # Errors
+/// The error of a check, an injected failure, or a full queue.
+pub(super) async fn start(
+    app: &App,
+    head: &RequestHead,
+    resolved: ResolvedModel,
+    from: Generation,
+) -> Result<(GeneratedReply, Option<ServerLoadGuard>), Fault> {
+    let LogprobOptions { top, start } = from.logprobs;
+    let request = GenerationRequest {
+        n: from.sampling.outputs().into(),
+        // The engine generates at least one token.
+        max_tokens: from.sampling.max_new_tokens().map(|limit| limit.max(1).into()),
+        room: OutputBudget::PerPrompt,
+        sampling: Ok(from.sampling.to_request(top, start.and(top))).into(),
+        tools: from.tools,
+        parses_calls: from.parses_calls,
+        reasoning: from.reasoning,
+        echo: from.echo,
+        priority: from.priority.unwrap_or(0),
+        cache_salt: from.cache_salt.map(Into::into),
+        prompts: from.prompts,
+        ..generation::new_generation_request(app, head, from.id)
+    };
+    let request = GenerationRequest { rank: from.rank, ..request };
+    generation::start_generation(app, resolved, request).await.map_err(|refused| match refused {
+        RejectedRequest::Early(fault) | RejectedRequest::Late { fault, .. } => fault,
+    })
+}

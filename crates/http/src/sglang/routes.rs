@@ -1,0 +1,48 @@
+//! The routes of an SGLang server.
+
+use axum::routing::{MethodRouter, any, get, post, put};
+
+use super::{chat, completion, control, generate, info, loads, tokenize};
+use crate::app::App;
+use crate::ops;
+use crate::route_index::{CHAT_PATH, METRICS_PATH};
+use std::sync::Arc;
+use vllm_sim_config::Config;
+
+/// Returns the routes of SGLang that are served; all others return 404, as unknown routes do.
+pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, MethodRouter<Arc<App>>)> {
+    let mut routes = vec![
+        ("/generate", "POST, PUT", put(generate::generate).post(generate::generate)),
+        (CHAT_PATH, "POST", post(chat::create_chat)),
+        ("/v1/completions", "POST", post(completion::create_completion)),
+        ("/invocations", "POST", post(chat::create_chat)),
+        ("/v1/models", "GET", get(info::list_models)),
+        ("/v1/models/{*model}", "GET", get(info::retrieve_model)),
+        ("/model_info", "GET", get(info::get_model_info)),
+        ("/get_model_info", "GET", get(info::get_model_info)),
+        ("/server_info", "GET", get(info::get_server_info)),
+        ("/get_server_info", "GET", get(info::get_server_info)),
+        ("/v1/loads", "GET", get(loads::get_loads)),
+        ("/health", "GET", get(info::get_health)),
+        ("/health_generate", "GET", get(info::get_health)),
+        ("/ready", "GET", get(info::get_ready)),
+        ("/ping", "GET", get(info::get_health)),
+        ("/flush_cache", "GET, POST", get(control::flush_cache).post(control::flush_cache)),
+        ("/abort_request", "POST", post(control::abort_request)),
+        ("/pause_generation", "POST", post(control::pause_generation)),
+        ("/continue_generation", "POST", post(control::continue_generation)),
+        ("/load_lora_adapter", "POST", post(control::load_adapter)),
+        ("/unload_lora_adapter", "POST", post(control::unload_adapter)),
+    ];
+    for path in ["/tokenize", "/v1/tokenize"] {
+        routes.push((path, "POST", post(tokenize::tokenize)));
+    }
+    for path in ["/detokenize", "/v1/detokenize"] {
+        routes.push((path, "POST", post(tokenize::detokenize)));
+    }
+    // `--enable-metrics` is the opposite of `--disable-log-stats`.
+    if !config.metrics.disable_log_stats {
+        routes.push((METRICS_PATH, "GET", any(ops::get_metrics)));
+    }
+    routes
+}

@@ -1,0 +1,102 @@
+//! `POST /tokenize` and `POST /detokenize` of an SGLang server.
+//!
+//! Source: SGLang 0.5.23 `openai/serving_tokenize.py`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::errors;
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::error;
+use crate::openai::chat;
+use vllm_sim_service::prompt::PromptLengthLimit;
+use vllm_sim_service::run_blocking_if_large;
+use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::chat::SglangChatRequest;
+use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
+
+pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+    match token_ids(&app, &received).await {
+        Ok(body) => error::json_response(StatusCode::OK, body.to_string()),
+        Err(fault) => errors::openai_error(&fault),
+    }
+}
+
+async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault> {
+    let body = received.parse_fastapi_json()?;
+    let request = SglangTokenizeRequest::parse(&body)?;
+    app.service.check_tokenizer()?;
+    let tokenizer = app.service.generator.tokenizer().clone();
+    let (tokens, count) = match request.prompt {
+        Some(Value::String(text)) => {
+            let special = SpecialTokens::from_bool(request.add_special_tokens);
+            let encode = move || tokenizer.encode(&text, special);
+            let ids = run_blocking_if_large(received.bytes.len(), encode).await;
+            (json!(ids), json!(ids.len()))
+        }
+        Some(texts) => {
+            let special = SpecialTokens::from_bool(request.add_special_tokens);
+            let encode = move || {
+                let texts = texts.as_array().into_iter().flatten().filter_map(Value::as_str);
+                texts.map(|text| tokenizer.encode(text, special)).collect::<Vec<_>>()
+            };
+            let lists = run_blocking_if_large(received.bytes.len(), encode).await;
+            let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
+            (json!(lists), json!(counts))
+        }
+        None => {
+            let ids = conversation_ids(app, &body).await?;
+            (json!(ids), json!(ids.len()))
+        }
+    };
+    let max = app.settings.model.max_model_len;
+    Ok(json!({"tokens": tokens, "count": count, "max_model_len": max}))
+}
+
+/// Returns the token ids of a conversation, as those of a chat request.
+async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
+    let request = SglangChatRequest::parse(body)?;
+    let limits = &app.rules.limits;
+    request.validate(limits.max_model_len, limits.trust_request_chat_template)?;
+    let mut chat = request.conversation(true, &app.rules.defaults.bounds)?;
+    let mut conversation = chat::chat_conversation(app, &mut chat);
+    conversation.bound = PromptLengthLimit::None;
+    Ok(app.service.conversation_tokens(&app.rules, conversation).await?.0)
+}
+
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    match texts(&app, &received) {
+        Ok(text) => {
+            let body = json!({"text": text});
+            error::json_response(StatusCode::OK, body.to_string())
+        }
+        Err(fault) => errors::openai_error(&fault),
+    }
+}
+
+fn texts(app: &App, received: &RawRequest) -> Result<Value, Fault> {
+    let request = SglangDetokenizeRequest::parse(&received.parse_fastapi_json()?)?;
+    app.service.check_tokenizer()?;
+    let tokenizer = app.service.generator.tokenizer();
+    let special = SpecialTokens::from_bool(!request.skip_special_tokens);
+    let decode = |ids: &Value| {
+        let ids = ids.as_array().into_iter().flatten().filter_map(Value::as_i64);
+        // An id outside the vocabulary has no text.
+        let ids: Vec<u32> = ids.map(|id| u32::try_from(id).unwrap_or(u32::MAX)).collect();
+        Value::from(tokenizer.decode(&ids, special))
+    };
+    let lists = request.tokens.as_array().filter(|items| items.iter().any(Value::is_array));
+    Ok(match lists {
+        Some(lists) => lists.iter().map(decode).collect(),
+        None => decode(&request.tokens),
+    })
+}

@@ -1,0 +1,127 @@
+//! Token usage in responses of the OpenAI routes of SGLang, and the counts of ended requests.
+//!
+//! Source: SGLang 0.5.23 `openai/usage_processor.py`, `openai/protocol.py` (`UsageInfo`).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::openai::response_shape::TokenCounts;
+use vllm_sim_observe::metrics::{Metrics, SglangRequest};
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::openai::shared::StreamOptions;
+
+/// Settings of the usage in a response.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UsageSettings {
+    /// Whether a stream ends with a chunk of usage.
+    pub(super) include: bool,
+    /// Whether every chunk has usage.
+    pub(super) continuous: bool,
+    /// Whether usage shows cached tokens (`--enable-cache-report`).
+    cached: bool,
+}
+
+impl UsageSettings {
+    pub(super) fn new(app: &App, options: Option<&StreamOptions>) -> Self {
+        let answers = &app.settings.answers;
+        let wants = |flag: Option<bool>| flag.unwrap_or(false);
+        let include = options.is_some_and(|options| wants(options.include_usage));
+        Self {
+            include: include || answers.force_include_usage,
+            continuous: options.is_some_and(|options| wants(options.continuous_usage_stats)),
+            cached: answers.prompt_tokens_details,
+        }
+    }
+
+    /// Returns the usage of all choices.
+    pub(super) fn of_reply(self, reply: &Reply) -> Value {
+        let mut counts = TokenCounts::of_reply(reply);
+        // Each prompt counts once, whatever the number of its choices.
+        let choices = reply.choices.len() / reply.prompts.len().max(1);
+        let first = reply.choices.iter().step_by(choices.max(1)).zip(&reply.prompts);
+        counts.cached = first.map(|(choice, prompt)| cached_tokens(choice, *prompt)).sum();
+        self.of_counts(counts, self.cached)
+    }
+
+    /// Returns the usage of one choice so far.
+    pub(super) fn of_choice(self, prompt: u32, completion: u32, reasoning: u32) -> Value {
+        let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
+        self.of_counts(counts, false)
+    }
+
+    fn of_counts(self, counts: TokenCounts, shows_cached: bool) -> Value {
+        let details = shows_cached.then(|| json!({"cached_tokens": counts.cached}));
+        let reasoning =
+            (counts.reasoning > 0).then(|| json!({"reasoning_tokens": counts.reasoning}));
+        json!({
+            "prompt_tokens": counts.prompt,
+            "total_tokens": counts.prompt + counts.completion,
+            "completion_tokens": counts.completion,
+            "prompt_tokens_details": details,
+            "reasoning_tokens": counts.reasoning,
+            "completion_tokens_details": reasoning,
+        })
+    }
+}
+
+/// Removes the members of an object that are null.
+pub(super) fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.collect::<Map<_, _>>())
+        }
+        other => other,
+    }
+}
+
+/// Returns the number of prompt tokens of a choice from the prefix cache.
+pub(super) fn cached_tokens(choice: &Choice, prompt: u32) -> u32 {
+    choice.progress().reused_tokens(prompt)
+}
+
+/// Counts the choices of a response in the metrics when it ends.
+#[derive(Clone)]
+pub(super) struct EndCounter {
+    metrics: Arc<Metrics>,
+    pub(super) streaming: bool,
+    pub(super) structured: bool,
+}
+
+impl EndCounter {
+    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
+        Self { metrics: app.metrics.clone(), streaming, structured }
+    }
+
+    /// Counts every choice of an ended reply as a request.
+    pub(super) fn count(&self, reply: &Reply) {
+        let Some(metrics) = self.metrics.sglang() else {
+            return;
+        };
+        for choice in &reply.choices {
+            let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
+            let output_tokens = choice.released_tokens();
+            let progress = choice.progress();
+            let [_, first, last] = progress.admission_first_latest_times();
+            metrics.on_finished(&SglangRequest {
+                streaming: self.streaming,
+                structured: self.structured,
+                prompt_tokens,
+                cached_tokens: cached_tokens(choice, prompt_tokens),
+                output_tokens,
+                ttft_s: (output_tokens > 0).then(|| (first - progress.arrived).as_secs_f64()),
+                e2e_s: end_latency(choice, last),
+            });
+        }
+    }
+}
+
+/// Returns the time from arrival to the last token of a choice, in seconds.
+fn end_latency(choice: &Choice, last: vllm_sim_engine::SimTime) -> f64 {
+    match choice.released_tokens() {
+        0 => 0.0,
+        _ => (last - choice.progress().arrived).as_secs_f64(),
+    }
+}

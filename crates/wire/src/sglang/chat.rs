@@ -1,0 +1,319 @@
+//! Request of `POST /v1/chat/completions` of an SGLang server.
+//!
+//! Messages and tools are read as vLLM reads them; this type has the other members.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `ChatCompletionRequest`;
+//! `serving_chat.py`.
+
+use serde_json::{Map, Value, json};
+
+use super::completion::DEFAULT_MODEL_NAME;
+use super::generate::HIDDEN_STATES_DISABLED;
+use crate::bounds::RequestBounds;
+use crate::check;
+use crate::fault::Fault;
+use crate::openai::chat::ChatRequest;
+use crate::openai::shared::StreamOptions;
+use crate::schema::{Schema, wire_model};
+
+wire_model! {
+    /// A chat request. Absent fields have SGLang's defaults; unknown ones are ignored.
+    pub struct SglangChatRequest: Plain "ChatCompletionRequest" {
+        /// Messages of the conversation, oldest first.
+        messages: Vec<Value>,
+        /// Name of the model, which responses repeat; `model:adapter` selects an adapter.
+        model: String = DEFAULT_MODEL_NAME.to_owned(),
+        /// Frequency penalty.
+        frequency_penalty: f64 = 0.0,
+        /// Values added to the logits of token ids.
+        logit_bias: Option<Map<String, Value>> = None,
+        /// Whether to return log probabilities.
+        logprobs: bool = false,
+        /// Number of the most likely tokens to list at each position.
+        top_logprobs: Option<i64> = None,
+        /// Maximum number of tokens to generate; former name.
+        max_tokens: Option<i64> = None,
+        /// Maximum number of tokens to generate.
+        max_completion_tokens: Option<i64> = None,
+        /// Number of outputs.
+        n: i64 = 1,
+        /// Presence penalty.
+        presence_penalty: f64 = 0.0,
+        /// Required format of the output.
+        response_format: Option<Map<String, Value>> = None,
+        /// Seed of the sampler.
+        seed: Option<i64> = None,
+        /// Stop strings.
+        stop: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Whether to stream server-sent events.
+        stream: bool = false,
+        /// Options for token usage in a stream.
+        stream_options: Option<StreamOptions> = None,
+        /// Sampling temperature.
+        temperature: Option<f64> = None,
+        /// Nucleus sampling threshold.
+        top_p: Option<f64> = None,
+        /// The functions (tools) that the model may call.
+        tools: Option<Vec<Value>> = None,
+        /// Rule for tool calls.
+        tool_choice: Option<Value> = None,
+        /// Whether a reply may contain several tool calls.
+        parallel_tool_calls: bool = true,
+        /// Whether to return hidden states.
+        return_hidden_states: Option<Value> = None,
+        /// Whether choices contain the token ids of the prompt.
+        return_prompt_token_ids: bool = false,
+        /// Whether choices contain the token ids of prompt and output.
+        return_token_ids: bool = false,
+        /// Whether choices contain the `meta_info` of the native route.
+        return_meta_info: bool = false,
+        /// Effort of the model's reasoning: a name or a number.
+        reasoning_effort: Option<Value> = None,
+        /// Number of most likely tokens to sample from.
+        top_k: Option<i64> = None,
+        /// Minimum relative probability of a sampled token.
+        min_p: Option<f64> = None,
+        /// Minimum number of output tokens.
+        min_tokens: i64 = 0,
+        /// Regular expression of the output.
+        regex: Option<String> = None,
+        /// Grammar of the output.
+        ebnf: Option<String> = None,
+        /// Repetition penalty.
+        repetition_penalty: Option<f64> = None,
+        /// Stop token ids.
+        stop_token_ids: Option<Vec<i64>> = None,
+        /// Regular expressions that end the output.
+        stop_regex: Option<Value> = None,
+        /// Whether the output keeps the stop string that ended it.
+        no_stop_trim: bool = false,
+        /// Whether generation continues past the end-of-sequence token.
+        ignore_eos: bool = false,
+        /// Whether the model continues the last message.
+        continue_final_message: bool = false,
+        /// Whether to omit special tokens from the text.
+        skip_special_tokens: bool = true,
+        /// Name of the LoRA adapter.
+        lora_path: Option<Value> = None,
+        /// Whether reasoning is returned apart from the content.
+        separate_reasoning: bool = true,
+        /// Arguments of the chat template.
+        chat_template_kwargs: Option<Map<String, Value>> = None,
+        /// Data-parallel rank that runs the request.
+        routed_dp_rank: Option<i64> = None,
+        /// Former name of `routed_dp_rank`.
+        data_parallel_rank: Option<i64> = None,
+        /// Id of the request.
+        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Salt of the prefix cache.
+        cache_salt: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Scheduling priority.
+        priority: Option<i64> = None,
+    }
+}
+
+/// Names of the efforts that SGLang accepts and vLLM does not.
+const FURTHER_EFFORT: &str = "ultra";
+
+impl SglangChatRequest {
+    /// Validates and reads the request body.
+    ///
+    /// # Errors
+    /// A 400 if the body does not match the schema.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::read_body(value)
+    }
+
+    /// Runs the checks of SGLang that follow the schema.
+    ///
+    /// # Errors
+    /// A 400 in SGLang's words.
+    pub fn validate(&self, context_length: u32, trusts_template: bool) -> Result<(), Fault> {
+        let fail = |text: String| Err(Fault::bad_request(text));
+        if self.messages.is_empty() {
+            return fail("Messages cannot be empty.".to_owned());
+        }
+        let kwargs = self.chat_template_kwargs.as_ref();
+        if kwargs.is_some_and(|map| map.contains_key("chat_template")) && !trusts_template {
+            return fail(
+                "Request-supplied chat_template is not allowed. Start the server with \
+                 --trust-request-chat-template to permit it."
+                    .to_owned(),
+            );
+        }
+        self.validate_tool_choice()?;
+        let limit = self.output_limit().unwrap_or(0);
+        if limit > i64::from(context_length) {
+            return fail(format!(
+                "max_completion_tokens is too large: {limit}.This model supports at most \
+                 {context_length} completion tokens."
+            ));
+        }
+        if !matches!(&self.return_hidden_states, None | Some(Value::Null | Value::Bool(false))) {
+            return fail(HIDDEN_STATES_DISABLED.to_owned());
+        }
+        self.validate_stream()
+    }
+
+    /// Mirrors the checks of `tool_choice` in SGLang's `_validate_request`.
+    fn validate_tool_choice(&self) -> Result<(), Fault> {
+        let tools = self.tools.as_deref().unwrap_or_default();
+        let text = match &self.tool_choice {
+            Some(Value::String(choice)) if choice == "required" && tools.is_empty() => {
+                "Tools cannot be empty if tool choice is set to required.".to_owned()
+            }
+            Some(Value::Object(_)) if tools.is_empty() => {
+                "Tools cannot be empty if tool choice is set to a specific tool.".to_owned()
+            }
+            Some(choice @ Value::Object(_)) => {
+                let name = choice.pointer("/function/name").and_then(Value::as_str);
+                let name_of = |tool: &Value| {
+                    tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned)
+                };
+                if tools.iter().any(|tool| name_of(tool).as_deref() == name) {
+                    return Ok(());
+                }
+                format!("Tool '{}' not found in tools list.", name.unwrap_or("None"))
+            }
+            _ => return Ok(()),
+        };
+        Err(Fault::bad_request(text))
+    }
+
+    /// Mirrors the checks of members that a stream cannot have.
+    fn validate_stream(&self) -> Result<(), Fault> {
+        if !self.stream {
+            return Ok(());
+        }
+        let text = if self.return_prompt_token_ids {
+            "return_prompt_token_ids is not supported with streaming. Please set stream=false when \
+             using return_prompt_token_ids=true."
+        } else if self.return_token_ids {
+            "return_token_ids is not supported with streaming on /v1/chat/completions. Please set \
+             stream=false when using return_token_ids=true."
+        } else if self.return_meta_info {
+            "return_meta_info is not supported with streaming. Please set stream=false when using \
+             return_meta_info=true."
+        } else {
+            return Ok(());
+        };
+        Err(Fault::bad_request(text))
+    }
+
+    /// Returns the limit of output tokens; zero counts as none.
+    pub fn output_limit(&self) -> Option<i64> {
+        let given = |limit: Option<i64>| limit.filter(|limit| *limit != 0);
+        given(self.max_completion_tokens).or(given(self.max_tokens))
+    }
+
+    /// Returns whether tools are offered and the choice is left to the model.
+    pub fn offers_free_choice(&self) -> bool {
+        let offered = self.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+        offered
+            && matches!(self.tool_choice.as_ref().and_then(Value::as_str), None | Some("auto"))
+            && !matches!(self.tool_choice, Some(Value::Object(_)))
+    }
+
+    /// Reads messages and tools; `parses_calls` says whether a tool parser reads the reply.
+    ///
+    /// # Errors
+    /// A 400 for a message or tool that does not match the schema.
+    pub fn conversation(
+        &self,
+        parses_calls: bool,
+        bounds: &RequestBounds,
+    ) -> Result<ChatRequest, Fault> {
+        let messages = self.messages.iter().cloned().map(lowercase_role);
+        let mut body = json!({
+            "messages": messages.collect::<Vec<_>>(),
+            "continue_final_message": self.continue_final_message,
+            "add_generation_prompt": !self.continue_final_message,
+            "parallel_tool_calls": self.parallel_tool_calls,
+        });
+        if let Some(kwargs) = &self.chat_template_kwargs {
+            body["chat_template_kwargs"] = kwargs.clone().into();
+        }
+        match self.reasoning_effort.as_ref().and_then(Value::as_str) {
+            Some(FURTHER_EFFORT) => body["reasoning_effort"] = "max".into(),
+            Some(effort) => body["reasoning_effort"] = effort.into(),
+            None => {}
+        }
+        let is_none = self.tool_choice.as_ref().and_then(Value::as_str) == Some("none");
+        if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_empty() && !is_none) {
+            body["tools"] = tools.clone().into();
+            // Without a parser the text of the reply contains no calls.
+            body["tool_choice"] = match &self.tool_choice {
+                _ if self.offers_free_choice() && !parses_calls => "none".into(),
+                None | Some(Value::Null) => "auto".into(),
+                Some(choice) => choice.clone(),
+            };
+        }
+        ChatRequest::parse(&body, bounds)
+    }
+
+    /// Returns the sampling parameters as the native route takes them.
+    ///
+    /// # Errors
+    /// A 400 for a response format without schema.
+    pub fn sampling_params(&self) -> Result<Value, Fault> {
+        let mut params = json!({
+            "temperature": self.temperature,
+            "max_new_tokens": self.output_limit(),
+            "min_new_tokens": self.min_tokens,
+            "stop": self.stop,
+            "stop_token_ids": self.stop_token_ids,
+            "stop_regex": self.stop_regex,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "regex": self.regex,
+            "ebnf": self.ebnf,
+            "n": self.n,
+            "no_stop_trim": self.no_stop_trim,
+            "ignore_eos": self.ignore_eos,
+            "skip_special_tokens": self.skip_special_tokens,
+            "logit_bias": self.logit_bias,
+            "sampling_seed": self.seed,
+        });
+        if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
+            params[name] = constraint.into();
+        }
+        Ok(params)
+    }
+}
+
+/// Writes the role of a message in lower case, as SGLang does.
+fn lowercase_role(mut message: Value) -> Value {
+    if let Some(Value::String(role)) = message.get_mut("role") {
+        *role = role.to_lowercase();
+    }
+    message
+}
+
+/// Returns name and text of the sampling parameter for a response format; `None` for plain text.
+pub(super) fn schema_constraint(
+    format: Option<&Map<String, Value>>,
+) -> Result<Option<(&'static str, String)>, Fault> {
+    let Some(format) = format else {
+        return Ok(None);
+    };
+    match format.get("type").and_then(Value::as_str) {
+        Some("json_schema") => {
+            let nested = format.get("json_schema").and_then(|of| of.get("schema"));
+            match nested.or(format.get("schema")).filter(|schema| !schema.is_null()) {
+                Some(schema) => Ok(Some(("json_schema", schema.to_string()))),
+                None => Err(Fault::bad_request(
+                    "schema_ is required for json_schema response format request.",
+                )),
+            }
+        }
+        Some("json_object") => Ok(Some(("json_schema", "{\"type\": \"object\"}".to_owned()))),
+        Some("structural_tag") => {
+            Ok(Some(("structural_tag", Value::Object(format.clone()).to_string())))
+        }
+        _ => Ok(None),
+    }
+}

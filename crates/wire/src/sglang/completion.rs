@@ -1,0 +1,167 @@
+//! Request of `POST /v1/completions` of an SGLang server.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `CompletionRequest`;
+//! `serving_completions.py`.
+
+use serde_json::{Map, Value, json};
+
+use super::chat::schema_constraint;
+use super::generate::HIDDEN_STATES_DISABLED;
+use crate::check;
+use crate::fault::Fault;
+use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
+use crate::openai::shared::StreamOptions;
+use crate::schema::{Schema, ValidatorError, wire_model};
+
+/// Name of the model in requests that name none.
+pub const DEFAULT_MODEL_NAME: &str = "default";
+
+wire_model! {
+    /// A completion request. Absent fields have SGLang's defaults; unknown ones are ignored.
+    pub struct SglangCompletionRequest: Plain "CompletionRequest" after check_max_tokens {
+        /// Name of the model, which responses repeat; `model:adapter` selects an adapter.
+        model: String = DEFAULT_MODEL_NAME.to_owned(),
+        /// Prompts of the request.
+        prompt: CompletionPrompts,
+        /// Whether the output starts with a copy of the prompt.
+        echo: bool = false,
+        /// Frequency penalty.
+        frequency_penalty: f64 = 0.0,
+        /// Values added to the logits of token ids.
+        logit_bias: Option<Map<String, Value>> = None,
+        /// Number of log probabilities per output token.
+        logprobs: Option<i64> = None,
+        /// Maximum number of tokens to generate.
+        max_tokens: i64 = 16,
+        /// Number of outputs per prompt.
+        n: i64 = 1,
+        /// Presence penalty.
+        presence_penalty: f64 = 0.0,
+        /// Seed of the sampler.
+        seed: Option<i64> = None,
+        /// Stop strings.
+        stop: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Whether to stream server-sent events.
+        stream: bool = false,
+        /// Options for token usage in a stream.
+        stream_options: Option<StreamOptions> = None,
+        /// Sampling temperature.
+        temperature: f64 = 1.0,
+        /// Nucleus sampling threshold.
+        top_p: f64 = 1.0,
+        /// Whether to return hidden states.
+        return_hidden_states: Option<Value> = None,
+        /// Whether choices contain the token ids of the output.
+        return_token_ids: bool = false,
+        /// Number of most likely tokens to sample from.
+        top_k: i64 = -1,
+        /// Minimum relative probability of a sampled token.
+        min_p: f64 = 0.0,
+        /// Minimum number of output tokens.
+        min_tokens: i64 = 0,
+        /// JSON schema of the output, as text.
+        json_schema: Option<String> = None,
+        /// Regular expression of the output.
+        regex: Option<String> = None,
+        /// Grammar of the output.
+        ebnf: Option<String> = None,
+        /// Repetition penalty.
+        repetition_penalty: f64 = 1.0,
+        /// Stop token ids.
+        stop_token_ids: Option<Vec<i64>> = None,
+        /// Regular expressions that end the output.
+        stop_regex: Option<Value> = None,
+        /// Whether the output keeps the stop string that ended it.
+        no_stop_trim: bool = false,
+        /// Whether generation continues past the end-of-sequence token.
+        ignore_eos: bool = false,
+        /// Whether to omit special tokens from the text.
+        skip_special_tokens: bool = true,
+        /// Name of the LoRA adapter.
+        lora_path: Option<Value> = None,
+        /// Required format of the output.
+        response_format: Option<Map<String, Value>> = None,
+        /// Data-parallel rank that runs the request.
+        routed_dp_rank: Option<i64> = None,
+        /// Former name of `routed_dp_rank`.
+        data_parallel_rank: Option<i64> = None,
+        /// Id of the request.
+        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Salt of the prefix cache.
+        cache_salt: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Scheduling priority.
+        priority: Option<i64> = None,
+    }
+}
+
+/// Mirrors SGLang's `validate_max_tokens_positive`.
+fn check_max_tokens(body: &Map<String, Value>) -> Result<(), ValidatorError> {
+    match body.get("max_tokens").and_then(Value::as_i64) {
+        Some(limit) if limit <= 0 => {
+            Err(ValidatorError::ValueError("max_tokens must be positive".to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl SglangCompletionRequest {
+    /// Validates and reads the request body.
+    ///
+    /// # Errors
+    /// A 400 if the body does not match the schema.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::read_body(value)
+    }
+
+    /// Checks what the schema does not: a prompt, and members that are not simulated.
+    ///
+    /// # Errors
+    /// A 400 in SGLang's words.
+    pub fn validate(&self) -> Result<(), Fault> {
+        let is_empty = |prompt: &CompletionPrompt| match prompt {
+            CompletionPrompt::Text(text) => text.is_empty(),
+            CompletionPrompt::Tokens(ids) => ids.is_empty(),
+        };
+        if self.prompt.0.iter().all(is_empty) {
+            return Err(Fault::bad_request("Prompt cannot be empty"));
+        }
+        match &self.return_hidden_states {
+            None | Some(Value::Null | Value::Bool(false)) => Ok(()),
+            Some(_) => Err(Fault::bad_request(HIDDEN_STATES_DISABLED)),
+        }
+    }
+
+    /// Returns the sampling parameters as the native route takes them.
+    ///
+    /// # Errors
+    /// A 400 for a response format without schema.
+    pub fn sampling_params(&self) -> Result<Value, Fault> {
+        let mut params = json!({
+            "temperature": self.temperature,
+            "max_new_tokens": self.max_tokens,
+            "min_new_tokens": self.min_tokens,
+            "stop": self.stop,
+            "stop_token_ids": self.stop_token_ids,
+            "stop_regex": self.stop_regex,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "regex": self.regex,
+            "json_schema": self.json_schema,
+            "ebnf": self.ebnf,
+            "n": self.n,
+            "no_stop_trim": self.no_stop_trim,
+            "ignore_eos": self.ignore_eos,
+            "skip_special_tokens": self.skip_special_tokens,
+            "logit_bias": self.logit_bias,
+            "sampling_seed": self.seed,
+        });
+        if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
+            params[name] = constraint.into();
+        }
+        Ok(params)
+    }
+}

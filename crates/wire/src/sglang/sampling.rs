@@ -1,0 +1,347 @@
+//! Sampling parameters of SGLang.
+//!
+//! All routes build the same JSON object of `sampling_params`. SGLang checks its form by a schema
+//! whose errors read like those of serde, so serde reads it here.
+//!
+//! Source: SGLang 0.5.23 `api/v1/api_types.py`, `decode_SamplingParams`;
+//! `srt/sampling/sampling_params.py`, `SamplingParams.verify`.
+
+use std::fmt;
+
+use indexmap::IndexMap;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+use vllm_sim_python as python;
+
+use crate::fault::Fault;
+use crate::openai::shared::StructuredOutputs;
+use crate::sampling::{
+    OutputLimit, SamplingChecks, SamplingParams, SamplingRequest, StringOrList, TokenBias,
+};
+use crate::schema::RequestField;
+
+/// Temperature below which sampling is greedy.
+const SAMPLING_EPS: f64 = 1e-6;
+
+/// Default of `max_new_tokens`.
+const DEFAULT_MAX_NEW_TOKENS: i64 = 128;
+
+/// One string or a list of strings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Strings(Vec<String>);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(StringsVisitor)
+    }
+}
+
+struct StringsVisitor;
+
+impl<'de> Visitor<'de> for StringsVisitor {
+    type Value = Strings;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or an array of values for StringOrList")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Strings, E> {
+        Ok(Strings(vec![text.to_owned()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Strings, A::Error> {
+        let mut strings = Vec::new();
+        while let Some(text) = items.next_element()? {
+            strings.push(text);
+        }
+        Ok(Strings(strings))
+    }
+}
+
+/// The sampling parameters of a request to SGLang. Null means the default.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SglangSampling {
+    #[serde(default = "default_max_new_tokens")]
+    max_new_tokens: Option<i64>,
+    stop: Option<Strings>,
+    stop_token_ids: Option<Vec<Option<i64>>>,
+    stop_regex: Option<Strings>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    min_p: Option<f64>,
+    frequency_penalty: Option<f64>,
+    presence_penalty: Option<f64>,
+    repetition_penalty: Option<f64>,
+    min_new_tokens: Option<i64>,
+    n: Option<i64>,
+    json_schema: Option<String>,
+    regex: Option<String>,
+    ebnf: Option<String>,
+    structural_tag: Option<String>,
+    ignore_eos: Option<bool>,
+    skip_special_tokens: Option<bool>,
+    spaces_between_special_tokens: Option<bool>,
+    no_stop_trim: Option<bool>,
+    stream_interval: Option<i64>,
+    logit_bias: Option<IndexMap<String, f64>>,
+    sampling_seed: Option<i64>,
+    custom_params: Option<Value>,
+    beam_width: Option<i64>,
+    watermark: Option<Value>,
+    choice: Option<Vec<String>>,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "serde needs the type of the field")]
+fn default_max_new_tokens() -> Option<i64> {
+    Some(DEFAULT_MAX_NEW_TOKENS)
+}
+
+impl SglangSampling {
+    /// Reads and checks a JSON object of sampling parameters; null means an empty one.
+    ///
+    /// # Errors
+    /// SGLang's 400 for an unknown member, a wrong type or a value out of range, and one of ours
+    /// for a parameter that is not simulated.
+    pub fn parse(value: &Value, vocabulary: u32) -> Result<Self, Fault> {
+        let empty = Value::Object(Map::new());
+        let value = if value.is_null() { &empty } else { value };
+        if !value.is_object() {
+            let shown = python::python_repr(value);
+            return Err(Fault::bad_request(format!("sampling_params must be a map, got {shown}")));
+        }
+        let parsed = Self::deserialize(value);
+        let sampling = parsed.map_err(|error| Fault::bad_request(error.to_string()))?;
+        sampling.check_simulated()?;
+        sampling.verify(value, vocabulary)?;
+        Ok(sampling)
+    }
+
+    /// Refuses the parameters that only a model could honour.
+    fn check_simulated(&self) -> Result<(), Fault> {
+        let is_false = |value: &Value| value.get("enabled") == Some(&Value::Bool(false));
+        let refused = [
+            ("stop_regex", self.stop_regex.as_ref().is_some_and(|stop| !stop.0.is_empty())),
+            ("beam_width", self.beam_width.is_some_and(|width| width != 1)),
+            ("watermark", self.watermark.as_ref().is_some_and(|value| !is_false(value))),
+            ("choice", self.choice.as_ref().is_some_and(|choice| !choice.is_empty())),
+        ];
+        match refused.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => Err(Fault::bad_request(format!("{name} is not simulated"))),
+        }
+    }
+
+    /// Checks the values, in SGLang's order and words.
+    fn verify(&self, raw: &Value, vocabulary: u32) -> Result<(), Fault> {
+        let shown = |name: &str| python::python_repr(raw.get(name).unwrap_or(&Value::Null));
+        let fail = |text: String| Err(Fault::bad_request(text));
+        let within = |value: Option<f64>, least: f64, most: f64| {
+            value.is_none_or(|value| (least..=most).contains(&value))
+        };
+        if !self.temperature.is_none_or(|value| value.is_finite() && value >= 0.0) {
+            let got = shown("temperature");
+            return fail(format!("temperature must be a non-negative finite number, got {got}."));
+        }
+        if !self.top_p.is_none_or(|value| value > 0.0 && value <= 1.0) {
+            return fail(format!("top_p must be in (0, 1], got {}.", shown("top_p")));
+        }
+        if !within(self.min_p, 0.0, 1.0) {
+            return fail(format!("min_p must be in [0, 1], got {}.", shown("min_p")));
+        }
+        if !self.top_k.is_none_or(|value| value == -1 || value >= 1) {
+            let got = shown("top_k");
+            return fail(format!("top_k must be -1 (disable) or at least 1, got {got}."));
+        }
+        for (name, value) in [
+            ("frequency_penalty", self.frequency_penalty),
+            ("presence_penalty", self.presence_penalty),
+        ] {
+            if !within(value, -2.0, 2.0) {
+                return fail(format!("{name} must be in [-2, 2], got {}.", shown(name)));
+            }
+        }
+        if !self.repetition_penalty.is_none_or(|value| value > 0.0 && value <= 2.0) {
+            return fail(format!(
+                "repetition_penalty must be in (0, 2] (1.0 = no penalty), got {}.",
+                shown("repetition_penalty")
+            ));
+        }
+        self.verify_lengths()?;
+        self.verify_logit_bias(vocabulary)?;
+        let grammars = [&self.json_schema, &self.regex, &self.ebnf, &self.structural_tag];
+        let given = grammars.iter().filter(|text| text.as_ref().is_some_and(|t| !t.is_empty()));
+        if given.count() > 1 {
+            return fail(
+                "Only one of json_schema, regex, ebnf, or structural_tag can be set.".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn verify_lengths(&self) -> Result<(), Fault> {
+        let least = self.min_new_tokens.unwrap_or(0);
+        let text = match self.max_new_tokens {
+            _ if least < 0 => {
+                format!("min_new_tokens must be in [0, max_new_tokens], got {least}.")
+            }
+            Some(most) if most < 0 => format!("max_new_tokens must be at least 0, got {most}."),
+            Some(most) if least > most => {
+                format!("min_new_tokens must be in [0, max_new_tokens({most})], got {least}.")
+            }
+            _ => return Ok(()),
+        };
+        Err(Fault::bad_request(text))
+    }
+
+    fn verify_logit_bias(&self, vocabulary: u32) -> Result<(), Fault> {
+        for token in self.logit_bias.iter().flat_map(IndexMap::keys) {
+            let id: Option<u32> = token.trim().parse().ok();
+            if id.is_none_or(|id| id >= vocabulary) {
+                return Err(Fault::bad_request(format!(
+                    "logit_bias must has keys in [0, {}], got {token}.",
+                    vocabulary.saturating_sub(1)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of outputs per prompt.
+    pub fn outputs(&self) -> i64 {
+        self.n.unwrap_or(1)
+    }
+
+    /// Returns the limit of output tokens; `None`: the rest of the context.
+    pub fn max_new_tokens(&self) -> Option<i64> {
+        self.max_new_tokens
+    }
+
+    /// Returns the number of tokens per event of a stream, if the request sets it.
+    pub fn stream_interval(&self) -> Option<i128> {
+        self.stream_interval.map(i128::from)
+    }
+
+    /// Returns the member of [`StructuredOutputs`] for the grammar of the request, if any.
+    fn structured_outputs(&self) -> Option<StructuredOutputs> {
+        let filled = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let constraint = match (
+            filled(&self.json_schema),
+            filled(&self.regex),
+            filled(&self.ebnf),
+            filled(&self.structural_tag),
+        ) {
+            (Some(schema), ..) => json!({"json": schema}),
+            (_, Some(regex), ..) => json!({"regex": regex}),
+            (_, _, Some(grammar), _) => json!({"grammar": grammar}),
+            (.., Some(tag)) => json!({"structural_tag": tag}),
+            _ => return None,
+        };
+        StructuredOutputs::read(&constraint)
+    }
+
+    /// Returns whether a grammar constrains the output.
+    pub fn is_structured(&self) -> bool {
+        self.structured_outputs().is_some()
+    }
+
+    /// Converts the parameters to those of the engine; `logprobs` and `prompt_logprobs` are the
+    /// numbers of log probabilities per output token and per prompt token.
+    pub fn to_request(
+        &self,
+        logprobs: Option<u32>,
+        prompt_logprobs: Option<u32>,
+    ) -> SamplingRequest {
+        let temperature = self.temperature.unwrap_or(1.0);
+        let is_greedy = temperature < SAMPLING_EPS;
+        let ids = self.stop_token_ids.iter().flatten().flatten();
+        let bias = self.logit_bias.iter().flatten();
+        let bias = bias.filter_map(|(id, bias)| Some((id.trim().parse().ok()?, *bias)));
+        let params = SamplingParams {
+            n: self.outputs().into(),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            temperature: if is_greedy { 0.0 } else { temperature },
+            top_p: self.top_p.unwrap_or(1.0),
+            top_k: self.top_k.filter(|k| *k > 0).unwrap_or(0).into(),
+            min_p: self.min_p.unwrap_or(0.0),
+            seed: self.sampling_seed.map(i128::from),
+            stop: self.stop.clone().map(|stop| StringOrList(stop.0)),
+            stop_token_ids: Some(ids.map(|id| i128::from(*id)).collect()),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            min_tokens: self.min_new_tokens.unwrap_or(0).into(),
+            logprobs: logprobs.map(i128::from),
+            prompt_logprobs: prompt_logprobs.map(i128::from),
+            skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
+            spaces_between_special_tokens: self.spaces_between_special_tokens.unwrap_or(true),
+            include_stop_str_in_output: self.no_stop_trim.unwrap_or(false),
+            structured_outputs: self.structured_outputs(),
+            logit_bias: self.logit_bias.as_ref().map(|_| TokenBias(bias.collect())),
+            ..SamplingParams::default()
+        };
+        SamplingRequest {
+            params: Box::new(params),
+            limit: OutputLimit::Budget,
+            checks: SamplingChecks::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(value: &Value) -> String {
+        SglangSampling::parse(value, 100).unwrap_err().message
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_in_the_words_of_sglang() {
+        for (value, text) in [
+            (
+                json!({"temperature": -1}),
+                "temperature must be a non-negative finite number, got -1.",
+            ),
+            (json!({"top_p": 1.5}), "top_p must be in (0, 1], got 1.5."),
+            (json!({"top_k": 0}), "top_k must be -1 (disable) or at least 1, got 0."),
+            (
+                json!({"max_new_tokens": 2, "min_new_tokens": 3}),
+                "min_new_tokens must be in [0, max_new_tokens(2)], got 3.",
+            ),
+            (json!({"logit_bias": {"100": 1}}), "logit_bias must has keys in [0, 99], got 100."),
+            (
+                json!({"regex": "a", "json_schema": "{}"}),
+                "Only one of json_schema, regex, ebnf, or structural_tag can be set.",
+            ),
+            (
+                json!({"stop": 3}),
+                "invalid type: integer `3`, expected a value or an array of values for StringOrList",
+            ),
+            (json!({"ignore_eos": "x"}), "invalid type: string \"x\", expected a boolean"),
+            (json!({"stop_regex": "a+"}), "stop_regex is not simulated"),
+        ] {
+            assert_eq!(refused(&value), text, "{value}");
+        }
+        let unknown = refused(&json!({"max_tokens": 3}));
+        assert!(
+            unknown.starts_with(
+                "unknown field `max_tokens`, expected one of `max_new_tokens`, `stop`"
+            ),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn null_means_the_default() {
+        let sampling = SglangSampling::parse(&json!({"temperature": null}), 100).unwrap();
+        assert_eq!(sampling.max_new_tokens(), Some(128));
+        assert_eq!(sampling.to_request(None, None).params.temperature, 1.0);
+        let unlimited = SglangSampling::parse(&json!({"max_new_tokens": null}), 100).unwrap();
+        assert_eq!(unlimited.max_new_tokens(), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! Requests of `POST /tokenize` and `POST /detokenize` of an SGLang server.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `TokenizeRequest`,
+//! `DetokenizeRequest`.
+
+use serde_json::{Map, Value};
+
+use crate::check;
+use crate::fault::Fault;
+use crate::schema::{ANY_LENGTH, INT, Schema, ValidatorError, wire_model};
+
+wire_model! {
+    /// A request for the token ids of texts or of a conversation.
+    pub struct SglangTokenizeRequest: Plain "TokenizeRequest" after check_one_input {
+        /// Texts to encode.
+        prompt: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Conversation to encode with the chat template.
+        messages: Option<Vec<Value>> = None,
+        /// Whether special tokens are added to texts.
+        add_special_tokens: bool = true,
+    }
+}
+
+wire_model! {
+    /// A request for the texts of token ids.
+    pub struct SglangDetokenizeRequest: Plain "DetokenizeRequest" {
+        /// Token ids of one text, or of several.
+        tokens: Value [Schema::Union(&[
+            Schema::List(&INT, ANY_LENGTH),
+            Schema::List(&Schema::List(&INT, ANY_LENGTH), ANY_LENGTH),
+        ])],
+        /// Whether special tokens are left out.
+        skip_special_tokens: bool = true,
+    }
+}
+
+/// Mirrors SGLang's `validate_tokenize_input`.
+fn check_one_input(body: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+    match given("prompt") == given("messages") {
+        true => Err(ValidatorError::ValueError(
+            "Exactly one of 'prompt' or 'messages' must be provided.".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
+impl SglangTokenizeRequest {
+    /// Validates and reads the request body.
+    ///
+    /// # Errors
+    /// A 400 if the body does not match the schema.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::read_body(value)
+    }
+}
+
+impl SglangDetokenizeRequest {
+    /// Validates and reads the request body.
+    ///
+    /// # Errors
+    /// A 400 if the body does not match the schema.
+    pub fn parse(value: &Value) -> Result<Self, Fault> {
+        check::read_body(value)
+    }
+}
