@@ -285,9 +285,10 @@ impl LoadedConfig {
         for path in engine.iter().flat_map(|setting| &setting.values) {
             settings.merge_from_upper_layer(dynamo::read_mocker_engine_args(path)?);
         }
-        match compat { Some(Compat::Llmd) => {
-            set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
-        }
+        match compat {
+            Some(Compat::Llmd) => {
+                set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
+            }
             Some(Compat::Sglang) => sglang::set_defaults(&mut settings),
             Some(Compat::Vllm) | None => {}
         }

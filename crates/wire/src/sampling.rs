@@ -37,8 +37,7 @@ impl RequestField for TokenBias {
 pub struct StringOrList(pub Vec<String>);
 
 /// Schema of a string or a list of strings.
-pub(crate)
-    const STRING_OR_LIST: Schema = Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
+pub(crate) const STRING_OR_LIST: Schema = Schema::Union(&[STR, Schema::List(&STR, ANY_LENGTH)]);
 
 impl RequestField for StringOrList {
     const SCHEMA: Schema = STRING_OR_LIST;

@@ -303,7 +303,7 @@ impl SglangMetrics {
                 Series::Histogram(histograms) => histograms.collect(),
             };
             for shown in collected.iter().filter(|shown| !shown.get_metric().is_empty()) {
-                out.push_str(&header(shown));
+                out.push_str(&header(shown.name(), shown.help(), shown.get_field_type()));
                 TextWriter::new(out, ApiServers::Several).samples(shown, &le_labels(family));
             }
         }
@@ -317,7 +317,7 @@ impl SglangMetrics {
         }
         let shown = |family: &&MetricFamily| !family.get_metric().is_empty();
         for family in families.iter().filter(shown) {
-            out.push_str(&header(family));
+            out.push_str(&header(family.name(), family.help(), family.get_field_type()));
             TextWriter::new(out, ApiServers::Several).samples(family, &[]);
         }
     }
