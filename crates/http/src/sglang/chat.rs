@@ -16,7 +16,7 @@ use crate::body::RawRequest;
 use crate::openai::{chat, prepare};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::chat::SglangChatRequest;
+use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
 pub(super) async fn create_chat(
@@ -32,10 +32,12 @@ pub(super) async fn create_chat(
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
     let request = SglangChatRequest::parse(&received.parse_fastapi_json()?)?;
-    let limits = &app.rules.limits;
-    request.validate(limits.max_model_len, limits.trust_request_chat_template)?;
-    let parses_calls = app.settings.parsers.tools.is_some();
-    let mut chat = request.conversation(parses_calls, &app.rules.defaults.bounds)?;
+    request.validate(&app.rules.limits)?;
+    let calls = match app.settings.parsers.tools {
+        Some(_) => ReplyCalls::Parsed,
+        None => ReplyCalls::Text,
+    };
+    let mut chat = request.conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
@@ -67,7 +69,10 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let reply = generated.reply;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
     let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);
-    let mut meta = MetaSettings::new(app, &generated.facts, shape, logprobs, rank, shows_prompt);
+    let mut meta = MetaSettings::new(app, &generated.facts, shape, logprobs, rank);
+    if shows_prompt {
+        meta.keep_prompts(&generated.facts);
+    }
     meta.texts = true;
     let format = ChatFormat::new(
         &request,
@@ -75,7 +80,8 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         meta,
         UsageSettings::new(app, request.stream_options.as_ref()),
     );
-    let counter = EndCounter::new(app, request.stream, structured);
+    let counter =
+        EndCounter { metrics: app.metrics.clone(), streaming: request.stream, structured };
     if request.stream {
         let render = ChatStream::new(format, counter, &reply);
         return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);

@@ -80,7 +80,7 @@ impl ChatFormat {
         let reasoning = (!reasoning.is_empty()).then_some(reasoning);
         let calls = self.tool_calls(index, choice);
         let end = end_of_choice(choice);
-        let (reason, matched) = self.end(choice, end, !calls.is_empty());
+        let (reason, matched) = self.end(choice, end, calls.len());
         let mut message =
             json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
         if !calls.is_empty() {
@@ -108,10 +108,10 @@ impl ChatFormat {
     }
 
     /// Returns the finish reason and the matched stop condition of an ended choice.
-    fn end(&self, choice: &Choice, end: SequenceEndReason, calls: bool) -> (Value, Value) {
+    fn end(&self, choice: &Choice, end: SequenceEndReason, calls: usize) -> (Value, Value) {
         let reason = finish_reason(choice, end, &self.meta.shape.tokenizer);
         match type_and_match(&reason) {
-            (kind, _) if kind == "stop" && calls => ("tool_calls".into(), Value::Null),
+            (kind, _) if kind == "stop" && calls > 0 => ("tool_calls".into(), Value::Null),
             shown => shown,
         }
     }
@@ -215,7 +215,7 @@ impl ChatStream {
     fn chunk_usage(&self, index: usize) -> Option<Value> {
         let sent = &self.choices[index];
         let usage = self.format.usage;
-        let shown = || usage.of_choice(self.prompt, sent.tokens, sent.reasoning);
+        let shown = || UsageSettings::of_choice(self.prompt, sent.tokens, sent.reasoning);
         usage.continuous.then(shown)
     }
 
@@ -332,7 +332,7 @@ impl StreamRenderer for ChatStream {
             self.write_call(out, index, choice, (*at, arguments));
         }
         if let Some(end) = step.end {
-            let calls = self.choices[index].calls > 0;
+            let calls = self.choices[index].calls;
             self.choices[index].end = Some(self.format.end(choice, end, calls));
         }
     }

@@ -71,13 +71,16 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         tokens_as_ids: None,
     };
     let shape = prepare::response_shape(app, &options, &facts);
-    let keeps = request.return_token_ids;
-    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank, keeps);
+    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
+    if request.return_token_ids {
+        meta.keep_prompts(&facts);
+    }
     meta.texts = true;
     let usage = UsageSettings::new(app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let counter = EndCounter::new(app, request.stream, structured);
+    let counter =
+        EndCounter { metrics: app.metrics.clone(), streaming: request.stream, structured };
     if request.stream {
         let interval = prepare::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);

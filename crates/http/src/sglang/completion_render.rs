@@ -123,13 +123,16 @@ impl CompletionFormat {
             for_each_prompt_token(self.meta.prompt_ids(choice.prompt), |id, place| {
                 if place.position >= start {
                     let entries = token_logprobs(&shape.tokenizer, id, place, style);
-                    lists.push(&entries, place.position > 0);
+                    match place.position {
+                        0 => lists.push_without_value(&entries),
+                        _ => lists.push(&entries),
+                    }
                 }
             });
         }
         for (at, id) in piece.ids.iter().enumerate() {
             let entries = self.meta.shape.logprobs_at(choice, piece.from + at, *id, top);
-            lists.push(&entries, true);
+            lists.push(&entries);
         }
         lists.into_json()
     }
@@ -145,10 +148,17 @@ struct Lists {
 }
 
 impl Lists {
-    fn push(&mut self, entries: &[TokenLogprob], has_value: bool) {
-        let shown = |value: f64| if has_value { Value::from(value) } else { Value::Null };
+    fn push_without_value(&mut self, entries: &[TokenLogprob]) {
         self.tokens.push(entries[0].text.as_str().into());
-        self.values.push(shown(entries[0].logprob));
+        self.values.push(Value::Null);
+        if self.top > 0 {
+            self.tops.push(Value::Null);
+        }
+    }
+
+    fn push(&mut self, entries: &[TokenLogprob]) {
+        self.tokens.push(entries[0].text.as_str().into());
+        self.values.push(entries[0].logprob.into());
         if self.top == 0 {
             return;
         }
@@ -157,7 +167,7 @@ impl Lists {
         let row = sorted.into_iter().take(self.top as usize);
         let row: Map<String, Value> =
             row.map(|entry| (entry.text.clone(), entry.logprob.into())).collect();
-        self.tops.push(if has_value { Value::Object(row) } else { Value::Null });
+        self.tops.push(Value::Object(row));
     }
 
     fn into_json(self) -> Value {
@@ -211,7 +221,7 @@ impl StreamRenderer for CompletionStream {
         self.sent[step.index] += piece.ids.len() as u32;
         let usage = self.format.usage;
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
-        let shown = || usage.of_choice(prompt, self.sent[step.index], 0);
+        let shown = || UsageSettings::of_choice(prompt, self.sent[step.index], 0);
         let usage = usage.continuous.then(shown).unwrap_or_default();
         let choice = self.format.choice(step.index, choice, &piece, step.end);
         self.write_chunk(out, json!([choice]), usage);

@@ -149,21 +149,21 @@ fn adapter_result(app: &App, result: Result<(), String>) -> Response<Body> {
         adapters.iter().map(|adapter| (adapter.name.to_string(), adapter.path.clone().into()));
     let loaded = Value::Object(adapters.collect::<Map<_, _>>());
     match result {
-        Ok(()) => json_ok(&adapter_update(true, Value::Null, loaded)),
+        Ok(()) => json_ok(&adapter_update(Value::Null, loaded)),
         Err(message) => adapter_error(message, loaded),
     }
 }
 
 fn adapter_error(message: String, loaded: Value) -> Response<Body> {
-    errors::json_error(400, &adapter_update(false, message.into(), loaded))
+    errors::json_error(400, &adapter_update(message.into(), loaded))
 }
 
 /// Returns the JSON of SGLang's `LoRAUpdateOutput`.
-fn adapter_update(success: bool, message: Value, loaded: Value) -> Value {
+fn adapter_update(message: Value, loaded: Value) -> Value {
     json!({
         "rid": null,
         "http_worker_ipc": null,
-        "success": success,
+        "success": message.is_null(),
         "error_message": message,
         "loaded_adapters": loaded,
     })

@@ -41,7 +41,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     let request = GenerateRequest::parse(&received.parse_fastapi_json()?)?;
     request.check_simulated()?;
-    let batch = read_prompts(&request)?;
+    let mut batch = read_prompts(&request)?;
     let count = batch.prompts.len();
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
@@ -53,8 +53,9 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let rids = request_ids(request.rid.as_ref(), &batch)?;
     if request.stream {
         check_equal_parameters(&request)?;
-        let of_all = Item { sampling: params(0)?, rank, prompts: batch.prompts, index: 0 };
-        return stream(app, head, &request, of_all, rids, batch.is_single).await;
+        let prompts = std::mem::take(&mut batch.prompts);
+        let of_all = Item { sampling: params(0)?, rank, prompts, index: 0 };
+        return stream(app, head, &request, of_all, rids, &batch).await;
     }
     // All prompts run at the same time; a refusal drops those that were started.
     let mut started = Vec::with_capacity(count);
@@ -79,7 +80,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
 
-/// Prompts that are generated as one request of the engine.
+/// An item is the prompts that are generated as one request of the engine.
 struct Item {
     sampling: SglangSampling,
     rank: Option<i64>,
@@ -109,7 +110,9 @@ async fn start(
     let resolved = request::resolve_model(app, head, None, lora)?;
     let salt = item(request.cache_salt.as_ref(), from.index).and_then(Value::as_str);
     let interval = prepare::min_tokens_per_event(from.sampling.stream_interval());
-    let counter = EndCounter::new(app, request.stream, from.sampling.is_structured());
+    let structured = from.sampling.is_structured();
+    let counter =
+        EndCounter { metrics: app.metrics.clone(), streaming: request.stream, structured };
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.outputs());
     let generation = Generation {
@@ -147,7 +150,7 @@ async fn stream(
     request: &GenerateRequest,
     prompts: Item,
     rids: Vec<Arc<str>>,
-    is_single: bool,
+    batch: &Batch,
 ) -> Result<Response<Body>, Fault> {
     let outputs = prompts.sampling.outputs();
     let mut started = start(app, head, request, prompts, rids[0].clone()).await?;
@@ -155,8 +158,8 @@ async fn stream(
         started.format.rids = rids;
     }
     let reply = started.generated.reply;
-    let shows_index = !is_single || outputs != 1;
-    let render = GenerateStream::new(started.format, started.counter, &reply, shows_index);
+    let mut render = GenerateStream::new(started.format, started.counter, &reply);
+    render.shows_index = !batch.is_single || outputs != 1;
     Ok(prepare::stream_reply(app, head, reply, render, started.interval, started.guard).await)
 }
 
@@ -174,8 +177,10 @@ fn meta_settings(
         tokens_as_ids: None,
     };
     let shape = prepare::response_shape(app, &options, facts);
-    let keeps = request.return_prompt_token_ids;
-    let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank, keeps);
+    let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank);
+    if request.return_prompt_token_ids {
+        meta.keep_prompts(facts);
+    }
     meta.texts = request.return_text_in_logprobs;
     meta
 }

@@ -94,16 +94,11 @@ pub(super) struct GenerateStream {
     outputs: Vec<Output>,
     prompts: Vec<u32>,
     /// Whether events name the index of the output.
-    shows_index: bool,
+    pub(super) shows_index: bool,
 }
 
 impl GenerateStream {
-    pub(super) fn new(
-        format: GenerateFormat,
-        counter: EndCounter,
-        reply: &Reply,
-        shows_index: bool,
-    ) -> Self {
+    pub(super) fn new(format: GenerateFormat, counter: EndCounter, reply: &Reply) -> Self {
         let choices = reply.choices.iter();
         let outputs =
             choices.map(|choice| Output { rid: format.new_id(choice), ..Output::default() });
@@ -112,7 +107,7 @@ impl GenerateStream {
             prompts: reply.prompts.clone(),
             format,
             counter,
-            shows_index,
+            shows_index: false,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{error, ops};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::kv_events::KvEventFormat;
 
-/// SGLang release that the routes imitate.
+/// The SGLang release that the routes imitate.
 pub const SGLANG_VERSION: &str = "0.5.23";
 
 fn json_ok(value: &Value) -> Response<Body> {

@@ -66,26 +66,32 @@ pub(super) struct MetaSettings {
 }
 
 impl MetaSettings {
-    /// Creates the settings; prompts are kept if `keeps_prompts` or log probabilities need them.
+    /// Creates the settings; prompts are kept if log probabilities need them.
     pub(super) fn new(
         app: &App,
         facts: &ReplyFacts,
         shape: ResponseShape,
         logprobs: LogprobOptions,
         rank: Option<i64>,
-        keeps_prompts: bool,
     ) -> Self {
-        let keeps = keeps_prompts || logprobs.start.is_some();
-        let prompts = facts.prompts.iter().filter(|_| keeps);
         let ranks = app.rules.limits.data_parallel_ranks;
-        Self {
+        let mut settings = Self {
             shape,
             logprobs,
             texts: false,
             weight_version: app.weight_version.load_full(),
             rank: rank.filter(|_| ranks > 1),
-            prompts: prompts.map(|prompt| prompt.tokens.clone()).collect(),
+            prompts: Vec::new(),
+        };
+        if logprobs.start.is_some() {
+            settings.keep_prompts(facts);
         }
+        settings
+    }
+
+    /// Keeps the token ids of the prompts, which the response contains.
+    pub(super) fn keep_prompts(&mut self, facts: &ReplyFacts) {
+        self.prompts = facts.prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     }
 
     /// Returns the token ids of a prompt; empty unless they are kept.

@@ -30,7 +30,7 @@ pub(super) struct Generation {
     pub(super) echo: bool,
 }
 
-/// Log probabilities that a request asks for.
+/// The options select the log probabilities of a response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogprobOptions {
     /// Number of the most likely tokens at each position; `None`: no log probabilities.

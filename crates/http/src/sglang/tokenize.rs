@@ -18,7 +18,7 @@ use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::chat::SglangChatRequest;
+use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
 pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
@@ -62,9 +62,8 @@ async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault
 /// Returns the token ids of a conversation, as those of a chat request.
 async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
     let request = SglangChatRequest::parse(body)?;
-    let limits = &app.rules.limits;
-    request.validate(limits.max_model_len, limits.trust_request_chat_template)?;
-    let mut chat = request.conversation(true, &app.rules.defaults.bounds)?;
+    request.validate(&app.rules.limits)?;
+    let mut chat = request.conversation(ReplyCalls::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     Ok(app.service.conversation_tokens(&app.rules, conversation).await?.0)

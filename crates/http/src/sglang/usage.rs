@@ -42,28 +42,27 @@ impl UsageSettings {
         let choices = reply.choices.len() / reply.prompts.len().max(1);
         let first = reply.choices.iter().step_by(choices.max(1)).zip(&reply.prompts);
         counts.cached = first.map(|(choice, prompt)| cached_tokens(choice, *prompt)).sum();
-        self.of_counts(counts, self.cached)
+        of_counts(counts, self.cached.then_some(counts.cached))
     }
 
     /// Returns the usage of one choice so far.
-    pub(super) fn of_choice(self, prompt: u32, completion: u32, reasoning: u32) -> Value {
+    pub(super) fn of_choice(prompt: u32, completion: u32, reasoning: u32) -> Value {
         let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
-        self.of_counts(counts, false)
+        of_counts(counts, None)
     }
+}
 
-    fn of_counts(self, counts: TokenCounts, shows_cached: bool) -> Value {
-        let details = shows_cached.then(|| json!({"cached_tokens": counts.cached}));
-        let reasoning =
-            (counts.reasoning > 0).then(|| json!({"reasoning_tokens": counts.reasoning}));
-        json!({
-            "prompt_tokens": counts.prompt,
-            "total_tokens": counts.prompt + counts.completion,
-            "completion_tokens": counts.completion,
-            "prompt_tokens_details": details,
-            "reasoning_tokens": counts.reasoning,
-            "completion_tokens_details": reasoning,
-        })
-    }
+fn of_counts(counts: TokenCounts, cached: Option<u32>) -> Value {
+    let details = cached.map(|cached| json!({"cached_tokens": cached}));
+    let reasoning = (counts.reasoning > 0).then(|| json!({"reasoning_tokens": counts.reasoning}));
+    json!({
+        "prompt_tokens": counts.prompt,
+        "total_tokens": counts.prompt + counts.completion,
+        "completion_tokens": counts.completion,
+        "prompt_tokens_details": details,
+        "reasoning_tokens": counts.reasoning,
+        "completion_tokens_details": reasoning,
+    })
 }
 
 /// Removes the members of an object that are null.
@@ -85,16 +84,12 @@ pub(super) fn cached_tokens(choice: &Choice, prompt: u32) -> u32 {
 /// Counts the choices of a response in the metrics when it ends.
 #[derive(Clone)]
 pub(super) struct EndCounter {
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
 }
 
 impl EndCounter {
-    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
-        Self { metrics: app.metrics.clone(), streaming, structured }
-    }
-
     /// Counts every choice of an ended reply as a request.
     pub(super) fn count(&self, reply: &Reply) {
         let Some(metrics) = self.metrics.sglang() else {

@@ -31,7 +31,7 @@ enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// Process that updates a family in SGLang, which determines its labels.
+/// The process that updates a family in SGLang, which determines its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Process {
     Scheduler,

@@ -9,12 +9,22 @@ use serde_json::{Map, Value, json};
 
 use super::completion::DEFAULT_MODEL_NAME;
 use super::generate::HIDDEN_STATES_DISABLED;
+use crate::ServerLimits;
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::openai::chat::ChatRequest;
 use crate::openai::shared::StreamOptions;
 use crate::schema::{Schema, wire_model};
+
+/// The form of tool calls in a reply whose request lets the model choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyCalls {
+    /// A tool parser turns them into members of the response.
+    Parsed,
+    /// Calls are text, because no tool parser runs.
+    Text,
+}
 
 wire_model! {
     /// A chat request. Absent fields have SGLang's defaults; unknown ones are ignored.
@@ -27,7 +37,7 @@ wire_model! {
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
         logit_bias: Option<Map<String, Value>> = None,
-        /// Whether to return log probabilities.
+        /// Requests log probabilities.
         logprobs: bool = false,
         /// Number of the most likely tokens to list at each position.
         top_logprobs: Option<i64> = None,
@@ -59,7 +69,7 @@ wire_model! {
         tool_choice: Option<Value> = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: bool = true,
-        /// Whether to return hidden states.
+        /// Requests hidden states.
         return_hidden_states: Option<Value> = None,
         /// Whether choices contain the token ids of the prompt.
         return_prompt_token_ids: bool = false,
@@ -83,7 +93,7 @@ wire_model! {
         repetition_penalty: Option<f64> = None,
         /// Stop token ids.
         stop_token_ids: Option<Vec<i64>> = None,
-        /// Regular expressions that end the output.
+        /// The regular expressions that end the output.
         stop_regex: Option<Value> = None,
         /// Whether the output keeps the stop string that ended it.
         no_stop_trim: bool = false,
@@ -99,7 +109,7 @@ wire_model! {
         separate_reasoning: bool = true,
         /// Arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Data-parallel rank that runs the request.
+        /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
@@ -128,13 +138,16 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate(&self, context_length: u32, trusts_template: bool) -> Result<(), Fault> {
+    pub fn validate(&self, limits: &ServerLimits) -> Result<(), Fault> {
+        let context_length = limits.max_model_len;
         let fail = |text: String| Err(Fault::bad_request(text));
         if self.messages.is_empty() {
             return fail("Messages cannot be empty.".to_owned());
         }
         let kwargs = self.chat_template_kwargs.as_ref();
-        if kwargs.is_some_and(|map| map.contains_key("chat_template")) && !trusts_template {
+        if kwargs.is_some_and(|map| map.contains_key("chat_template"))
+            && !limits.trust_request_chat_template
+        {
             return fail(
                 "Request-supplied chat_template is not allowed. Start the server with \
                  --trust-request-chat-template to permit it."
@@ -214,13 +227,13 @@ impl SglangChatRequest {
             && !matches!(self.tool_choice, Some(Value::Object(_)))
     }
 
-    /// Reads messages and tools; `parses_calls` says whether a tool parser reads the reply.
+    /// Reads messages and tools.
     ///
     /// # Errors
     /// A 400 for a message or tool that does not match the schema.
     pub fn conversation(
         &self,
-        parses_calls: bool,
+        calls: ReplyCalls,
         bounds: &RequestBounds,
     ) -> Result<ChatRequest, Fault> {
         let messages = self.messages.iter().cloned().map(lowercase_role);
@@ -243,7 +256,7 @@ impl SglangChatRequest {
             body["tools"] = tools.clone().into();
             // Without a parser the text of the reply contains no calls.
             body["tool_choice"] = match &self.tool_choice {
-                _ if self.offers_free_choice() && !parses_calls => "none".into(),
+                _ if self.offers_free_choice() && calls == ReplyCalls::Text => "none".into(),
                 None | Some(Value::Null) => "auto".into(),
                 Some(choice) => choice.clone(),
             };

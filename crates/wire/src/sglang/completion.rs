@@ -49,7 +49,7 @@ wire_model! {
         temperature: f64 = 1.0,
         /// Nucleus sampling threshold.
         top_p: f64 = 1.0,
-        /// Whether to return hidden states.
+        /// Requests hidden states.
         return_hidden_states: Option<Value> = None,
         /// Whether choices contain the token ids of the output.
         return_token_ids: bool = false,
@@ -69,7 +69,7 @@ wire_model! {
         repetition_penalty: f64 = 1.0,
         /// Stop token ids.
         stop_token_ids: Option<Vec<i64>> = None,
-        /// Regular expressions that end the output.
+        /// The regular expressions that end the output.
         stop_regex: Option<Value> = None,
         /// Whether the output keeps the stop string that ended it.
         no_stop_trim: bool = false,
@@ -81,7 +81,7 @@ wire_model! {
         lora_path: Option<Value> = None,
         /// Required format of the output.
         response_format: Option<Map<String, Value>> = None,
-        /// Data-parallel rank that runs the request.
+        /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,

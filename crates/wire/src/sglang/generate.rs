@@ -39,27 +39,27 @@ wire_model! {
             Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
             Schema::Dict(&STR, &Schema::Any),
         ]))] = None,
-        /// Whether to return log probabilities.
+        /// Requests log probabilities.
         return_logprob: Option<Value> [Schema::Nullable(&BOOL_OR_LIST)] = None,
         /// First prompt position with a log probability; -1 for output tokens only.
         logprob_start_len: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
         /// Number of the most likely tokens to list at each position.
         top_logprobs_num: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
-        /// Token ids whose log probabilities to return.
+        /// The token ids whose log probabilities to return.
         token_ids_logprob: Option<Value> = None,
         /// Whether log probabilities contain the texts of tokens.
         return_text_in_logprobs: bool = false,
         /// Whether to stream server-sent events.
         stream: bool = false,
-        /// Whether to return hidden states.
+        /// Requests hidden states.
         return_hidden_states: Option<Value> = None,
-        /// Session whose history the prompt continues.
+        /// The session whose history the prompt continues.
         session_params: Option<Value> = None,
         /// Name of the LoRA adapter, for all prompts or for each.
         lora_path: Option<Value> = None,
-        /// Serialized class that changes the logits.
+        /// The serialized class that changes the logits.
         custom_logit_processor: Option<Value> = None,
-        /// Data-parallel rank that runs the request.
+        /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,

@@ -21,7 +21,7 @@ use crate::sampling::{
 };
 use crate::schema::RequestField;
 
-/// Temperature below which sampling is greedy.
+/// The temperature below which sampling is greedy.
 const SAMPLING_EPS: f64 = 1e-6;
 
 /// Default of `max_new_tokens`.
