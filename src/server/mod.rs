@@ -42,7 +42,7 @@ use vllm_sim_service::InferenceService;
 
 use backend::{BackendInputs, EngineBackend};
 use shared_assets::SharedAssets;
-use socket::{ServerSocket, ServerSockets};
+use socket::ServerSockets;
 
 pub use error::StartError;
 #[cfg(not(feature = "sqlite"))]
@@ -142,8 +142,7 @@ impl SimulatorServer {
         let replies = replies::read_scripted_replies(&config)?;
         let peers = peers::dashboard_peers(&config)?;
         let sockets = ServerSockets::bind(&config).await?;
-        let address = sockets.http.tcp_address();
-        let grpc_address = sockets.grpc.as_ref().and_then(ServerSocket::tcp_address);
+        let (address, grpc_address) = sockets.tcp_addresses();
         let port = address.map_or(config.server.port, |a| a.port());
         let (index, routes) = vllm_sim_http::build_routes(&config);
         let inputs = BackendInputs {

@@ -31,6 +31,11 @@ impl ServerSockets {
         Ok(Self { http, grpc })
     }
 
+    /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for others.
+    pub(super) fn tcp_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        (self.http.tcp_address(), self.grpc.as_ref().and_then(ServerSocket::tcp_address))
+    }
+
     pub(super) fn into_sockets(self) -> impl Iterator<Item = ServerSocket> {
         self.grpc.into_iter().chain([self.http])
     }

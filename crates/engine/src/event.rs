@@ -141,7 +141,7 @@ pub enum SchedulerEvent {
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
-        /// Time at which the step began.
+        /// Start of the step.
         begun: SimTime,
         /// Number of prompt tokens that the step computed, without cached ones.
         prompt_tokens: u32,

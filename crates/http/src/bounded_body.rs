@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Time that the transfer of any request body may take, however slow.
+/// Minimum time limit for the transfer of a request body, however slow.
 const BODY_READ_GRACE: Duration = Duration::from_secs(60);
 
 /// Minimum average transfer rate of a request body after the grace period, in bytes per second.

@@ -40,7 +40,7 @@ pub(super) struct RequestHead {
     pub(super) faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens for the request history; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
-    /// Memory that the body takes until the response is there; `None` for a small one.
+    /// Reserved memory of a large body, until the response is complete.
     pub(super) _memory: Option<MessageReservation>,
 }
 

@@ -19,7 +19,7 @@ impl InferenceService {
     /// Waits for the handshake with the prefill server of a request, if one is needed; returns
     /// whether the prompt cannot be loaded from there.
     ///
-    /// In vLLM the request waits in the engine meanwhile, with the reason `deferred`.
+    /// In vLLM the request then waits in the engine, with the reason `deferred`.
     pub(crate) async fn has_lost_source(&self, transfer: &KvTransfer) -> bool {
         let (Some(handshake), KvTransfer::FromRemote(source)) = (&self.handshake, transfer) else {
             return false;

@@ -35,11 +35,11 @@ pub struct TokenUsage(Mutex<UsageCounts>);
 pub struct UsageCounts {
     /// Prompt tokens; each prompt counts once, not once per choice.
     pub prompt: u32,
-    /// Prompt tokens that were not computed; part of `prompt`.
+    /// Number of cached prompt tokens; part of `prompt`.
     pub cached: u32,
-    /// Output tokens that the engine released until the end of the request.
+    /// Number of output tokens from the engine until the end of the request.
     pub generated: u32,
-    /// Output tokens that the front end wrote; part of `generated`.
+    /// Number of output tokens in the written response; part of `generated`.
     pub delivered: u32,
 }
 

@@ -20,7 +20,7 @@ const CHARACTER_ID_FLAG: u32 = 0x8000_0000;
 /// Memory for the texts of token ids, in bytes; the least useful ones are dropped.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// Approximate memory of an entry of the cache beside its text, in bytes.
+/// Approximate memory of a cache entry without its text, in bytes.
 const ENTRY_BYTES: u64 = 64;
 
 /// Simulated tokenizer, which splits text into words and punctuation.

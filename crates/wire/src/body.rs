@@ -77,8 +77,8 @@ pub fn check_value_count(body: &[u8]) -> Result<(), Fault> {
     Err(Fault::new(413, ErrorType::TooLarge, message))
 }
 
-/// Approximate memory that a value of a parsed and validated JSON body takes, in bytes (measured with
-/// a body of 50,000 tools).
+/// Approximate memory per value of a parsed and validated JSON body, in bytes (measured with a body of
+/// 50,000 tools).
 const BYTES_PER_VALUE: u64 = 320;
 
 /// Returns the approximate memory of a request with this body, in bytes; for a small one only the

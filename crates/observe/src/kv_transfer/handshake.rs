@@ -22,7 +22,7 @@ const META_QUERY: &[u8] = b"get_meta_msg";
 const ANSWER_TIMEOUT_MS: i32 = 5000;
 /// Maximum number of requests that wait for a handshake; the source of further ones counts as lost.
 const MAX_WAITING_REQUESTS: usize = 10_000;
-/// Maximum number of remembered engines; beyond it, all are met anew.
+/// Maximum number of remembered engines; beyond it, all are forgotten.
 const MAX_MET_ENGINES: usize = 65_536;
 
 /// Engine id and block size of a prefill server.

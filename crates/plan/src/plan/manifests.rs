@@ -23,7 +23,7 @@ const PAGE: &str = "DEPLOY.md";
 /// Kind of deployment that takes a file.
 struct Target {
     file: &'static str,
-    /// Command that applies the file.
+    /// Shell command to apply the file.
     apply: &'static str,
     /// Renders the file, or returns the reason why there is none.
     render: fn(&Servers<'_>) -> Result<String, &'static str>,

@@ -24,7 +24,7 @@ const STEP_TRACK: u64 = 0;
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
 pub struct TraceEventWriter {
     out: Box<dyn Write + Send>,
-    /// Processes whose names are written.
+    /// Processes with written names.
     named: BTreeSet<u64>,
     failed: Option<io::Error>,
 }

@@ -24,9 +24,9 @@ pub(super) struct RuleCondition {
     role: Option<String>,
     /// Number of user messages.
     turn: Option<u64>,
-    /// Text that a system or developer message contains.
+    /// Required text in a system or developer message.
     system: Option<String>,
-    /// Text that a tool message after the last assistant message contains.
+    /// Required text in a tool message after the last assistant message.
     tool_result: Option<String>,
     /// Names of tools that the request must offer.
     tools: Vec<String>,

@@ -376,7 +376,7 @@ fn string_index_fault() -> Fault {
     Fault::bad_request("string indices must be integers, not 'str'")
 }
 
-/// Checks that a chat has one kind of constraint at most, and no forced tool beside it.
+/// Checks that a chat has one kind of constraint at most, and not also a forced tool.
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
