@@ -280,3 +280,23 @@ fn is_long_generation(job: &GenerationJob) -> bool {
     let constrained = matches!(job.content, ReplyContent::Constrained(_) | ReplyContent::Parsed(_));
     sequences >= BLOCKING_MIN_SEQUENCES || tokens >= BLOCKING_MIN_TOKENS || constrained
 }
+
+impl InferenceService {
+    /// Waits for the handshake with the prefill server of a request, if one is needed; returns
+    /// whether the prompt cannot be loaded from there.
+    ///
+    /// In vLLM the request then waits in the engine, with the reason `deferred`.
+    pub(crate) async fn has_lost_source(&self, transfer: &KvTransfer) -> bool {
+        let (Some(handshake), KvTransfer::FromRemote(source)) = (&self.handshake, transfer) else {
+            return false;
+        };
+        // Without an address there is no one to ask.
+        let Some(source) = source else {
+            return true;
+        };
+        match handshake.begin(source) {
+            None => false,
+            Some(result) => !result.await.unwrap_or(false),
+        }
+    }
+}

@@ -26,6 +26,7 @@ pub mod prompt;
 mod reply;
 mod reply_size;
 mod request;
+mod request_context;
 mod request_error;
 mod request_faults;
 pub mod scenario;
@@ -60,9 +61,10 @@ pub use peers::PrefillHandshake;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
-    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, RequestContext,
-    ResolvedModel, SubmissionChecks, ToolRequest,
+    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel,
+    SubmissionChecks, ToolRequest,
 };
+pub use request_context::RequestContext;
 pub use request_error::{RejectedRequest, RequestError};
 pub use request_faults::RequestFaults;
 pub use settings::{ServiceSettings, ServingRole};

@@ -1,13 +1,11 @@
 //! A generation request independent of its protocol, and its state on the way to the engine.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::deferred::DeferredCheck;
 use super::prompt::PromptSource;
 use super::{KvTransfer, Reply, RequestFaults, TokenUsage};
-use crate::fault::ConnectionHandle;
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
@@ -159,20 +157,4 @@ pub struct GeneratedReply {
     pub reply: Reply,
     /// Properties of the request that the renderer needs.
     pub facts: ReplyFacts,
-}
-
-/// The context of an HTTP request or gRPC call outside its headers and body; stored as an
-/// extension.
-#[derive(Clone, Default)]
-pub struct RequestContext {
-    /// Arrival time of the request head, in seconds since the Unix epoch.
-    pub started: f64,
-    /// Address of the client; `None` on a Unix socket.
-    pub client: Option<SocketAddr>,
-    /// Client connection of the request, for injected faults that break it.
-    pub connection: Option<Arc<ConnectionHandle>>,
-    /// Injected faults of the request; `None` if it cannot get any.
-    pub faults: Option<Arc<RequestFaults>>,
-    /// Counter of the request's tokens; `None` if nothing reads it.
-    pub usage: Option<Arc<TokenUsage>>,
 }

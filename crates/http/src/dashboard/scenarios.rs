@@ -14,13 +14,14 @@ macro_rules! ready_scenario {
 }
 
 /// Texts of the ready scenarios.
-const READY_SCENARIOS: [&str; 8] = [
+const READY_SCENARIOS: [&str; 9] = [
     ready_scenario!("brownout"),
     ready_scenario!("cut-streams"),
     ready_scenario!("error-burst"),
     ready_scenario!("flapping-health"),
     ready_scenario!("lora-churn"),
     ready_scenario!("overload"),
+    ready_scenario!("prefiller-down"),
     ready_scenario!("rate-limit"),
     ready_scenario!("restart"),
 ];

@@ -1,0 +1,192 @@
+//! The prompts of a request as it gives them, and how they are truncated.
+
+use serde_json::{Map, Value};
+
+use crate::deferred::DeferredCheck;
+use crate::generate::request::TokenizedPrompt;
+use vllm_sim_tokenizer::PlacedMediaItem;
+use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
+use vllm_sim_wire::ServerLimits;
+use vllm_sim_wire::openai::message::RequestMessage;
+
+/// The form in which a request gives its prompts.
+#[derive(Debug)]
+pub enum PromptSource {
+    /// Tokenized prompts.
+    Ready(Vec<TokenizedPrompt>),
+    /// Texts and lists of token ids, each a prompt.
+    Inputs(PromptInputs),
+    /// Conversations, converted by the chat template.
+    Conversations(Vec<Conversation>),
+}
+
+impl Default for PromptSource {
+    fn default() -> Self {
+        Self::Ready(Vec::new())
+    }
+}
+
+impl PromptSource {
+    /// Returns the number of prompts of the request.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Ready(prompts) => prompts.len(),
+            Self::Inputs(inputs) => inputs.inputs.len(),
+            Self::Conversations(conversations) => conversations.len(),
+        }
+    }
+
+    /// Returns whether the request has no prompts.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Texts and lists of token ids as prompts, with their tokenization and truncation.
+#[derive(Debug, Default)]
+pub struct PromptInputs {
+    /// Texts or lists of token ids, one per prompt.
+    pub inputs: Vec<PromptInput>,
+    /// Whether the tokenizer adds its special tokens to texts.
+    pub add_special_tokens: bool,
+    /// Truncation of every prompt to a number of tokens.
+    pub truncation: PromptTruncation,
+}
+
+/// A text or a list of token ids, used as one prompt.
+#[derive(Debug)]
+pub enum PromptInput {
+    /// A text to tokenize.
+    Text(String),
+    /// Token ids. The checks before submission reject ids outside the vocabulary.
+    Tokens {
+        /// Token ids of the prompt.
+        ids: Vec<i64>,
+        /// Text of a reply in echo mode; `None` uses the comma-separated ids.
+        text: Option<Box<str>>,
+        /// Images, audio clips and videos among the tokens.
+        media: Vec<PlacedMediaItem>,
+    },
+}
+
+/// A chat conversation, and the options for converting it to a prompt.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// Messages of the conversation, in order.
+    pub messages: Vec<RequestMessage>,
+    /// Tool definitions for the chat template, as in the request.
+    pub tools: Option<Vec<Value>>,
+    /// Documents for the chat template, as in the request.
+    pub documents: Option<Value>,
+    /// Chat template of the request, in place of the server's.
+    pub chat_template: Option<String>,
+    /// Arguments of the chat template.
+    pub chat_template_kwargs: Map<String, Value>,
+    /// Whether the prompt ends with the start of an assistant message.
+    pub add_generation_prompt: bool,
+    /// Whether the model continues the last message instead of a new one.
+    pub continue_final_message: bool,
+    /// Whether the tokenizer adds its special tokens to the rendered text.
+    pub add_special_tokens: bool,
+    /// Truncation of the prompt to a number of tokens.
+    pub truncation: PromptTruncation,
+    /// Maximum length of the conversation's prompt.
+    pub bound: PromptLengthLimit,
+    /// Token ids of the same conversation from another server, used instead of tokenizing.
+    pub token_ids: DeferredCheck<Option<Vec<u32>>>,
+}
+
+/// The maximum length of a conversation's prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PromptLengthLimit {
+    /// The prompt may fill the context length.
+    #[default]
+    Context,
+    /// The prompt must leave room in the context for one output token (Responses API).
+    RoomForOutput,
+    /// No limit, because the tokens are only returned, as by `/tokenize`.
+    None,
+}
+
+/// The truncation of a prompt to a number of tokens (`truncate_prompt_tokens`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptTruncation {
+    /// Number of prompt tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
+    pub keep: Option<i64>,
+    /// Side of the prompt that is cut.
+    pub side: TruncationSide,
+    /// Whether the special tokens around the text are kept.
+    ///
+    /// The tokenizers of vLLM truncate a text before they add special tokens.
+    pub special: bool,
+}
+
+/// The side of a prompt that truncation cuts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TruncationSide {
+    /// The beginning of the prompt; the default of chat models' tokenizers.
+    #[default]
+    Left,
+    /// The end of the prompt.
+    Right,
+}
+
+impl TruncationSide {
+    /// Converts a request's `truncation_side`; every value but `right` means left.
+    pub fn from_side_name(asked: Option<&str>) -> Self {
+        match asked {
+            Some("right") => Self::Right,
+            _ => Self::Left,
+        }
+    }
+}
+
+impl PromptTruncation {
+    /// Truncates the token ids of a prompt.
+    pub fn truncate_tokens(
+        self,
+        tokenizer: &Tokenizer,
+        limits: &ServerLimits,
+        mut tokens: Vec<u32>,
+    ) -> Vec<u32> {
+        let most = limits.max_model_len as usize;
+        let keep = match self.keep {
+            Some(keep) => usize::try_from(keep).unwrap_or(most.saturating_sub(1)),
+            None => return tokens,
+        };
+        if tokens.len() <= keep {
+            return tokens;
+        }
+        let (before, behind) = match self.special {
+            true => count_special_around(tokenizer, &tokens),
+            false => (0, 0),
+        };
+        // If not even the special tokens fit, they are truncated like the rest.
+        let (before, behind) = match keep >= before + behind {
+            true => (before, behind),
+            false => (0, 0),
+        };
+        let cut = tokens.len() - keep;
+        match self.side {
+            TruncationSide::Right => {
+                let end = tokens.len() - behind;
+                tokens.drain(end - cut..end);
+            }
+            TruncationSide::Left => {
+                tokens.drain(before..before + cut);
+            }
+        }
+        tokens
+    }
+}
+
+/// Returns the numbers of special tokens that the tokenizer added before and after a text.
+fn count_special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
+    let special = tokenizer.encode("", SpecialTokens::With);
+    let fits = |at: &usize| {
+        let (before, behind) = special.split_at(*at);
+        tokens.starts_with(before) && tokens.ends_with(behind)
+    };
+    let at = (0..=special.len()).rev().find(fits);
+    at.map_or((0, 0), |at| (at, special.len() - at))
+}
