@@ -270,7 +270,6 @@ struct LateSource {
 }
 
 impl WorkloadSource for LateSource {
-    #[expect(clippy::disallowed_methods, reason = "the run that it delays is in real time")]
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         let started = *self.started.get_or_insert_with(tokio::time::Instant::now);
         for source in &mut self.sources {

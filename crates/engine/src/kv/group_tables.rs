@@ -357,7 +357,6 @@ impl BlockPool {
     }
 
     /// Frees the blocks of a table in these layer groups.
-
     pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
         table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();
