@@ -246,8 +246,9 @@ async fn history(sim: &Sim) -> Vec<(f64, String)> {
 }
 
 #[tokio::test]
-async fn metrics_are_sampled_without_a_viewer() {
+async fn metrics_are_sampled_once_the_history_is_asked_for() {
     let sim = Sim::serve(&[]).await;
+    assert_eq!(history(&sim).await, []);
     let body = json!({"prompt": "Hi", "max_tokens": 1});
     assert_eq!(sim.post("/v1/completions", &body).await.status, 200);
     let done = |text: &str| {

@@ -1,8 +1,10 @@
 //! Newest samples of the metrics of the dashboard.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// Maximum number of samples: two minutes, at one a second.
 const MAX_SAMPLES: usize = 120;
@@ -20,7 +22,10 @@ const KEPT_METRICS: [&str; 7] = [
 
 /// Samples of the dashboard's metrics, each with its Unix time and lines of `/metrics`.
 #[derive(Default)]
-pub(crate) struct MetricHistory(Mutex<VecDeque<(f64, String)>>);
+pub(crate) struct MetricHistory {
+    samples: Mutex<VecDeque<(f64, String)>>,
+    viewed: Arc<Notify>,
+}
 
 impl MetricHistory {
     /// Adds a sample from the text of `/metrics`; the oldest one leaves.
@@ -30,16 +35,21 @@ impl MetricHistory {
             KEPT_METRICS.contains(&name)
         });
         let sample = kept.flat_map(|line| [line, "\n"]).collect();
-        let mut samples = self.0.lock();
+        let mut samples = self.samples.lock();
         if samples.len() == MAX_SAMPLES {
             samples.pop_front();
         }
         samples.push_back((unix_time, sample));
     }
 
+    /// Returns the notification of requests for the history.
+    pub(crate) fn viewed(&self) -> Arc<Notify> {
+        self.viewed.clone()
+    }
+
     /// Returns the samples, oldest first.
     pub(crate) fn samples(&self) -> VecDeque<(f64, String)> {
-        self.0.lock().clone()
+        self.samples.lock().clone()
     }
 }
 

@@ -66,7 +66,7 @@ impl SchedulerSpec {
     }
 
     /// Configures the engine to record every step for
-    /// [`Scheduler::take_step_log`](crate::Scheduler::take_step_log); `None` if its scheduler keeps
+    /// [`Scheduler::take_step_log`]; `None` if its scheduler keeps
     /// no such log.
     #[must_use]
     pub fn with_step_log(mut self) -> Option<Self> {

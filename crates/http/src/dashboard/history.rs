@@ -15,19 +15,29 @@ use vllm_sim_engine::driver::unix_now_secs;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Samples the metrics of a server once a second, until it is dropped.
+/// Number of samples after a request for the history: ten minutes. Servers that nobody looks at collect
+/// none.
+const SAMPLES_PER_VIEW: u32 = 600;
+
+/// Samples the metrics of a server once a second from a first request for the history on, and for
+/// ten minutes after the latest, until the server is dropped.
 pub async fn sample_metrics_periodically(app: Weak<App>) {
+    let Some(viewed) = app.upgrade().map(|app| app.metric_history.viewed()) else { return };
     let mut ticks = interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let Some(app) = app.upgrade() else { return };
-        app.metric_history.push_sample(unix_now_secs(), &app.controls.metrics_page());
+        viewed.notified().await;
+        for _ in 0..SAMPLES_PER_VIEW {
+            ticks.tick().await;
+            let Some(app) = app.upgrade() else { return };
+            app.metric_history.push_sample(unix_now_secs(), &app.controls.metrics_page());
+        }
     }
 }
 
 /// Returns the current Unix time and the kept samples, oldest first.
 pub(crate) async fn get_history(State(app): State<Arc<App>>) -> Response<Body> {
+    app.metric_history.viewed().notify_one();
     let samples = app.metric_history.samples();
     ok_json(&json!({"now": unix_now_secs(), "samples": samples}))
 }
