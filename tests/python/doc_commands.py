@@ -154,7 +154,7 @@ class Reader:
         self.stop()
         self.server = self.start(command.removesuffix("&").rstrip())
         files = [command] + [(self.folder / name).read_text() for name in re.findall(r"--config (\S+)", command) if (self.folder / name).exists()]
-        port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "30000" if " sglang " in command else "8000")
+        port = next((found[1] for text in files for found in [re.search(r"port[ :=]+(\d+)", text)] if found), "30000" if "vllm-sim sglang " in command else "8000")
         secure = "--self-signed-certs" in command or "--ssl-certfile" in command
         told = re.search(r"--ready-file (\S+)", command)
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/health"
