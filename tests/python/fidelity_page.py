@@ -201,7 +201,7 @@ def main():
     after = rest.split(END)[1]
     known = list(evidence.load(runs, points))
     sequences = {run["id"]: evidence.sequences(run) for run in known}
-    doubtful = {run["id"] for run in known if run["doubtful"]}
+    doubtful = {run["id"] for run in known if run.get("doubtful")}
     measured = inferencex(program, points)
     measured["runs"] = [run for run in measured["runs"] if run["id"] not in doubtful]
     lines = page(validated(program, runs), measured, left_out, sequences)
