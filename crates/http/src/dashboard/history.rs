@@ -15,8 +15,8 @@ use vllm_sim_engine::driver::unix_now_secs;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of samples after a request for the history: ten minutes. Servers that nobody looks at collect
-/// none.
+/// Number of samples after a request for the history: ten minutes. A server without such a request
+/// collects none.
 const SAMPLES_PER_VIEW: u32 = 600;
 
 /// Samples the metrics of a server once a second from a first request for the history on, and for
