@@ -110,7 +110,7 @@ impl Wired {
     }
 
     /// All that was sent up to here, a line for each message.
-    async fn heard(&mut self) -> Vec<String> {
+    async fn received_events(&mut self) -> Vec<String> {
         let messages = self.messages().await;
         let mut line = |events: &Vec<Value>| {
             let shown: Vec<_> = events.iter().map(|event| self.show(event)).collect();
@@ -185,20 +185,20 @@ fn read(frames: &[Vec<u8>]) -> (u64, Vec<Value>) {
 async fn prompt_blocks_are_stored_when_computed_and_hits_emit_no_event() {
     let mut wired = Wired::start(&[]).await;
     wired.complete(&prompt('A', 100), 1).await;
-    assert_eq!(wired.heard().await, ["+A0 A1 A2"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1 A2"]);
 
     // A hit leaves the last token to compute, so that a whole block is stored again.
     wired.complete(&prompt('A', 64), 1).await;
     wired.complete(&prompt('A', 64), 1).await;
-    assert_eq!(wired.heard().await, ["+A0 A1", "+A1"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1", "+A1"]);
 
     // What is longer goes on where the cache ends.
     wired.complete(&prompt('A', 64), 1).await;
     wired.complete(&prompt('A', 140), 1).await;
-    assert_eq!(wired.heard().await, ["+A0 A1", "+A2 A3"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1", "+A2 A3"]);
 
     wired.complete(&prompt('A', 31), 1).await;
-    assert!(wired.heard().await.is_empty(), "shorter than a block");
+    assert!(wired.received_events().await.is_empty(), "shorter than a block");
 }
 
 /// vLLM 0.33: `_get_session_id` of `entrypoints/generate/base/serving.py`.
@@ -221,13 +221,13 @@ async fn stored_blocks_name_the_session_of_body_header_or_arguments() {
         let answer = wired.sim.post_with("/v1/completions", headers, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         // The block has prompt and output tokens.
-        assert_eq!(wired.heard().await, [format!("+{name}0{session}")]);
+        assert_eq!(wired.received_events().await, [format!("+{name}0{session}")]);
     }
     // An evicted block has no session, and blocks in CPU memory have none either.
     for name in 'A'..='J' {
         wired.send(&prompt(name, 192), json!({"max_tokens": 1, "session_id": "s"})).await;
     }
-    let heard = wired.heard().await;
+    let heard = wired.received_events().await;
     assert!(heard[9].starts_with("-A0 | -B5") && heard[9].ends_with("J5 of s"), "{heard:?}");
 }
 
@@ -275,13 +275,13 @@ async fn reused_blocks_are_reported_if_a_request_asks_for_it() {
         wired.send(&prompt('A', 100), report(mode)).await;
     }
     // Only the second request reports: the first finds nothing.
-    let hits = wired.heard().await;
+    let hits = wired.received_events().await;
     assert_eq!(hits, ["+A0 A1 A2", "+A0 A1 A2"]);
     wired.send(&prompt('A', 100), report("incremental")).await;
     let mut longer = report("full");
     longer["vllm_xargs"]["session_id"] = json!("s");
     wired.send(&prompt('A', 140), longer).await;
-    assert_eq!(wired.heard().await, ["+A0 A1 A2", "+A0 A1 A2 of s | +A3 of s"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1 A2", "+A0 A1 A2 of s | +A3 of s"]);
     // A reported block is not one more copy: all three are evicted once.
     let cached = wired.sim.get("/debug/kv_cache").await.text();
     assert!(!cached.contains("\"count\":2"), "{cached}");
@@ -292,14 +292,14 @@ async fn decoded_blocks_are_stored_when_full() {
     let mut wired = Wired::start(&[]).await;
     // The last of 100 tokens is never computed.
     wired.complete(&prompt('A', 30), 70).await;
-    assert_eq!(wired.heard().await, ["+A0", "+A1", "+A2"]);
+    assert_eq!(wired.received_events().await, ["+A0", "+A1", "+A2"]);
     // 96 tokens, of which 95 are computed.
     wired.complete(&prompt('B', 30), 66).await;
-    assert_eq!(wired.heard().await, ["+B0", "+B1"]);
+    assert_eq!(wired.received_events().await, ["+B0", "+B1"]);
     // Less than a block of the prompt is no hit: the same block is stored again.
     wired.complete(&prompt('A', 30), 10).await;
     wired.complete(&prompt('A', 30), 10).await;
-    assert_eq!(wired.heard().await, ["+A0", "+A0"]);
+    assert_eq!(wired.received_events().await, ["+A0", "+A0"]);
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn same_prompt_in_one_step_is_stored_once() {
     wired.send(&prompt('A', 70), asked).await;
     let hits = wired.sim.metric("vllm:prefix_cache_hits_total").await;
     assert_eq!(hits - before, 64.0);
-    assert_eq!(wired.heard().await, ["+A0 A1"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1"]);
 }
 
 #[tokio::test]
@@ -322,7 +322,7 @@ async fn the_end_of_the_oldest_prompt_is_evicted_first() {
     }
     // 45 of 49 are cached: these six take four that are free.
     wired.complete(&prompt('I', 192), 1).await;
-    let heard = wired.heard().await;
+    let heard = wired.received_events().await;
     assert_eq!(heard[0], "+A0 A1 A2");
     assert_eq!(heard[7], "+H0 H1 H2 H3 H4 H5");
     assert_eq!(heard[8..], ["-A2 | -A1 | +I0 I1 I2 I3 I4 I5"]);
@@ -337,7 +337,7 @@ async fn cache_reset_takes_effect_at_next_step() {
         assert_eq!(reset.json(), json!({"success": true}));
     }
     wired.complete(&prompt('B', 64), 1).await;
-    let heard = wired.heard().await;
+    let heard = wired.received_events().await;
     assert_eq!(heard, ["+A0 A1", "cleared | cleared | +B0 B1"]);
 }
 
@@ -353,7 +353,7 @@ async fn a_client_disconnect_emits_no_event() {
     assert!(wire.chunk().await.is_some());
     drop(wire);
     assert!(wired.sim.is_idle().await);
-    assert_eq!(wired.heard().await, ["+A0"]);
+    assert_eq!(wired.received_events().await, ["+A0"]);
 }
 
 #[tokio::test]
@@ -366,7 +366,7 @@ async fn a_preempted_sequence_stores_again_what_was_taken() {
     let preempted = wired.sim.metric("vllm:num_preemptions_total").await;
     assert_eq!(preempted, 1.0);
     // Whether both prompts came in time for one step is open; the order is not.
-    let heard = wired.heard().await.join(" | ");
+    let heard = wired.received_events().await.join(" | ");
     let whole = |name: char, blocks: std::ops::Range<u32>| {
         let names: Vec<_> = blocks.map(|block| format!("{name}{block}")).collect();
         format!("+{}", names.join(" "))
@@ -391,10 +391,10 @@ async fn host_blocks_are_announced_after_copy() {
     wired.complete(&prompt('A', 100), 1).await;
     let stored = "vllm:kv_offload_store_bytes_total";
     assert!(wired.sim.shows(stored, 96_000.0).await);
-    assert_eq!(wired.heard().await, ["+A0 A1 A2", "host+A0 | host+A1 | host+A2"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1 A2", "host+A0 | host+A1 | host+A2"]);
     // The cache of the GPU was emptied: its blocks come from the host.
     wired.complete(&prompt('A', 100), 1).await;
-    assert_eq!(wired.heard().await, ["+A0 A1 A2"]);
+    assert_eq!(wired.received_events().await, ["+A0 A1 A2"]);
     assert!(wired.sim.shows("vllm:kv_offload_load_bytes_total", 96_000.0).await);
 }
 

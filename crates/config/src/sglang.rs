@@ -468,16 +468,16 @@ fn set_default(settings: &mut ConfigLayer, flag: &FlagSpec, value: &str) {
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Vec<String> {
+    fn split_words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
     }
 
     fn translated(line: &str) -> String {
-        translate(&words(line)).unwrap().words.join(" ")
+        translate(&split_words(line)).unwrap().words.join(" ")
     }
 
     fn refused(line: &str) -> String {
-        translate(&words(line)).unwrap_err().to_string()
+        translate(&split_words(line)).unwrap_err().to_string()
     }
 
     #[test]
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn other_flags_of_sglang_are_named_in_one_warning() {
         let line = "--dtype auto --trust-remote-code --dtype half --no-lora-strict-loading";
-        let warnings = translate(&words(line)).unwrap().warnings;
+        let warnings = translate(&split_words(line)).unwrap().warnings;
         let named = "--dtype, --trust-remote-code, --lora-strict-loading: no effect here";
         assert_eq!(warnings, [named]);
     }

@@ -21,7 +21,7 @@ use vllm_sim_wire::openai::completion::CompletionRequest;
 use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 /// Request fields on usage and token ids that chat and completion requests share.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct UsageOptions {
     pub(crate) usage: bool,
     pub(crate) continuous_usage: bool,

@@ -9,7 +9,7 @@ use axum::http::Response;
 use super::chat_render::{ChatFormat, ChatStream};
 use super::errors;
 use super::meta::MetaSettings;
-use super::request::{self, Generation, LogprobOptions, rid_of};
+use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -23,10 +23,7 @@ pub(super) async fn create_chat(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    match answer(&app, &received).await {
-        Ok(response) => response,
-        Err(fault) => errors::openai_error(&fault),
-    }
+    errors::openai_response(answer(&app, &received).await)
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
@@ -61,7 +58,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         logprobs,
         rank,
         priority: request.priority,
-        cache_salt: cache_salt(&request),
+        cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_of)),
         echo: false,
     };
     let interval = prepare::min_tokens_per_event(None);
@@ -91,10 +88,4 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         format.body_json(reply)
     });
     Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
-}
-
-/// Returns the salt of the prefix cache, unless it is empty.
-fn cache_salt(request: &SglangChatRequest) -> Option<String> {
-    let salt = request.cache_salt.as_ref().map(request::first_of)?.as_str()?;
-    (!salt.is_empty()).then(|| salt.to_owned())
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
-use serde_json::Value;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
 use super::errors;
@@ -26,10 +25,7 @@ pub(super) async fn create_completion(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    match answer(&app, &received).await {
-        Ok(response) => response,
-        Err(fault) => errors::openai_error(&fault),
-    }
+    errors::openai_response(answer(&app, &received).await)
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
@@ -47,7 +43,6 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured();
-    let salt = request.cache_salt.as_ref().map(first_of).and_then(Value::as_str);
     let id = rid_of(request.rid.as_ref());
     let generation = Generation {
         id: id.clone(),
@@ -56,7 +51,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         logprobs,
         rank,
         priority: request.priority,
-        cache_salt: salt.filter(|salt| !salt.is_empty()).map(str::to_owned),
+        cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_of)),
         tools: None,
         parses_calls: false,
         reasoning: None,
@@ -64,13 +59,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     };
     let (generated, guard) = request::start(app, head, resolved, generation).await?;
     let (reply, facts) = (generated.reply, generated.facts);
-    let options = UsageOptions {
-        usage: false,
-        continuous_usage: false,
-        return_token_ids: false,
-        tokens_as_ids: None,
-    };
-    let shape = prepare::response_shape(app, &options, &facts);
+    let shape = prepare::response_shape(app, &UsageOptions::default(), &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if request.return_token_ids {
         meta.keep_prompts(&facts);

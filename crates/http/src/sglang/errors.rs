@@ -22,6 +22,11 @@ pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
     error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
 }
 
+/// Returns the response, or the error in the form of the OpenAI routes.
+pub(super) fn openai_response(answer: Result<Response<Body>, Fault>) -> Response<Body> {
+    answer.unwrap_or_else(|fault| openai_error(&fault))
+}
+
 /// Returns the error in the form of the native routes: only its message, if a value is wrong.
 pub(super) fn native_error(fault: &Fault) -> Response<Body> {
     if fault.status == 400 && fault.error_type == ErrorType::BadRequest {

@@ -108,7 +108,6 @@ async fn start(
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     let resolved = request::resolve_model(app, head, None, lora)?;
-    let salt = item(request.cache_salt.as_ref(), from.index).and_then(Value::as_str);
     let interval = prepare::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured();
     let counter =
@@ -126,7 +125,7 @@ async fn start(
         logprobs,
         rank,
         priority: request.priority,
-        cache_salt: salt.filter(|salt| !salt.is_empty()).map(str::to_owned),
+        cache_salt: request::cache_salt(item(request.cache_salt.as_ref(), from.index)),
         tools: None,
         parses_calls: false,
         reasoning: None,
@@ -170,13 +169,7 @@ fn meta_settings(
     logprobs: LogprobOptions,
     rank: Option<i64>,
 ) -> MetaSettings {
-    let options = UsageOptions {
-        usage: false,
-        continuous_usage: false,
-        return_token_ids: false,
-        tokens_as_ids: None,
-    };
-    let shape = prepare::response_shape(app, &options, facts);
+    let shape = prepare::response_shape(app, &UsageOptions::default(), facts);
     let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank);
     if request.return_prompt_token_ids {
         meta.keep_prompts(facts);

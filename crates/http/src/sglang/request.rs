@@ -55,6 +55,12 @@ pub(super) fn first_of(value: &Value) -> &Value {
     value.as_array().map_or(value, |items| items.first().unwrap_or(&Value::Null))
 }
 
+/// Returns the salt of the prefix cache; `None` for an empty one.
+pub(super) fn cache_salt(value: Option<&Value>) -> Option<String> {
+    let salt = value?.as_str()?;
+    (!salt.is_empty()).then(|| salt.to_owned())
+}
+
 /// Returns the rank that a request names: the header `X-Data-Parallel-Rank`, or its body.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::completion::DEFAULT_MODEL_NAME;
 use super::generate::HIDDEN_STATES_DISABLED;
+use super::sampling::native_sampling_params;
 use crate::ServerLimits;
 use crate::bounds::RequestBounds;
 use crate::check;
@@ -269,28 +270,7 @@ impl SglangChatRequest {
     /// # Errors
     /// A 400 for a response format without schema.
     pub fn sampling_params(&self) -> Result<Value, Fault> {
-        let mut params = json!({
-            "temperature": self.temperature,
-            "max_new_tokens": self.output_limit(),
-            "min_new_tokens": self.min_tokens,
-            "stop": self.stop,
-            "stop_token_ids": self.stop_token_ids,
-            "stop_regex": self.stop_regex,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "regex": self.regex,
-            "ebnf": self.ebnf,
-            "n": self.n,
-            "no_stop_trim": self.no_stop_trim,
-            "ignore_eos": self.ignore_eos,
-            "skip_special_tokens": self.skip_special_tokens,
-            "logit_bias": self.logit_bias,
-            "sampling_seed": self.seed,
-        });
+        let mut params = native_sampling_params!(self, self.output_limit(), Value::Null);
         if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
             params[name] = constraint.into();
         }

@@ -3,10 +3,11 @@
 //! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `CompletionRequest`;
 //! `serving_completions.py`.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::chat::schema_constraint;
 use super::generate::HIDDEN_STATES_DISABLED;
+use super::sampling::native_sampling_params;
 use crate::check;
 use crate::fault::Fault;
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
@@ -136,29 +137,7 @@ impl SglangCompletionRequest {
     /// # Errors
     /// A 400 for a response format without schema.
     pub fn sampling_params(&self) -> Result<Value, Fault> {
-        let mut params = json!({
-            "temperature": self.temperature,
-            "max_new_tokens": self.max_tokens,
-            "min_new_tokens": self.min_tokens,
-            "stop": self.stop,
-            "stop_token_ids": self.stop_token_ids,
-            "stop_regex": self.stop_regex,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "regex": self.regex,
-            "json_schema": self.json_schema,
-            "ebnf": self.ebnf,
-            "n": self.n,
-            "no_stop_trim": self.no_stop_trim,
-            "ignore_eos": self.ignore_eos,
-            "skip_special_tokens": self.skip_special_tokens,
-            "logit_bias": self.logit_bias,
-            "sampling_seed": self.seed,
-        });
+        let mut params = native_sampling_params!(self, self.max_tokens, self.json_schema);
         if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
             params[name] = constraint.into();
         }

@@ -27,6 +27,36 @@ const SAMPLING_EPS: f64 = 1e-6;
 /// Default of `max_new_tokens`.
 const DEFAULT_MAX_NEW_TOKENS: i64 = 128;
 
+/// Builds the sampling parameters of an OpenAI request as the native route takes them.
+macro_rules! native_sampling_params {
+    ($request:expr, $max_new_tokens:expr, $json_schema:expr) => {
+        serde_json::json!({
+            "temperature": $request.temperature,
+            "max_new_tokens": $max_new_tokens,
+            "min_new_tokens": $request.min_tokens,
+            "stop": $request.stop,
+            "stop_token_ids": $request.stop_token_ids,
+            "stop_regex": $request.stop_regex,
+            "top_p": $request.top_p,
+            "top_k": $request.top_k,
+            "min_p": $request.min_p,
+            "presence_penalty": $request.presence_penalty,
+            "frequency_penalty": $request.frequency_penalty,
+            "repetition_penalty": $request.repetition_penalty,
+            "regex": $request.regex,
+            "json_schema": $json_schema,
+            "ebnf": $request.ebnf,
+            "n": $request.n,
+            "no_stop_trim": $request.no_stop_trim,
+            "ignore_eos": $request.ignore_eos,
+            "skip_special_tokens": $request.skip_special_tokens,
+            "logit_bias": $request.logit_bias,
+            "sampling_seed": $request.seed,
+        })
+    };
+}
+pub(super) use native_sampling_params;
+
 /// One string or a list of strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Strings(Vec<String>);

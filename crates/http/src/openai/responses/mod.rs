@@ -286,12 +286,7 @@ fn messages_and_slot(
 impl PreparedResponse {
     fn object_builder(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
-        let shape = UsageOptions {
-            usage: false,
-            continuous_usage: false,
-            return_token_ids: false,
-            tokens_as_ids: None,
-        };
+        let shape = UsageOptions::default();
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
