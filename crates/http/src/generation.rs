@@ -13,8 +13,8 @@ use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GeneratedReply, GenerationRequest, Reply, ReplyFacts, RequestError,
-    ResolvedModel,
+    self as service, GeneratedReply, GenerationRequest, KvBlockLabels, Reply, ReplyFacts,
+    RequestError, ResolvedModel,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -232,11 +232,21 @@ pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarg
     }
 }
 
+/// Returns the salt and session of a request's KV blocks.
+pub(crate) fn kv_labels(
+    head: &RequestHead,
+    cache_salt: Option<&str>,
+    session: Option<&str>,
+    xargs: Option<&ExtraArgs>,
+) -> KvBlockLabels {
+    KvBlockLabels { salt: cache_salt.map(Into::into), session_id: session_id(head, session, xargs) }
+}
+
 /// Returns the session of a request: `body`, else the header `X-Session-ID`, else the string
 /// `session_id` of `vllm_xargs`. An empty name is none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
-pub(crate) fn session_id(
+fn session_id(
     head: &RequestHead,
     body: Option<&str>,
     xargs: Option<&ExtraArgs>,

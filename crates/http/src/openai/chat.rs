@@ -16,7 +16,7 @@ use crate::media;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_service::{GenerationRequest, KvBlockLabels, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{GenerationRequest, ReplyFacts, ResolvedModel};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -98,14 +98,12 @@ pub(crate) async fn start_chats(
         reasoning: prepare::reasoning_fraction(app, request),
         priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: KvBlockLabels {
-            salt: request.cache_salt.as_deref().map(Into::into),
-            session_id: generation::session_id(
-                head,
-                request.session_id.as_deref(),
-                request.vllm_xargs.as_ref(),
-            ),
-        },
+        kv_labels: generation::kv_labels(
+            head,
+            request.cache_salt.as_deref(),
+            request.session_id.as_deref(),
+            request.vllm_xargs.as_ref(),
+        ),
         hit_threshold,
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({
