@@ -130,9 +130,13 @@ impl ModelConfig {
             v.record_derived(&model::SERVED_MODEL_NAME, &name);
         }
         if is_local_path(&name) && !Path::new(&name).exists() {
-            v.warn(format!(
-                "--model {name}: no such folder; it is served under this name, as an unknown model"
-            ));
+            let lost = format!("--model {name}: no such folder");
+            if v.cli_mode == CliMode::Vllm {
+                return Err(ConfigError::Invalid(format!(
+                    "{lost}; name a folder that holds a model, or a model like org/name"
+                )));
+            }
+            v.warn(format!("{lost}; it is served under this name, as an unknown model"));
         }
         let hf_config = hf_config(v, &name)?;
         let max_model_len = max_model_len(v, hf_config.as_ref())?;

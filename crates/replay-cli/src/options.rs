@@ -89,8 +89,7 @@ pub struct WorkloadArgs {
         long,
         visible_alias = "trace-format",
         default_value = "auto",
-        value_parser = FormatParser,
-        hide_possible_values = true
+        value_parser = FormatParser
     )]
     pub format: WorkloadFormat,
     /// Tokens per hash id of a trace.

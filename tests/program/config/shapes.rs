@@ -338,19 +338,25 @@ fn quoted_served_names_are_split() {
 }
 
 #[test]
-fn missing_model_folder_is_warned_about() {
-    let warned = |model: &str| {
-        let loaded = try_words(&["vllm-sim", "serve", model], &[]).unwrap();
-        let words = format!("--model {model}: no such folder");
-        loaded.warnings.iter().any(|text| text.starts_with(&words))
+fn missing_model_folders_are_refused_by_serve() {
+    let lost = |words: &[&str], model: &str| {
+        let words = [&["vllm-sim"], words, &[model]].concat();
+        let loaded = try_words(&words, &[]);
+        let told = |text: &str| text.contains(&format!("--model {model}: no such folder"));
+        match loaded {
+            Ok(loaded) => loaded.warnings.iter().any(|text| told(text)).then_some("warning"),
+            Err(error) => told(&error.to_string()).then_some("error"),
+        }
     };
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("none").display().to_string();
     for model in ["./nofolder", "../nofolder/x", "~/models/nofolder", &missing] {
-        assert!(warned(model), "{model}");
+        assert_eq!(lost(&["serve"], model), Some("error"), "{model}");
+        // llm-d's simulator takes any name.
+        assert_eq!(lost(&["--model"], model), Some("warning"), "{model}");
     }
     for model in ["demo", "a/b", &folder.path().display().to_string()] {
-        assert!(!warned(model), "{model}");
+        assert_eq!(lost(&["serve"], model), None, "{model}");
     }
 }
 

@@ -99,7 +99,7 @@ fn parse_agent_request(
     let request = row.text("request_id")?.filter(|id| !id.is_empty());
     let request = request.ok_or_else(|| row.missing_field_error("request_id"))?;
     let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
-    let input = row.token_count(&["input_length", "input_tokens"], 1)?;
+    let input = row.prompt_length()?;
     let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(row, &ids, input, block, scope)?);
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
     let mut turn = SessionTurn::new(prompt, output);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::bench::{BenchRun, MeasuredRequest, OfferedLoad};
 use super::lines::WorkloadLines;
-use super::loaded::{LoadedSessions, SessionOrder, is_time_in_range, sim_time_from_ms};
+use super::loaded::{
+    LoadedSessions, SessionOrder, TIME_OUT_OF_RANGE_TEXT, is_time_in_range, sim_time_from_ms,
+};
 use crate::workload::{
     ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
     WorkloadSource,
@@ -56,9 +58,11 @@ impl CsvHeader {
         if !lines.next_line()? {
             return Err(lines.error_at_line("has no header line"));
         }
-        let line = lines.current_line().trim_start_matches('\u{feff}');
         Ok(Self {
-            names: split_csv_line(line).iter().map(|name| normalize_column_name(name)).collect(),
+            names: split_csv_line(lines.current_line())
+                .iter()
+                .map(|name| normalize_column_name(name))
+                .collect(),
         })
     }
 
@@ -68,6 +72,21 @@ impl CsvHeader {
             self.names.iter().position(|known| *known == name)
         });
         found.next()
+    }
+
+    /// Splits the current line into cells.
+    ///
+    /// # Errors
+    /// Returns [`WorkloadError::Bad`] if it has more cells than the header.
+    fn cells(&self, lines: &WorkloadLines) -> Result<Vec<String>, WorkloadError> {
+        let (cells, most) = (split_csv_line(lines.current_line()), self.names.len());
+        match cells.len() <= most {
+            true => Ok(cells),
+            false => {
+                let problem = format!("has {} fields, must have at most {most}", cells.len());
+                Err(lines.error_at_line(format!("{problem} as the header has")))
+            }
+        }
     }
 
     fn require_column(
@@ -108,20 +127,22 @@ fn parse_float(
         .ok_or_else(|| lines.error_at_line(format!("{name} is {cell:?}, must be a number")))
 }
 
-fn parse_seconds_as_ms(
+/// Parses a time in units of `scale` milliseconds.
+fn parse_time_as_ms(
     lines: &WorkloadLines,
     cells: &[String],
-    at: usize,
+    (at, scale): (usize, f64),
     name: &str,
 ) -> Result<f64, WorkloadError> {
-    let ms = parse_float(lines, cells, at, name)? * 1e3;
-    match is_time_in_range(ms) {
-        true => Ok(ms),
-        false => {
-            let problem = "must be seconds, at most 9200000000 of them (292 years)";
-            Err(lines.error_at_line(format!("{name} is {:?}, {problem}", cells[at])))
-        }
+    let ms = parse_float(lines, cells, at, name)? * scale;
+    if is_time_in_range(ms) {
+        return Ok(ms);
     }
+    let allowed = match scale == 1.0 {
+        true => TIME_OUT_OF_RANGE_TEXT,
+        false => "seconds, from 0 to 9200000000 of them (292 years)",
+    };
+    Err(lines.error_at_line(format!("{name} is {:?}, must be {allowed}", cells[at])))
 }
 
 /// Opens a public CSV trace as a workload.
@@ -160,8 +181,8 @@ pub(super) fn open_csv_trace(
 struct TraceRows {
     table: CsvTraceKind,
     paths: std::vec::IntoIter<PathBuf>,
-    /// Current file, with its column indices of time, input and output.
-    open: Option<(WorkloadLines, [usize; 3])>,
+    /// Current file, with its header and the column indices of time, input and output.
+    open: Option<(WorkloadLines, CsvHeader, [usize; 3])>,
     given: u64,
     left_out: u64,
 }
@@ -181,7 +202,7 @@ impl TraceRows {
     fn next(&mut self) -> Result<Option<(f64, ClientSession)>, WorkloadError> {
         let [time_name, input_name, output_name] = self.column_names();
         loop {
-            let (lines, [time, input, output]) = match &mut self.open {
+            let (lines, header, [time, input, output]) = match &mut self.open {
                 Some(open) => open,
                 None => {
                     let Some(path) = self.paths.next() else {
@@ -191,16 +212,16 @@ impl TraceRows {
                     let header = CsvHeader::read(&mut lines)?;
                     let need = |name| header.require_column(&lines, &[name]);
                     let columns = [need(time_name)?, need(input_name)?, need(output_name)?];
-                    self.open.insert((lines, columns))
+                    self.open.insert((lines, header, columns))
                 }
             };
             if !lines.next_line()? {
                 self.open = None;
                 continue;
             }
-            let cells = split_csv_line(lines.current_line());
+            let cells = header.cells(lines)?;
             let at_ms = match self.table {
-                CsvTraceKind::BurstGpt => parse_seconds_as_ms(lines, &cells, *time, time_name)?,
+                CsvTraceKind::BurstGpt => parse_time_as_ms(lines, &cells, (*time, 1e3), time_name)?,
                 CsvTraceKind::Azure => {
                     let cell = cells.get(*time).map_or("", String::as_str);
                     date_ms(cell).ok_or_else(|| {
@@ -313,14 +334,14 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
     let status = header.find_column(&["status", "terminal_status"]);
     let mut run = BenchRun::new(path.display().to_string());
     while lines.next_line()? {
-        let cells = split_csv_line(lines.current_line());
+        let cells = header.cells(&lines)?;
         let cell = |at: usize| cells.get(at).map_or("", String::as_str);
         if status.is_some_and(|at| !["", "completed", "ok", "200"].contains(&cell(at))) {
             continue;
         }
         let time = |column: Option<(usize, f64)>, name: &str| match column {
             Some((at, scale)) if !cell(at).is_empty() => {
-                parse_float(&lines, &cells, at, name).map(|n| Some(n * scale))
+                parse_time_as_ms(&lines, &cells, (at, scale), name).map(Some)
             }
             _ => Ok(None),
         };
@@ -360,10 +381,8 @@ const ARRIVAL_SECONDS_COLUMNS: [&str; 7] =
 /// Detects a CSV table by its header: a public trace, `Some(None)` for measured requests, or
 /// `None`.
 pub(super) fn detect_csv_table(header: &str) -> Option<Option<CsvTraceKind>> {
-    let names: Vec<String> = split_csv_line(header.trim_start_matches('\u{feff}'))
-        .iter()
-        .map(|name| normalize_column_name(name))
-        .collect();
+    let names: Vec<String> =
+        split_csv_line(header).iter().map(|name| normalize_column_name(name)).collect();
     let has = |name: &str| names.contains(&normalize_column_name(name));
     if has("ContextTokens") && has("GeneratedTokens") {
         return Some(Some(CsvTraceKind::Azure));

@@ -9,7 +9,8 @@ use crate::workload::WorkloadError;
 /// Maximum length of a line of a workload file, in bytes, which bounds the memory for binary files.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Opens a workload file, and decompresses it if it starts with the gzip magic bytes.
+/// Opens a workload file, decompresses it if it starts with the gzip magic bytes, and skips a UTF-8
+/// byte-order mark.
 ///
 /// # Errors
 /// Returns [`WorkloadError::Io`] if the file cannot be read.
@@ -17,11 +18,15 @@ pub(super) fn open_maybe_gzip(path: &Path) -> Result<Box<dyn BufRead + Send>, Wo
     let mut file =
         BufReader::with_capacity(1 << 16, File::open(path).map_err(io_error_of_file(path))?);
     let packed = file.fill_buf().map_err(io_error_of_file(path))?.starts_with(&[0x1f, 0x8b]);
-    Ok(if packed {
+    let mut reader: Box<dyn BufRead + Send> = if packed {
         Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file)))
     } else {
         Box::new(file)
-    })
+    };
+    if reader.fill_buf().map_err(io_error_of_file(path))?.starts_with("\u{feff}".as_bytes()) {
+        reader.consume("\u{feff}".len());
+    }
+    Ok(reader)
 }
 
 /// Reads a workload file of at most `most` bytes as UTF-8 text.

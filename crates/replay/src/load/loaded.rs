@@ -101,12 +101,12 @@ impl WorkloadSource for LoadedSessions {
 
 /// Maximum absolute time in milliseconds; the difference of two such times still fits in
 /// nanoseconds.
-const MAX_ABS_TIME_MS: f64 = 9.2e12;
+const MAX_TIME_MS: f64 = 9.2e12;
 
-pub(super) const TIME_OUT_OF_RANGE_TEXT: &str = "milliseconds, at most 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
+pub(super) const TIME_OUT_OF_RANGE_TEXT: &str = "milliseconds, from 0 to 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
 
 pub(super) fn is_time_in_range(ms: f64) -> bool {
-    ms.abs() <= MAX_ABS_TIME_MS
+    (0.0..=MAX_TIME_MS).contains(&ms)
 }
 
 /// Converts milliseconds to a virtual time, rounded to nanoseconds; negative values and NaN become

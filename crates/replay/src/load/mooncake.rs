@@ -131,7 +131,7 @@ fn parse_row(
     let place = || lines.file_and_line();
     let row = JsonRow::new(&value, &place)?;
     let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
-    let input = row.token_count(&["input_length", "input_tokens"], 1)?;
+    let input = row.prompt_length()?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
     if let Some(tokens) = row.array("output_token_ids")?

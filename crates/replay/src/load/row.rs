@@ -76,6 +76,17 @@ impl<'a> JsonRow<'a> {
         self.token_count(names, least)?.ok_or_else(|| self.missing_field_error(names[0]))
     }
 
+    /// Reads the length of a prompt. It may be absent, but not null.
+    pub(super) fn prompt_length(&self) -> Result<Option<u32>, WorkloadError> {
+        let names = ["input_length", "input_tokens"];
+        if let Some(name) = names.iter().find(|name| self.fields.get(**name) == Some(&Value::Null))
+        {
+            let allowed = "a whole number of tokens, or absent";
+            return Err(self.wrong_value_error(name, &Value::Null, allowed));
+        }
+        self.token_count(&names, 1)
+    }
+
     pub(super) fn time_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         self.check_time_range(names, self.number(names)?)
     }
