@@ -108,6 +108,17 @@ fn indivisible_attention_heads_are_rejected() {
 }
 
 #[test]
+fn a_plan_without_step_times_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = format!("plan {WORK} --model meta-llama/Llama-3.1-8B-Instruct --slo-ttft-ms 5000");
+    let (code, out, errors) = run(dir.path(), &asked);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert!(errors.contains("a plan needs step times: name the GPU with --gpu"), "{errors}");
+    let (code, _, errors) = run(dir.path(), &format!("{asked} --time-to-first-token 100ms"));
+    assert_eq!(code, 0, "{errors}");
+}
+
+#[test]
 fn a_plan_reports_what_it_counts_and_reads_the_workload_first() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!("plan {WORK} {LLAMA} --slo-ttft-ms 5000 --vary gpu=H100,L40S");

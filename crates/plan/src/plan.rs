@@ -32,8 +32,8 @@ use search::{DeploymentCandidate, PlanRequirements, SearchResult};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 use vllm_sim_command_line::{RequirementFailed, format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, WeightsDoNotFit, WorkerPools,
-    WorkloadArgs, build_worker_pools, open_workload, split_known_args,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeOrigin, WeightsDoNotFit,
+    WorkerPools, WorkloadArgs, build_worker_pools, open_workload, split_known_args,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
@@ -134,6 +134,7 @@ pub fn run_plan(
     let prices = base.prices.as_deref().map(GpuPrices::read_file).transpose()?;
     let builder = CandidateBuilder { args, axes: &axes, prices: prices.as_ref(), sort, deploy };
     let (names, candidates, notes) = builder.candidates(&base)?;
+    check_step_times(&candidates)?;
     check_deployment_outputs(&base, &candidates)?;
     let question = PlanRequirements {
         attainment: base.attainment,
@@ -248,6 +249,18 @@ fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
     match deployment_outputs(args).next() {
         Some(output) => refuse!(
             "{output} cannot be used with {own}, because its files describe workers of one kind"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to count GPUs of which nothing is known.
+fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
+    let pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
+    match pools.map(|pools| pools.step_times).find(|origin| *origin == StepTimeOrigin::Default) {
+        Some(_) => refuse!(
+            "a plan needs step times: name the GPU with --gpu, such as --gpu H100, or set a latency \
+             model or delays"
         ),
         None => Ok(()),
     }

@@ -14,7 +14,7 @@ use vllm_sim_replay::{
     TransferTime, WorkerScaling,
 };
 
-use super::deploy::{DeploymentFactory, Provenance};
+use super::deploy::{DeploymentFactory, Provenance, StepTimeOrigin};
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
 use super::scaling::{build_scaling, parse_seconds};
 
@@ -61,6 +61,8 @@ pub struct WorkerPools {
     pub router: (String, Option<String>),
     /// Seed of all random draws of the simulation.
     pub seed: u64,
+    /// Origin of the step times that the shared flags set.
+    pub step_times: StepTimeOrigin,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
     /// Whether `about` describes every worker.
@@ -169,6 +171,7 @@ pub fn build_worker_pools(
         evidence: plain.evidence.filter(|_| has_one_worker_kind),
         router: (router_name(args), args.router_config.clone()),
         seed: plain.seed,
+        step_times: plain.step_times,
         about: plain.about,
         has_one_worker_kind,
         provenance,

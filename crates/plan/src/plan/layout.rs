@@ -227,7 +227,7 @@ mod tests {
     use crate::plan::Args;
     use vllm_sim_engine::sched::SchedulerSpec;
     use vllm_sim_replay::{PoolSpec, RouterConfig};
-    use vllm_sim_replay_cli::{Provenance, WorkerPools};
+    use vllm_sim_replay_cli::{Provenance, StepTimeOrigin, WorkerPools};
 
     fn candidate(layout: Layout) -> DeploymentCandidate {
         let args = Args::parse_from(["--slo-ttft-ms", "9"]);
@@ -245,6 +245,7 @@ mod tests {
                 evidence: None,
                 router: (String::new(), None),
                 seed: 0,
+                step_times: StepTimeOrigin::Configured,
                 about: Vec::new(),
                 has_one_worker_kind: true,
                 provenance: Provenance::default(),
