@@ -24,7 +24,7 @@ use super::uvicorn::UvicornErrorStream;
 use crate::tls::ReloadingTlsAcceptor;
 use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::RequestContext;
-use vllm_sim_service::fault::ConnectionHandle;
+use vllm_sim_service::ConnectionHandle;
 
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;

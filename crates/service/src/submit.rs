@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::block_plan;
-use super::job::{GenerationJob, KvTransfer, ReplyContent};
-use super::reply_size::{MAX_REPLY_BYTES, ReplySize};
+use super::job::{GenerationJob, KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize};
 use super::{InferenceService, MAX_REQUEST_SEQUENCES, Reply, ServeError, ServingRole};
 use crate::generate::request::{GeneratorInput, ModelTarget, ReplyForm, TokenizedPrompt};
 use crate::generate::tools::plan_calls;
