@@ -36,7 +36,6 @@ mod media;
 mod metric_history;
 mod openai;
 mod ops;
-mod path_rules;
 mod peers;
 mod pooling;
 mod query;

@@ -1,5 +1,5 @@
-//! Limits on what a server takes at once: sequences in flight, prompt tokens that are not yet
-//! computed, and the memory of all large requests and responses together.
+//! Limits of a server's admission: sequences in flight, prompt tokens that are not yet computed, and
+//! the memory of all large requests and responses together.
 //!
 //! Each request and response has a limit of its own ([`ReplySize`](super::job::ReplySize)), but many
 //! clients together could take any amount.

@@ -1,7 +1,6 @@
 //! The protocol-independent core of the simulated server, shared by the HTTP and gRPC front ends.
 
 mod admission;
-mod block_plan;
 mod blocking_pool;
 mod control;
 pub mod dialect;

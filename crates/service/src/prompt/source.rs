@@ -180,6 +180,29 @@ impl PromptTruncation {
         }
         tokens
     }
+
+    /// Removes media items that the truncation of their prompt cut; `gone` tokens were removed and
+    /// `left` remain.
+    pub(super) fn truncate_media(
+        self,
+        media: &mut Vec<PlacedMediaItem>,
+        gone: usize,
+        left: usize,
+    ) {
+        if gone == 0 {
+            return;
+        }
+        let shift = match self.side {
+            TruncationSide::Right => 0,
+            TruncationSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
+        };
+        media.retain_mut(|item| {
+            let start = item.start.checked_sub(shift);
+            let end = start.map(|start| u64::from(start) + u64::from(item.len));
+            item.start = start.unwrap_or(0);
+            end.is_some_and(|end| end <= left as u64)
+        });
+    }
 }
 
 /// Returns the numbers of special tokens that the tokenizer added before and after a text.
