@@ -1,6 +1,5 @@
 //! Accepts TCP and Unix connections and serves them with hyper.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +59,9 @@ pub(super) async fn accept_connections(
             continue;
         }
         let client = match &connection {
-            AcceptedConnection::Tcp(stream) => stream.peer_addr().ok(),
+            AcceptedConnection::Tcp(stream) => {
+                stream.peer_addr().ok().map(|address| Arc::from(address.to_string()))
+            }
             AcceptedConnection::Unix(_) => None,
         };
         let (http, stopping) = (http.clone(), stopping.clone());
@@ -138,7 +139,7 @@ async fn detect_http_protocol(stream: &TcpStream, within: Duration) -> Option<Ht
 
 async fn serve_connection<S>(
     stream: S,
-    client: Option<SocketAddr>,
+    client: Option<Arc<str>>,
     protocol: HttpProtocol,
     http: Arc<HttpService>,
     mut stopping: watch::Receiver<Availability>,

@@ -1,6 +1,5 @@
 //! A generation request independent of its protocol: its fields, its context, and its rejections.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -243,8 +242,8 @@ impl From<ServeError> for RejectedRequest {
 pub struct RequestContext {
     /// Arrival time of the request head, in seconds since the Unix epoch.
     pub started: f64,
-    /// Address of the client; `None` on a Unix socket.
-    pub client: Option<SocketAddr>,
+    /// Address of the client as text, for the access log; `None` on a Unix socket.
+    pub client: Option<Arc<str>>,
     /// Client connection of the request, for injected faults that break it.
     pub connection: Option<Arc<ConnectionHandle>>,
     /// Injected faults of the request; `None` if it cannot get any.
