@@ -1,11 +1,7 @@
-//! Accepts TCP and Unix connections and serves them with hyper. An injected fault closes one with a TCP
-//! reset.
+//! Accepts TCP and Unix connections and serves them with hyper.
 
-use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::Request;
@@ -13,18 +9,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::socket::{AcceptedConnection, ServerSocket};
-use super::uvicorn::UvicornErrorStream;
+use super::socket::{AcceptedConnection, ClientStream, HttpProtocol, ResetOnClose, ServerSocket};
 use crate::tls::ReloadingTlsAcceptor;
 use vllm_sim_http::{Availability, HttpService};
-use vllm_sim_service::RequestContext;
-use vllm_sim_service::fault::ConnectionHandle;
+use vllm_sim_service::{ConnectionHandle, RequestContext};
 
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;
@@ -65,7 +59,9 @@ pub(super) async fn accept_connections(
             continue;
         }
         let client = match &connection {
-            AcceptedConnection::Tcp(stream) => stream.peer_addr().ok(),
+            AcceptedConnection::Tcp(stream) => {
+                stream.peer_addr().ok().map(|address| Arc::from(address.to_string()))
+            }
             AcceptedConnection::Unix(_) => None,
         };
         let (http, stopping) = (http.clone(), stopping.clone());
@@ -116,12 +112,6 @@ async fn tls_handshake(
     None
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HttpProtocol {
-    Http1,
-    Http2,
-}
-
 /// Detects the protocol of a connection, HTTP/1.1 or HTTP/2, by peeking at its first bytes.
 ///
 /// HTTP/2 with prior knowledge starts with `PRI `.
@@ -149,7 +139,7 @@ async fn detect_http_protocol(stream: &TcpStream, within: Duration) -> Option<Ht
 
 async fn serve_connection<S>(
     stream: S,
-    client: Option<SocketAddr>,
+    client: Option<Arc<str>>,
     protocol: HttpProtocol,
     http: Arc<HttpService>,
     mut stopping: watch::Receiver<Availability>,
@@ -159,7 +149,7 @@ async fn serve_connection<S>(
 {
     let conn = Arc::new(ConnectionHandle::default());
     let opened = *stopping.borrow_and_update();
-    let stream = ResettableStream::new(stream, conn.clone());
+    let stream = ClientStream::new(stream, conn.clone(), protocol);
     let context =
         RequestContext { client, connection: Some(conn.clone()), ..RequestContext::default() };
     let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
@@ -176,7 +166,7 @@ async fn serve_connection<S>(
                 .max_buf_size(CONNECTION_BUFFER_BYTES)
                 // Halves the CPU time per small chunk: copying is cheaper than a vectored write.
                 .writev(false)
-                .serve_connection(TokioIo::new(UvicornErrorStream::new(stream)), service)
+                .serve_connection(TokioIo::new(stream), service)
                 .with_upgrades();
             let shut_down = http1::UpgradeableConnection::graceful_shutdown;
             run_connection((Box::pin(connection), shut_down), &conn, opened, stopping).await
@@ -228,89 +218,5 @@ async fn run_connection<C: Future<Output = hyper::Result<()>>>(
             }
             ended = connection.as_mut() => return ended,
         }
-    }
-}
-
-/// A stream whose socket can be closed with a TCP reset.
-pub(super) trait ResetOnClose {
-    /// Makes closing the socket send a TCP reset and discard unsent data.
-    fn reset_on_close(&self);
-}
-
-impl ResetOnClose for TcpStream {
-    fn reset_on_close(&self) {
-        // Fails only if the socket is already closed.
-        let _ = self.set_zero_linger();
-    }
-}
-
-impl ResetOnClose for TlsStream<TcpStream> {
-    fn reset_on_close(&self) {
-        self.get_ref().0.reset_on_close();
-    }
-}
-
-impl ResetOnClose for UnixStream {
-    /// Does nothing: a Unix socket has no TCP reset, so the peer sees a normal close.
-    fn reset_on_close(&self) {}
-}
-
-/// A stream that is closed with a TCP reset if its [`ConnectionHandle`] requests it.
-pub(super) struct ResettableStream<S: ResetOnClose> {
-    stream: S,
-    conn: Arc<ConnectionHandle>,
-}
-
-impl<S: ResetOnClose> ResettableStream<S> {
-    pub(super) fn new(stream: S, conn: Arc<ConnectionHandle>) -> Self {
-        Self { stream, conn }
-    }
-}
-
-impl<S: ResetOnClose> Drop for ResettableStream<S> {
-    fn drop(&mut self) {
-        if self.conn.is_reset() {
-            self.stream.reset_on_close();
-        }
-    }
-}
-
-impl<S: ResetOnClose + AsyncRead + Unpin> AsyncRead for ResettableStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl<S: ResetOnClose + AsyncWrite + Unpin> AsyncWrite for ResettableStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

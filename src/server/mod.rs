@@ -22,7 +22,6 @@ mod startup_log;
 mod stats_log;
 mod supervisor;
 mod timing;
-mod uvicorn;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

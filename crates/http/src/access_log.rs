@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -81,10 +80,7 @@ impl AccessLog {
     }
 
     /// Appends the line of one request to the buffer of the access log.
-    ///
-    /// The request line is copied before the request is handled, because keeping the request's URI
-    /// would keep the read buffer of its connection.
-    fn append_request_line(&self, client: Option<SocketAddr>, request: &str, status: StatusCode) {
+    fn append_line(&self, client_and_request: &str, status: StatusCode) {
         let mut waiting = self.0.lines.waiting.lock();
         if waiting.lines.len() >= MAX_BUFFERED_BYTES {
             waiting.lost += 1;
@@ -97,13 +93,10 @@ impl AccessLog {
         if self.0.format == LogFormat::Text {
             waiting.lines.push_str("INFO:     ");
         }
-        // Writing to a string cannot fail.
-        let _ = match client {
-            Some(client) => write!(waiting.lines, "{client}"),
-            None => Ok(()),
-        };
         let reason = status.canonical_reason().unwrap_or_default();
-        let _ = writeln!(waiting.lines, " - \"{request}\" {} {reason}", status.as_str());
+        for part in [client_and_request, " ", status.as_str(), " ", reason, "\n"] {
+            waiting.lines.push_str(part);
+        }
     }
 }
 
@@ -128,14 +121,16 @@ fn percent_encode_non_ascii(target: &str) -> Cow<'_, str> {
 impl Middleware for AccessLog {
     /// Client address and request line of a request, kept until its response; `None` if its path is
     /// not logged.
-    type RequestData = Option<(Option<SocketAddr>, String)>;
+    ///
+    /// Copied, because keeping the request's URI would keep the read buffer of its connection.
+    type RequestData = Option<String>;
 
     fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
         if !self.is_logged_path(request.uri().path()) {
             return Ok(None);
         }
         let context = request.extensions().get::<RequestContext>();
-        let client = context.and_then(|context| context.client);
+        let client = context.and_then(|context| context.client.as_deref()).unwrap_or_default();
         let target = request.uri().path_and_query();
         let version = match request.version() {
             Version::HTTP_10 => "HTTP/1.0",
@@ -143,13 +138,14 @@ impl Middleware for AccessLog {
             _ => "HTTP/1.1",
         };
         let target = target.map_or("/", PathAndQuery::as_str);
-        let line = format!("{} {} {version}", request.method(), percent_encode_non_ascii(target));
-        Ok(Some((client, line)))
+        let target = percent_encode_non_ascii(target);
+        let method = request.method().as_str();
+        Ok(Some([client, " - \"", method, " ", &target, " ", version, "\""].concat()))
     }
 
     fn on_response(&self, kept: Self::RequestData, response: Response) -> Response {
-        if let Some((client, line)) = kept {
-            self.append_request_line(client, &line, response.status());
+        if let Some(client_and_request) = kept {
+            self.append_line(&client_and_request, response.status());
         }
         response
     }

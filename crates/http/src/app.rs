@@ -8,14 +8,13 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::admin_state::AdminState;
-use super::availability::Availability;
 use super::dialect::{self, ApiDialect};
 use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
-use super::server_controls::ServerControls;
+use super::server_controls::{Availability, ServerControls};
 use super::settings::{HttpSettings, ServerSettings};
 use super::transfer::TransferWarnings;
 use super::transfer::params::engine_id_of_rank;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::image_output::ImageOutputSettings;
+use super::media::ImageOutputSettings;
 use super::server_controls::{ObserverFaults, ServerControls};
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_engine::EngineCommand;

@@ -1,32 +1,34 @@
-//! Reads request bodies, limited in size and time, with vLLM's errors for invalid JSON, and drains
-//! those that no handler reads.
+//! Bodies of requests and responses: reads request bodies, limited in size and time, with vLLM's
+//! errors for invalid JSON, drains those that no handler reads, and sends large responses in parts.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{Version, header};
+use axum::response::Response;
+use futures_util::FutureExt as _;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
 
-use super::App;
 use super::request_head::RequestHead;
-use super::{bounded_body, error};
-use vllm_sim_service::RequestContext;
+use super::{App, error};
+use vllm_sim_service::{MessageMemory, MessageReservation, RequestContext};
 use vllm_sim_wire::body::estimated_memory;
-use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Reads a request body up to the server's size limit.
 ///
 /// # Errors
 /// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
 pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
-    bounded_body::read_limited_body(body, app.settings.server.max_body_bytes).await
+    read_limited_body(body, app.settings.server.max_body_bytes).await
 }
 
 /// Headers and complete body of a request, for routes that parse the body themselves.
@@ -208,5 +210,170 @@ async fn drain_body<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: us
             return;
         }
         left -= length;
+    }
+}
+
+/// Minimum time limit for the transfer of a request body, however slow.
+const BODY_READ_GRACE: Duration = Duration::from_secs(60);
+
+/// Minimum average transfer rate of a request body after the grace period, in bytes per second.
+const MIN_BYTES_PER_SECOND: u32 = 512;
+
+/// Reads a request body of at most `limit` bytes.
+///
+/// # Errors
+/// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
+pub(super) async fn read_limited_body(body: Body, limit: usize) -> Result<Bytes, Fault> {
+    let mut started = None;
+    let mut body = Limited::new(body, limit);
+    let mut whole = Vec::new();
+    loop {
+        // Starts no timer for a body that arrived with the headers.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => Ok(frame),
+            None => {
+                let started = *started.get_or_insert_with(Instant::now);
+                let time = Duration::from_secs(whole.len() as u64) / MIN_BYTES_PER_SECOND;
+                timeout_at(started + BODY_READ_GRACE + time, body.frame()).await
+            }
+        };
+        let frame = match frame {
+            Err(_) => return Err(body_too_slow(whole.len())),
+            Ok(None) => return Ok(whole.into()),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) if error.is::<LengthLimitError>() => {
+                let message = format!(
+                    "request body is larger than {limit} bytes; raise --max-request-body-size-mb to allow it"
+                );
+                return Err(Fault::new(413, ErrorType::TooLarge, message));
+            }
+            Ok(Some(Err(error))) => {
+                let message = format!("cannot read the request body: {error}");
+                return Err(Fault::bad_request(message));
+            }
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        // Returns a body of a single frame without copying it.
+        if whole.is_empty() && body.is_end_stream() {
+            return Ok(data);
+        }
+        whole.extend_from_slice(&data);
+    }
+}
+
+/// Returns the error for a request body that arrives too slowly; `bytes` is the size received so
+/// far.
+fn body_too_slow(bytes: usize) -> Fault {
+    let grace = BODY_READ_GRACE.as_secs();
+    let message = format!(
+        "the request body arrives too slowly: {bytes} bytes so far; after {grace} seconds the \
+         average must be at least {MIN_BYTES_PER_SECOND} bytes per second"
+    );
+    Fault::new(408, ErrorType::RequestTimeoutPhrase, message)
+}
+
+/// Size of a part of a large body, in bytes.
+const PART_BYTES: usize = 256 << 10;
+
+/// A large response body, sent in parts, whose bytes are counted until the client has read them.
+///
+/// hyper would copy a body of one frame to its write buffer as a whole. In parts, the body waits
+/// here while the client does not read, and its bytes stay counted.
+struct LargeBody {
+    body: Body,
+    /// Rest of the current frame of `body`.
+    rest: Bytes,
+    _reservation: MessageReservation,
+}
+
+/// Returns the response, with its body in parts if it is large; a 503 if all large requests and
+/// responses would take too much memory.
+pub(super) fn limit_large_body(memory: &MessageMemory, response: Response) -> Response {
+    let bytes = response.body().size_hint().exact().unwrap_or(0);
+    match memory.reserve(bytes) {
+        Ok(None) => response,
+        Ok(Some(reservation)) => response.map(|body| {
+            Body::new(LargeBody { body, rest: Bytes::new(), _reservation: reservation })
+        }),
+        Err(refused) => error::fault_response(&error::serve_error_fault(&refused.into())),
+    }
+}
+
+impl HttpBody for LargeBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                other => return Poll::Ready(other),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let part = self.rest.len().min(PART_BYTES);
+        let part = self.rest.split_to(part);
+        Poll::Ready(Some(Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let hint = self.body.size_hint();
+        match hint.exact() {
+            Some(exact) => SizeHint::with_exact(exact + self.rest.len() as u64),
+            None => hint,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use std::convert::Infallible;
+
+    /// Builds a body of chunks with a delay between them.
+    fn slow(pieces: usize, bytes: usize, apart: Duration) -> Body {
+        Body::from_stream(stream::unfold(0, move |piece| async move {
+            if piece == pieces {
+                return None;
+            }
+            let sent = tokio::time::timeout(apart, std::future::pending::<()>()).await;
+            let piece_bytes = Bytes::from(vec![b'x'; bytes]);
+            sent.err().map(|_| (Ok::<_, Infallible>(piece_bytes), piece + 1))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trickled_body_meets_a_limit_and_a_slow_one_does_not() {
+        let started = Instant::now();
+        let answer = read_limited_body(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
+        let words = "the request body arrives too slowly: 6 bytes so far; after 60 seconds the \
+             average must be at least 512 bytes per second";
+        let fault = answer.map(|body| body.len()).unwrap_err();
+        assert_eq!((fault.status, fault.message.as_str()), (408, words));
+        assert_eq!(started.elapsed().as_secs(), 60);
+        // Ten minutes at 2 KiB/s.
+        let honest = read_limited_body(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
+        assert_eq!(honest.map(|body| body.len()), Ok(1_228_800));
+    }
+
+    #[tokio::test]
+    async fn a_body_beyond_the_limit_is_refused_by_its_size() {
+        let answer = read_limited_body(Body::from(vec![0; 11]), 10).await;
+        assert_eq!(answer.map_err(|fault| fault.status), Err(413));
+        let answer = read_limited_body(slow(3, 5, Duration::ZERO), 10).await;
+        assert_eq!(answer.map_err(|fault| fault.status), Err(413));
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::app::{App, ServerLoadGuard};
 use crate::dialect::{Endpoint, LateErrorReporting};
@@ -278,4 +278,57 @@ pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
 fn trace_context(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))
+}
+
+/// Deprecated `guided_*` fields and their names within `structured_outputs`.
+const GUIDED_FIELDS: [(&str, &str); 6] = [
+    ("guided_json", "json"),
+    ("guided_regex", "regex"),
+    ("guided_choice", "choice"),
+    ("guided_grammar", "grammar"),
+    ("guided_json_object", "json_object"),
+    ("guided_whitespace_pattern", "whitespace_pattern"),
+];
+
+/// Returns a request body with its `guided_*` fields moved to `structured_outputs`.
+///
+/// A body that already has `structured_outputs` is unchanged.
+pub(crate) fn move_guided_fields<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
+    if app.settings.answers.legacy_guided {
+        with_structured_outputs(value)
+    } else {
+        Cow::Borrowed(value)
+    }
+}
+
+fn with_structured_outputs(value: &Value) -> Cow<'_, Value> {
+    let given = |key: &str| value.get(key).filter(|given| !given.is_null());
+    let pairs = GUIDED_FIELDS.iter().filter_map(|(old, new)| {
+        let value = given(old).filter(|v| **v != Value::Bool(false))?;
+        Some(((*new).to_owned(), value.clone()))
+    });
+    let outputs: Map<String, Value> = pairs.collect();
+    if outputs.is_empty() || given("structured_outputs").is_some() {
+        return Cow::Borrowed(value);
+    }
+    let mut body = value.clone();
+    body["structured_outputs"] = outputs.into();
+    Cow::Owned(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn guided_fields_become_structured_outputs() {
+        let old = json!({"guided_choice": ["a", "b"], "guided_json_object": false});
+        let new = with_structured_outputs(&old);
+        assert_eq!(new["structured_outputs"], json!({"choice": ["a", "b"]}));
+        let both = json!({"guided_choice": ["a"], "structured_outputs": {"regex": "b"}});
+        assert_eq!(*with_structured_outputs(&both), both);
+        let none = json!({"guided_regex": null});
+        assert_eq!(*with_structured_outputs(&none), none);
+    }
 }

@@ -1,4 +1,4 @@
-//! Middleware around every HTTP request and response.
+//! The outermost service of a connection, and the middleware around its requests and responses.
 //!
 //! The order is that of vLLM's middleware: request id, API key, CORS, router. Only
 //! `CatchPanicLayer` is from tower-http, whose CORS, request id and body limit differ from
@@ -6,33 +6,105 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
+use tower::{ServiceBuilder, ServiceExt};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::access_log::AccessLog;
 use super::api_key::ApiKeyCheck;
 use super::app::App;
 use super::around::{Middleware, MiddlewareLayer};
+use super::body::{DrainingBody, is_longer_than};
 use super::cors::CorsRules;
-use super::http_metrics::HttpMetricsLayer;
-use super::path_rules::PathRewriter;
 use super::request_head::names::REQUEST_ID;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
-use super::{error, fault, large_body, request_log, route_index, routes};
+use super::route_index::PathRewriter;
+use super::{body, error, fault, request_log, route_index, routes};
 use vllm_sim_config::{CorsConfig, LogConfig};
-use vllm_sim_service::{InferenceService, run_blocking};
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_observe::metrics::HandlerId;
+use vllm_sim_service::{InferenceService, RequestContext, run_blocking};
 use vllm_sim_tokenizer::EncodingTooExpensive;
 use vllm_sim_wire::fault::Fault;
+
+/// The outermost service of a connection, for HTTP and gRPC.
+pub struct HttpService {
+    http: MiddlewareStack,
+    grpc: Option<MiddlewareStack>,
+    /// Maximum size of a request body, in bytes.
+    max_body: usize,
+}
+
+/// The future of the response to one HTTP request.
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl HttpService {
+    /// Builds the middleware around the HTTP routes of `app` and around the gRPC services.
+    pub fn new(
+        app: &Arc<App>,
+        settings: &LayerSettings,
+        routes: Router<Arc<App>>,
+        grpc: Option<Router>,
+    ) -> Self {
+        let log = || Some(RequestLog::new(&settings.log)).filter(RequestLog::is_enabled);
+        Self {
+            http: http_stack(app, settings, log(), routes.with_state(app.clone())),
+            grpc: grpc.map(|services| grpc_stack(app, settings, log(), services)),
+            max_body: settings.max_body_bytes,
+        }
+    }
+
+    /// Answers one HTTP request or gRPC call; `context` describes its connection.
+    ///
+    /// # Errors
+    /// None: every failure becomes a response.
+    pub fn call<B>(&self, request: Request<B>, context: RequestContext) -> ResponseFuture
+    where
+        B: http_body::Body<Data = Bytes> + Unpin + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let stack = match &self.grpc {
+            Some(grpc) if is_grpc_call(&request) => grpc,
+            _ => &self.http,
+        };
+        let stack = stack.clone();
+        let closes =
+            request.version() != Version::HTTP_2 && is_longer_than(&request, self.max_body);
+        let mut request = DrainingBody::wrap(request, self.max_body);
+        let started = unix_now_secs();
+        request.extensions_mut().insert(RequestContext { started, ..context });
+        // Boxed, so that an idle connection holds a pointer instead of space for the largest
+        // handler.
+        Box::pin(async move {
+            let mut response = stack.oneshot(request).await?;
+            if closes {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// Returns whether a request is a gRPC call, by its content type; gRPC-Web is excluded.
+fn is_grpc_call<B>(request: &Request<B>) -> bool {
+    if request.version() != Version::HTTP_2 {
+        return false;
+    }
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let rest = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
 
 /// A router with its middleware around it.
 pub(super) type MiddlewareStack = BoxCloneSyncService<Request, Response, Infallible>;
@@ -82,7 +154,7 @@ pub(super) fn http_stack(
         .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
         .map_response(move |response: Response<_>| {
-            large_body::limit_large_body(&message_memory, response.map(Body::new))
+            body::limit_large_body(&message_memory, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
         .layer(from_fn(run_long_body_blocking));
@@ -225,13 +297,54 @@ async fn run_long_body_blocking(request: Request, next: Next) -> Response {
     }
 }
 
+/// Records the HTTP metrics of a request after its response, unless its path is excluded.
+#[derive(Clone)]
+pub(super) struct HttpMetricsLayer(pub Arc<App>);
+
+pub(super) struct RequestStart {
+    handler: HandlerId,
+    method: Method,
+    /// Size of the request body by `Content-Length`, in bytes.
+    bytes: u64,
+    started: f64,
+}
+
+impl Middleware for HttpMetricsLayer {
+    type RequestData = Option<RequestStart>;
+
+    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
+        let path = route_index::route_template(request.uri().path());
+        let context = request.extensions().get::<RequestContext>();
+        let handler = self.0.metrics.http().handler(path);
+        Ok(handler.map(|handler| RequestStart {
+            handler,
+            method: request.method().clone(),
+            bytes: request.body().size_hint().exact().unwrap_or(0),
+            started: context.map_or_else(unix_now_secs, |context| context.started),
+        }))
+    }
+
+    fn on_response(&self, counted: Self::RequestData, response: Response) -> Response {
+        // FastAPI does not count WebSocket connections as requests.
+        if let Some(counted) = counted
+            && response.status() != StatusCode::SWITCHING_PROTOCOLS
+        {
+            let (method, status) = (counted.method.as_str(), response.status().as_u16());
+            let bytes = response.body().size_hint().exact().unwrap_or(0);
+            let seconds = unix_now_secs() - counted.started;
+            let metrics = self.0.metrics.http();
+            metrics.observe(counted.handler, method, status, counted.bytes, bytes, seconds);
+        }
+        response
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use axum::routing::get;
     use http_body_util::BodyExt;
     use tower::ServiceExt;
-
-    use super::*;
 
     #[tokio::test]
     async fn a_panic_in_a_handler_is_a_500() {

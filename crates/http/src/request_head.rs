@@ -1,8 +1,9 @@
 //! Headers of a request, with the faults and counters that belong to it.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use vllm_sim_service::{MessageReservation, RequestFaults, TokenUsage};
 
@@ -85,4 +86,16 @@ impl RequestHead {
             false => &self.headers,
         }
     }
+}
+
+const MASKED_VALUE: &str = "***";
+const SECRET_HEADERS: [&str; 6] =
+    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"];
+
+/// Returns the value of a header for the log, masked if it is secret.
+pub(super) fn masked_header_value<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
+    if SECRET_HEADERS.contains(&name.as_str()) {
+        return Cow::Borrowed(MASKED_VALUE);
+    }
+    String::from_utf8_lossy(value.as_bytes())
 }

@@ -25,8 +25,8 @@ mod usage;
 
 use super::around::Middleware;
 use super::body_tap::{BodyTap, TappedBody};
+use super::request_head::masked_header_value;
 use super::request_head::names;
-use super::request_log::masked_header_value;
 use super::settings::ServerSettings;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::{RequestContext, TokenUsage};

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt;
@@ -19,7 +19,8 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::body_tap::{BodyTap, TappedBody};
-use super::{bounded_body, error};
+use super::request_head::masked_header_value;
+use super::{body, error};
 use vllm_sim_config::{LogConfig, LogLevel};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
@@ -27,9 +28,6 @@ use vllm_sim_wire::fault::Fault;
 
 /// Maximum size of a logged request or response body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
-const MASKED_VALUE: &str = "***";
-const SECRET_HEADERS: [&str; 6] =
-    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"];
 /// Request fields that contain the prompt.
 const PROMPT_FIELDS: [&str; 8] =
     ["prompt", "messages", "input", "system", "instructions", "token_ids", "documents", "suffix"];
@@ -95,7 +93,7 @@ impl RequestLog {
     /// Logs a request; reads a short body first.
     ///
     /// # Errors
-    /// [`bounded_body::read_limited_body`]'s error for a body that cannot be read or arrives too slowly.
+    /// [`body::read_limited_body`]'s error for a body that cannot be read or arrives too slowly.
     async fn log_request(&self, request: Request) -> Result<Request, Fault> {
         if !(self.log.http || self.log.requests) {
             return Ok(request);
@@ -104,7 +102,7 @@ impl RequestLog {
             return Ok(self.log_long_request(request));
         }
         let (parts, body) = request.into_parts();
-        let bytes = bounded_body::read_limited_body(body, MAX_BODY_BYTES).await?;
+        let bytes = body::read_limited_body(body, MAX_BODY_BYTES).await?;
         let path = parts.uri.path();
         if self.log.http {
             let headers = header_lines(&parts.headers);
@@ -239,14 +237,6 @@ fn header_lines(headers: &HeaderMap) -> String {
     let lines =
         headers.iter().map(|(name, value)| format!("{name}: {}", masked_header_value(name, value)));
     lines.collect::<Vec<_>>().join("; ")
-}
-
-/// Returns the value of a header for the log, masked if it is secret.
-pub(super) fn masked_header_value<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
-    if SECRET_HEADERS.contains(&name.as_str()) {
-        return Cow::Borrowed(MASKED_VALUE);
-    }
-    String::from_utf8_lossy(value.as_bytes())
 }
 
 /// Returns a request or response body as text for the log, with the values of secret fields masked.

@@ -7,8 +7,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::availability::Availability;
-use super::image_output::ImageOutput;
+use super::media::ImageOutput;
 use super::settings::RuntimeSettings;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_engine::{EngineCommand, PrefixCacheReset};
@@ -175,4 +174,18 @@ fn changed_members(last: &Value, new: &Value) -> Value {
     };
     let differ = all.iter().filter(|(key, value)| last.get(*key) != Some(value));
     Value::Object(differ.map(|(k, v)| (k.clone(), v.clone())).collect())
+}
+
+/// Simulated availability of a server to its clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Availability {
+    /// Number of simulated restarts of the server; connections from before a restart are reset.
+    pub lives: u32,
+    /// Whether the server also resets new connections.
+    pub down: bool,
+    /// Whether the server closes connections after the current response, and new ones after one
+    /// response, so that clients move to other servers.
+    pub leaving: bool,
+    /// Whether the server is stopping: it accepts no connections, and open ones end in order.
+    pub stopping: bool,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use super::image_output::ImageOutputSettings;
+pub use super::media::ImageOutputSettings;
 use vllm_sim_config::{
     Compat, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
     PerRequestDraftStats, PodIdentity, SpeechConfig,

@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
 use super::error;
-use super::faulty_body::SimulatedBreak;
+use super::fault::SimulatedBreak;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::StreamEnding;

@@ -1,3 +1,14 @@
+//! Limits of a server's admission: sequences in flight, prompt tokens that are not yet computed, and
+//! the memory of all large requests and responses together.
+//!
+//! Each request and response has a limit of its own ([`ReplySize`](super::job::ReplySize)), but many
+//! clients together could take any amount.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use vllm_sim_engine::driver::{SequenceState, SharedProgress};
+
 /// Limits on the requests in flight, from arrival to end; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionLimits {
@@ -5,4 +16,147 @@ pub struct AdmissionLimits {
     pub requests: Option<u32>,
     /// Maximum number of prompt tokens that the engines have not yet computed.
     pub tokens: Option<u64>,
+}
+
+/// Counts the prompt tokens of sequences that have no output yet, limited by
+/// `--max-num-queued-tokens`.
+///
+/// Source: vLLM 0.33 `v1/engine/output_processor.py` counts the prompt once per choice, and
+/// `v1/engine/async_llm.py` rejects every request at or above the limit.
+#[derive(Default)]
+pub(super) struct PrefillBacklog(Mutex<OpenPrefills>);
+
+#[derive(Default)]
+struct OpenPrefills {
+    open: Vec<OpenPrefill>,
+    /// Prompt tokens of jobs that are not yet submitted to the engine.
+    reserved: u64,
+}
+
+impl OpenPrefills {
+    fn total_tokens(&mut self) -> u64 {
+        self.open.retain(OpenPrefill::is_open);
+        let open = self.open.iter().map(|prefill| u64::from(prefill.tokens));
+        open.fold(self.reserved, u64::saturating_add)
+    }
+}
+
+/// Guard of a job's prompt tokens: they count until the job's sequences are submitted and counted
+/// themselves.
+pub(super) struct ReservedTokens<'b> {
+    backlog: &'b PrefillBacklog,
+    tokens: u64,
+}
+
+impl Drop for ReservedTokens<'_> {
+    fn drop(&mut self) {
+        let mut prefills = self.backlog.lock();
+        prefills.reserved = prefills.reserved.saturating_sub(self.tokens);
+    }
+}
+
+struct OpenPrefill {
+    progress: Weak<SharedProgress>,
+    tokens: u32,
+}
+
+impl OpenPrefill {
+    fn is_open(&self) -> bool {
+        self.progress.upgrade().is_some_and(|progress| {
+            progress.released_tokens() == 0 && !matches!(progress.state(), SequenceState::Ended(_))
+        })
+    }
+}
+
+impl PrefillBacklog {
+    fn lock(&self) -> MutexGuard<'_, OpenPrefills> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts `tokens` prompt tokens until the guard is dropped; returns `None` if `max` tokens are
+    /// already counted.
+    pub(super) fn reserve_tokens(&self, tokens: u64, max: u64) -> Option<ReservedTokens<'_>> {
+        let mut prefills = self.lock();
+        if prefills.total_tokens() >= max {
+            return None;
+        }
+        prefills.reserved = prefills.reserved.saturating_add(tokens);
+        Some(ReservedTokens { backlog: self, tokens })
+    }
+
+    pub(super) fn add_prefill(&self, progress: &Arc<SharedProgress>, tokens: u32) {
+        let progress = Arc::downgrade(progress);
+        self.lock().open.push(OpenPrefill { progress, tokens });
+    }
+
+    pub(super) fn total_tokens(&self) -> u64 {
+        self.lock().total_tokens()
+    }
+}
+
+/// Minimum size of a counted message, in bytes.
+const LARGE_MESSAGE_BYTES: u64 = 16 << 20;
+/// Maximum size of all counted messages, in bytes.
+const MAX_MESSAGES_BYTES: u64 = 2 << 30;
+
+/// Error of a large message for which the limit of all large messages has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "The requests and responses in progress would take more than {} MiB. Please retry when some of \
+     them have ended.",
+    MAX_MESSAGES_BYTES >> 20
+)]
+pub struct MessageMemoryFull;
+
+/// Counts the bytes of all large requests and responses in progress.
+#[derive(Debug, Clone, Default)]
+pub struct MessageMemory(Arc<AtomicU64>);
+
+/// Guard of a large message: its bytes count until the guard is dropped.
+#[derive(Debug)]
+pub struct MessageReservation {
+    bytes: u64,
+    total: Arc<AtomicU64>,
+}
+
+impl Drop for MessageReservation {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl MessageMemory {
+    /// Counts a message of `bytes` bytes until the guard is dropped; `None` for a small one.
+    ///
+    /// # Errors
+    /// [`MessageMemoryFull`] if all large messages would exceed their limit.
+    pub fn reserve(&self, bytes: u64) -> Result<Option<MessageReservation>, MessageMemoryFull> {
+        if bytes < LARGE_MESSAGE_BYTES {
+            return Ok(None);
+        }
+        let fits = |now: u64| {
+            let then = now.saturating_add(bytes);
+            (then <= MAX_MESSAGES_BYTES).then_some(then)
+        };
+        let reserved = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        reserved.map_err(|_| MessageMemoryFull)?;
+        Ok(Some(MessageReservation { bytes, total: self.0.clone() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_messages_have_a_common_limit() {
+        let memory = MessageMemory::default();
+        let large = || memory.reserve(256 << 20);
+        let mut held: Vec<_> = (0..8).map(|_| large().unwrap()).collect();
+        assert!(large().is_err());
+        assert!(memory.reserve(LARGE_MESSAGE_BYTES - 1).unwrap().is_none());
+        held.pop();
+        assert!(large().is_ok());
+        assert!(memory.reserve(u64::MAX).is_err());
+    }
 }

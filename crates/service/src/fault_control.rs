@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Notify;
 
 use super::admission::AdmissionLimits;
 use crate::fault::{
     DrawnFault, ExceededAdmissionLimit, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
 };
 use crate::scenario::{ScenarioArrival, ScenarioRun};
-use vllm_sim_engine::SimTime;
-use vllm_sim_engine::TokenDelays;
+use vllm_sim_engine::{SimTime, TokenDelays};
 
 /// Fault settings, replaced as a whole while the server runs.
 #[derive(Debug, Clone, Default)]
@@ -148,5 +148,33 @@ impl FaultControl {
         if let Some(observer) = self.observer.get() {
             observer.on_fault(kind, origin);
         }
+    }
+}
+
+/// A handle by which an injected fault breaks a client connection.
+///
+/// The task that serves the connection awaits [`Self::wait_until_broken`] in parallel with its work, then
+/// drops the socket. [`Self::is_reset`] selects a TCP reset instead of a regular close.
+#[derive(Debug, Default)]
+pub struct ConnectionHandle {
+    reset: AtomicBool,
+    broken: Notify,
+}
+
+impl ConnectionHandle {
+    /// Breaks the connection with a TCP reset, regardless of pending I/O.
+    pub fn reset_connection(&self) {
+        self.reset.store(true, Ordering::Release);
+        self.broken.notify_one();
+    }
+
+    /// Returns whether the connection must be closed with a TCP reset instead of a regular close.
+    pub fn is_reset(&self) -> bool {
+        self.reset.load(Ordering::Acquire)
+    }
+
+    /// Resolves when an injected fault breaks the connection.
+    pub async fn wait_until_broken(&self) {
+        self.broken.notified().await;
     }
 }

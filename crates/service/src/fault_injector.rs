@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-use super::{InferenceService, LiveFaultSettings};
-use crate::fault::{ConnectionHandle, FaultAction, FaultPlan, StreamEnding, StreamFault};
+use super::{ConnectionHandle, InferenceService, LiveFaultSettings};
+use crate::fault::{FaultAction, FaultPlan, StreamEnding, StreamFault};
 
 /// Delay between the last write and an injected break of the connection.
 ///

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use super::content::reply_content;
 use super::dialect::{RequestRules, ValidationPoint};
-use super::job::{GenerationJob, KvTransfer, ReplyContent};
+use super::job::{GenerationJob, KvTransfer, ReplyContent, reply_content};
 use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
 use crate::generate::request::ModelTarget;

@@ -1,17 +1,25 @@
+//! A validated request on its way to the engine: its content, sampler settings and response size.
+
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::PrefillHandoff;
-use super::dialect::RequestRules;
+use serde_json::Value;
+
+use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputBudget, ReplyFacts};
+use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
 use crate::generate::request::{StopConditions, StopString, TokenSteering};
-use crate::generate::tools::{ToolChoice, ToolDef};
+use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
-use vllm_sim_schema_sampler::CompiledConstraint;
-use vllm_sim_wire::SamplingParams;
+use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_schema_sampler::{
+    CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint,
+};
+use vllm_sim_wire::openai::shared::StructuredOutputs;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
+use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct GenerationJob {
@@ -190,4 +198,235 @@ pub enum KvTransfer {
     FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
+}
+
+/// Returns the kind of content of each choice of a request.
+///
+/// # Errors
+/// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's
+/// whitelist.
+pub(super) async fn reply_content(
+    request: &GenerationRequest,
+    facts: &ReplyFacts,
+    schemas: AllowedToolSchemas,
+) -> Result<ReplyContent, RequestError> {
+    let outputs = facts.params.structured_outputs.as_ref();
+    let described = compile_prompt_schema(facts).await;
+    let asked = request.constraint.clone();
+    let asked = asked.or_else(|| outputs.and_then(structured_outputs_constraint));
+    if let Some(constraint) = asked.filter(|_| !tools_replace_constraint(request)) {
+        let compiled = match (constraint, described) {
+            (Constraint::JsonObject, Some(described)) => Ok(described),
+            (constraint @ (Constraint::JsonObject | Constraint::Choice(_)), _) => {
+                compile_constraint(&constraint)
+            }
+            // A few bytes of such a constraint may take long to compile.
+            (constraint, _) => {
+                Box::pin(run_blocking(async move { compile_constraint(&constraint) })).await
+            }
+        };
+        let compiled = compiled.map_err(ServeError::Constraint)?;
+        return Ok(match request.parses_calls {
+            true => ReplyContent::Parsed(Arc::new(compiled)),
+            false => ReplyContent::Constrained(Arc::new(compiled)),
+        });
+    }
+    let Some(offered) = &request.tools else {
+        let described = described.map(Arc::new);
+        return Ok(described.map_or(ReplyContent::Text, ReplyContent::Constrained));
+    };
+    if schemas == AllowedToolSchemas::Whitelisted {
+        for tool in &offered.tools {
+            let parameters = tool.parameters.clone().unwrap_or_default();
+            validate_llmd_whitelist(&parameters)
+                .map_err(|e| Fault::bad_request(format!("Tool validation failed: {e}")))?;
+        }
+    }
+    Ok(ReplyContent::Tools {
+        tools: offered.tools.clone().into(),
+        choice: offered.choice.clone(),
+        parallel: offered.parallel,
+    })
+}
+
+/// Compiles the JSON Schema that the prompt describes; `None` if no value satisfies it.
+async fn compile_prompt_schema(facts: &ReplyFacts) -> Option<CompiledConstraint> {
+    let schema = facts.prompts.first()?.schema.as_ref()?;
+    let constraint = Constraint::Json(schema.as_ref().clone());
+    let read = run_blocking(async move {
+        let compiled = compile_constraint(&constraint)?;
+        compiled.sample_text(
+            &mut request_rng(0, 0, StreamPurpose::Structured),
+            &SampleLimits::default(),
+        )?;
+        Ok::<_, ConstraintError>(compiled)
+    });
+    Box::pin(read).await.ok()
+}
+
+/// Returns whether a constraint for tool calls replaces the request's own constraint.
+///
+/// It does if the request requires a tool call, or if the model may call a tool with a strict
+/// schema.
+///
+/// Source: vLLM 0.33 `parser/abstract_parser.py`, `_apply_structural_tag`, and
+/// `tool_parsers/abstract_tool_parser.py`, `adjust_request`.
+fn tools_replace_constraint(request: &GenerationRequest) -> bool {
+    let Some(offered) = &request.tools else {
+        return false;
+    };
+    match offered.choice {
+        ToolChoice::Required | ToolChoice::Named(_) => true,
+        ToolChoice::Auto => {
+            let strict = |tool: &ToolDef| tool.strict == Some(true);
+            request.parses_calls && offered.tools.iter().any(strict)
+        }
+        ToolChoice::None => false,
+    }
+}
+
+/// Converts the request field `structured_outputs`, of which exactly one member is set, to a
+/// constraint.
+fn structured_outputs_constraint(outputs: &StructuredOutputs) -> Option<Constraint> {
+    if let Some(schema) = &outputs.json {
+        // Clients may send the schema as a JSON string.
+        let parsed = schema.as_str().and_then(|text| serde_json::from_str(text).ok());
+        return Some(Constraint::Json(parsed.unwrap_or_else(|| schema.clone())));
+    }
+    if let Some(regex) = &outputs.regex {
+        return Some(Constraint::Regex(regex.clone()));
+    }
+    if let Some(choice) = &outputs.choice {
+        return Some(Constraint::Choice(choice.clone()));
+    }
+    if let Some(grammar) = &outputs.grammar {
+        return Some(Constraint::Grammar(grammar.clone()));
+    }
+    if let Some(tag) = &outputs.structural_tag {
+        let tag = serde_json::from_str(tag).unwrap_or_else(|_| Value::String(tag.clone()));
+        return Some(Constraint::StructuralTag(tag));
+    }
+    outputs.json_object.unwrap_or(false).then_some(Constraint::JsonObject)
+}
+
+pub(super) const MAX_REPLY_BYTES: u64 = 256 << 20;
+/// Estimated size of a token's text and id in a response, in bytes.
+const RESPONSE_BYTES_PER_TOKEN: u64 = 8;
+/// Estimated size of a log probability in a JSON response, in bytes.
+const RESPONSE_BYTES_PER_LOGPROB: u64 = 96;
+
+pub(super) struct ReplySize {
+    bytes: u64,
+    per_token: u64,
+}
+
+impl ReplySize {
+    /// Returns the response size that the echoed prompts and their log probabilities need, in
+    /// bytes.
+    ///
+    /// `None` if it exceeds [`MAX_REPLY_BYTES`]. A count of -1 log probabilities means the whole
+    /// vocabulary.
+    pub(super) fn of_job(job: &GenerationJob, vocabulary: impl Fn() -> u32) -> Option<Self> {
+        let prompts = job.facts.prompts.iter();
+        let tokens = prompts.map(|prompt| prompt.tokens.len() as u64).sum();
+        Self::of_options(job.shown, job.n, tokens, vocabulary)
+    }
+
+    fn of_options(
+        shown: ResponseSizeOptions,
+        choices: u32,
+        prompt_tokens: u64,
+        vocabulary: impl Fn() -> u32,
+    ) -> Option<Self> {
+        let logprobs = |top: Option<i64>| match top.map(u64::try_from) {
+            None => 0,
+            // A row has the chosen token and, at most once, each token of the vocabulary.
+            Some(Ok(top)) => {
+                let top = top.min(vocabulary().into());
+                top.saturating_add(1).saturating_mul(RESPONSE_BYTES_PER_LOGPROB)
+            }
+            Some(Err(_)) => u64::from(vocabulary()).saturating_mul(RESPONSE_BYTES_PER_LOGPROB),
+        };
+        let per_token = RESPONSE_BYTES_PER_TOKEN.saturating_add(logprobs(shown.logprobs));
+        let echoes = match shown.prompt {
+            true => u64::from(choices),
+            false => 0,
+        };
+        let per_prompt_token =
+            per_token.saturating_mul(echoes).saturating_add(logprobs(shown.prompt_logprobs));
+        let size = Self { bytes: prompt_tokens.saturating_mul(per_prompt_token), per_token };
+        size.within_limit()
+    }
+
+    /// Adds the size of a choice of `tokens` output tokens; `None` if the size then exceeds
+    /// [`MAX_REPLY_BYTES`].
+    pub(super) fn add_choice(mut self, tokens: u32) -> Option<Self> {
+        let bytes = u64::from(tokens).saturating_mul(self.per_token);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.within_limit()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+    }
+
+    fn within_limit(self) -> Option<Self> {
+        (self.bytes <= MAX_REPLY_BYTES).then_some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logprobs::LogprobPosition;
+    use proptest::prelude::*;
+
+    fn edges() -> impl Strategy<Value = i64> {
+        let near = |edge: i64| (-2..=2_i64).prop_map(move |by| edge.saturating_add(by));
+        prop_oneof![
+            any::<i64>(),
+            near(i64::MIN),
+            near(i64::MAX),
+            near(1 << 32),
+            near(0),
+            -1..100_000_i64,
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_answer_is_refused_or_below_the_bound(
+            logprobs in proptest::option::of(edges()),
+            prompt_logprobs in proptest::option::of(edges()),
+            prompt in any::<bool>(),
+            choices in 1..=16_384_u32,
+            tokens in any::<u32>(),
+            prompt_tokens in 0..2_000_000_u64,
+            vocabulary in prop_oneof![Just(u32::MAX), Just(4096), any::<u32>()],
+        ) {
+            let shown = ResponseSizeOptions { prompt, logprobs, prompt_logprobs };
+            let size = ReplySize::of_options(shown, choices, prompt_tokens, || vocabulary);
+            let size = size.and_then(|size| size.add_choice(tokens));
+            let row = |top: Option<i64>| match top {
+                None => 0,
+                Some(top) if top < 0 => u128::from(vocabulary),
+                Some(top) => (top as u128).min(vocabulary.into()) + 1,
+            };
+            let rows = u128::from(tokens) + u128::from(prompt_tokens) * u128::from(choices) * u128::from(prompt);
+            let entries = rows * row(logprobs) + u128::from(prompt_tokens) * row(prompt_logprobs);
+            if size.is_some() {
+                prop_assert!(entries * u128::from(RESPONSE_BYTES_PER_LOGPROB) <= u128::from(MAX_REPLY_BYTES));
+            }
+            if rows * 8 + entries * u128::from(RESPONSE_BYTES_PER_LOGPROB) <= u128::from(MAX_REPLY_BYTES) {
+                prop_assert!(size.is_some(), "refused without need");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_no_more_entries_than_the_vocabulary() {
+        let position = LogprobPosition { vocabulary: 50, context: 3, temperature: 1.0 };
+        assert_eq!(position.row_of_likeliest(7, usize::MAX).len(), 51);
+        assert_eq!(position.row_without_duplicates(7, usize::MAX).len(), 50);
+    }
 }

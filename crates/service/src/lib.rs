@@ -1,12 +1,8 @@
 //! The protocol-independent core of the simulated server, shared by the HTTP and gRPC front ends.
 
 mod admission;
-mod backlog;
-mod block_plan;
 mod blocking_pool;
-mod content;
 mod control;
-mod deferred;
 pub mod dialect;
 pub mod fault;
 mod fault_control;
@@ -16,7 +12,6 @@ mod generation;
 mod job;
 mod leases;
 pub mod logprobs;
-mod message_memory;
 mod models;
 mod ngram;
 mod peers;
@@ -24,10 +19,7 @@ pub mod pooling;
 mod prefill_handoff;
 pub mod prompt;
 mod reply;
-mod reply_size;
 mod request;
-mod request_context;
-mod request_error;
 mod request_faults;
 pub mod scenario;
 pub mod scripted;
@@ -46,26 +38,22 @@ use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::kv::BlockHasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
-pub use admission::AdmissionLimits;
+pub use admission::{AdmissionLimits, MessageMemory, MessageMemoryFull, MessageReservation};
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
-pub use deferred::DeferredCheck;
 pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
-pub use fault_control::{FaultControl, LiveFaultSettings};
+pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings};
 pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
 pub use job::KvTransfer;
-pub use message_memory::{MessageMemory, MessageMemoryFull, MessageReservation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use peers::PrefillHandshake;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
-    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts, ResolvedModel,
-    SubmissionChecks, ToolRequest,
+    DeferredCheck, GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest,
+    ReplyFacts, RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
 };
-pub use request_context::RequestContext;
-pub use request_error::{RejectedRequest, RequestError};
 pub use request_faults::RequestFaults;
 pub use settings::{ServiceSettings, ServingRole};
 pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheReset};
@@ -197,7 +185,7 @@ pub struct InferenceService {
     arrivals: AtomicU64,
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
-    backlog: backlog::PrefillBacklog,
+    backlog: admission::PrefillBacklog,
     message_memory: MessageMemory,
     draining: std::sync::atomic::AtomicBool,
 }
@@ -240,7 +228,7 @@ impl InferenceService {
             arrivals: AtomicU64::new(0),
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
-            backlog: backlog::PrefillBacklog::default(),
+            backlog: admission::PrefillBacklog::default(),
             message_memory: MessageMemory::default(),
             draining: false.into(),
         }
@@ -382,7 +370,7 @@ impl InferenceService {
     fn reserve_prefill_tokens(
         &self,
         tokens: u64,
-    ) -> Result<Option<backlog::ReservedTokens<'_>>, ServeError> {
+    ) -> Result<Option<admission::ReservedTokens<'_>>, ServeError> {
         let Some(max) = self.admission_limits().tokens else {
             return Ok(None);
         };

@@ -1,16 +1,15 @@
-//! A generation request independent of its protocol, and its state on the way to the engine.
+//! A generation request independent of its protocol: its fields, its context, and its rejections.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deferred::DeferredCheck;
 use super::prompt::PromptSource;
-use super::{KvTransfer, Reply, RequestFaults, TokenUsage};
+use super::{ConnectionHandle, KvTransfer, Reply, RequestFaults, ServeError, TokenUsage};
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
 use vllm_sim_schema_sampler::Constraint;
-use vllm_sim_wire::{SamplingParams, SamplingRequest};
+use vllm_sim_wire::{Fault, SamplingParams, SamplingRequest};
 
 /// A generation request, independent of its protocol.
 ///
@@ -157,4 +156,98 @@ pub struct GeneratedReply {
     pub reply: Reply,
     /// Properties of the request that the renderer needs.
     pub facts: ReplyFacts,
+}
+
+/// The result of a request check that is computed early and reported later.
+///
+/// Reporting later keeps vLLM's order of errors for checks that depend on the request alone.
+#[derive(Debug, Clone)]
+pub struct DeferredCheck<T>(Result<T, Fault>);
+
+impl<T> DeferredCheck<T> {
+    /// Returns the value, or reports the error of the check.
+    ///
+    /// # Errors
+    /// The fault found when the check was computed.
+    pub fn into_result(self) -> Result<T, Fault> {
+        self.0
+    }
+}
+
+impl<T: Default> Default for DeferredCheck<T> {
+    fn default() -> Self {
+        Self(Ok(T::default()))
+    }
+}
+
+impl<T> From<Result<T, Fault>> for DeferredCheck<T> {
+    fn from(result: Result<T, Fault>) -> Self {
+        Self(result)
+    }
+}
+
+/// Error of a request that gets no reply; each front end renders it in its protocol.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No served model or LoRA adapter has this name.
+    #[error("The model `{0}` does not exist.")]
+    UnknownModel(String),
+    /// A value of the request is invalid; the message is vLLM's.
+    #[error(transparent)]
+    Invalid(#[from] Fault),
+    /// The service rejected the request, for example at an admission limit.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// The rejection of a request, with the moment at which vLLM would report it.
+#[derive(Debug)]
+pub enum RejectedRequest {
+    /// A rejection before the headers of a stream are sent.
+    Early(RequestError),
+    /// A rejection after the headers of a stream are sent: the error is in the body.
+    Late(RequestError, Box<ReplyFacts>),
+}
+
+impl RejectedRequest {
+    /// Returns the error without the moment of its report.
+    pub fn into_error(self) -> RequestError {
+        match self {
+            Self::Early(refusal) | Self::Late(refusal, _) => refusal,
+        }
+    }
+}
+
+impl From<RequestError> for RejectedRequest {
+    fn from(refusal: RequestError) -> Self {
+        Self::Early(refusal)
+    }
+}
+
+impl From<Fault> for RejectedRequest {
+    fn from(fault: Fault) -> Self {
+        Self::Early(fault.into())
+    }
+}
+
+impl From<ServeError> for RejectedRequest {
+    fn from(error: ServeError) -> Self {
+        Self::Early(error.into())
+    }
+}
+
+/// The context of an HTTP request or gRPC call outside its headers and body; stored as an
+/// extension.
+#[derive(Clone, Default)]
+pub struct RequestContext {
+    /// Arrival time of the request head, in seconds since the Unix epoch.
+    pub started: f64,
+    /// Address of the client as text, for the access log; `None` on a Unix socket.
+    pub client: Option<Arc<str>>,
+    /// Client connection of the request, for injected faults that break it.
+    pub connection: Option<Arc<ConnectionHandle>>,
+    /// Injected faults of the request; `None` if it cannot get any.
+    pub faults: Option<Arc<RequestFaults>>,
+    /// Counter of the request's tokens; `None` if nothing reads it.
+    pub usage: Option<Arc<TokenUsage>>,
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{FaultInjector, InferenceService, LiveFaultSettings};
-use crate::fault::{ConnectionHandle, FaultSpec, FaultSpecError, InjectedFailure, StreamFault};
+use super::{ConnectionHandle, FaultInjector, InferenceService, LiveFaultSettings};
+use crate::fault::{FaultSpec, FaultSpecError, InjectedFailure, StreamFault};
 
 /// The injected faults of one request, and the fault settings at its arrival.
 pub struct RequestFaults {

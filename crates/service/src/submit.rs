@@ -3,17 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::block_plan;
-use super::job::{GenerationJob, KvTransfer, ReplyContent};
-use super::reply_size::{MAX_REPLY_BYTES, ReplySize};
+use super::job::{GenerationJob, KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize};
 use super::{InferenceService, MAX_REQUEST_SEQUENCES, Reply, ServeError, ServingRole};
 use crate::generate::request::{GeneratorInput, ModelTarget, ReplyForm, TokenizedPrompt};
 use crate::generate::tools::plan_calls;
 use crate::generate::{EMPTY_CONTEXT_HASH, EndReason, ReplyScript, extend_context_hash};
+use crate::models::ServedModels;
 use vllm_sim_engine::driver::{
     ParentRequestCounters, PlannedFinish, RequestInfo, RequestSpanAttributes, SequenceHandle,
     Submission,
 };
+use vllm_sim_engine::kv::{BlockHasher, BlockPlanBuilder, ExtraKeys, LoraAdapter, MediaSpan};
 use vllm_sim_engine::{
     BlockPlan, LoadFailure, LoraId, PromptTransfer as EngineTransfer, SeqId, Sequence, SubmitError,
 };
@@ -77,7 +77,7 @@ impl InferenceService {
             let key = self.reply_seed_key(job, prompt, context, arrival);
             let media = prompt.encoder_inputs();
             let hasher = self.hasher.as_ref();
-            let extras = hasher.map(|_| block_plan::block_extra_keys(&self.models, job, prompt));
+            let extras = hasher.map(|_| block_extra_keys(&self.models, job, prompt));
             let hasher = hasher.zip(extras.as_ref());
             let mut chain = hasher.map(|(hasher, extras)| {
                 let mut chain = hasher.begin_block_plan(extras, prompt.tokens.len() + answer);
@@ -103,7 +103,7 @@ impl InferenceService {
                     true => chain.take(),
                     false => chain.clone(),
                 };
-                let plan = own.map(|chain| block_plan::finish_block_plan(chain, &script, job));
+                let plan = own.map(|chain| finish_block_plan(chain, &script, job));
                 let mut submission =
                     self.engine_submission(job, prompt, key, &script, plan, parent.clone());
                 submission.sequence.media = media.clone();
@@ -130,9 +130,9 @@ impl InferenceService {
     }
 
     fn check_block_plan_size(&self, job: &GenerationJob) -> Result<(), ServeError> {
-        let most = block_plan::MAX_BLOCK_PLAN_BYTES >> 20;
+        let most = MAX_BLOCK_PLAN_BYTES >> 20;
         match &self.hasher {
-            Some(hasher) if !block_plan::fits_block_plan_limit(hasher, job) => {
+            Some(hasher) if !fits_block_plan_limit(hasher, job) => {
                 Err(ServeError::PromptsTooLarge { most })
             }
             _ => Ok(()),
@@ -376,4 +376,64 @@ impl InferenceService {
             }
         }
     }
+}
+
+/// Maximum size of the block plans of all sequences of a job, in bytes.
+pub(super) const MAX_BLOCK_PLAN_BYTES: u64 = 128 << 20;
+
+/// Returns whether the block plans of all prompts of a job fit into [`MAX_BLOCK_PLAN_BYTES`]; output blocks
+/// are not counted.
+pub(super) fn fits_block_plan_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
+    let prompts = job.facts.prompts.iter();
+    let bytes = prompts.map(|prompt| hasher.estimate_plan_bytes(prompt.tokens.len() as u64));
+    bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BLOCK_PLAN_BYTES
+}
+
+/// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
+pub(super) fn block_extra_keys(
+    models: &ServedModels,
+    job: &GenerationJob,
+    prompt: &TokenizedPrompt,
+) -> ExtraKeys {
+    let lora = match &job.facts.target {
+        ModelTarget::Base => None,
+        ModelTarget::Lora { name, id } => {
+            let adapters = models.adapters();
+            let adapter = adapters.iter().find(|adapter| adapter.id == *id);
+            Some(LoraAdapter {
+                id: LoraId(*id),
+                name: name.clone(),
+                path: adapter.map_or("", |adapter| adapter.path.as_str()).into(),
+            })
+        }
+    };
+    let media = prompt.media.iter().map(|item| MediaSpan {
+        identifier: item.identifier.clone(),
+        start: item.start,
+        len: item.len,
+    });
+    ExtraKeys {
+        lora,
+        model: models.displayed_name().clone(),
+        salt: job.request.kv_labels.salt.clone(),
+        media: media.collect(),
+    }
+}
+
+/// Extends the block plan of a prompt with the blocks of its output, and adds the request's settings
+/// of KV events.
+///
+/// Source: vLLM 0.33 `vllm/v1/request.py`, `session_id` and `kv_cache_report_mode`.
+pub(super) fn finish_block_plan(
+    mut chain: BlockPlanBuilder<'_>,
+    script: &ReplyScript,
+    job: &GenerationJob,
+) -> Arc<BlockPlan> {
+    chain.append_tokens(&script.token_ids());
+    let mut plan = chain.finish();
+    plan.session = job.request.kv_labels.session_id.clone();
+    let extra = job.facts.params.extra_args.as_ref();
+    let mode = extra.and_then(|extra| extra.get("kv_cache_report_mode"));
+    plan.reports_reused = mode.is_some_and(|mode| mode == "full");
+    Arc::new(plan)
 }

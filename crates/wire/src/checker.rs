@@ -33,6 +33,9 @@ pub(super) enum CheckError {
     Raised(Fault),
 }
 
+/// Number of steps to the deepest values of most bodies, with the names of union branches.
+const TYPICAL_DEPTH: usize = 8;
+
 /// Index of the matching union branch, and the coerced value if it changed.
 pub(super) type UnionBranch = (usize, Option<Value>);
 
@@ -54,7 +57,9 @@ pub(super) struct SchemaChecker<'a> {
 
 impl<'a> SchemaChecker<'a> {
     pub(super) fn at_location(item: LocationItem<'a>) -> Self {
-        Self { path: vec![item], ..Self::default() }
+        let mut path = Vec::with_capacity(TYPICAL_DEPTH);
+        path.push(item);
+        Self { path, ..Self::default() }
     }
 
     pub(super) fn with_bounds(self, bounds: RequestBounds) -> Self {

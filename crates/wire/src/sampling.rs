@@ -221,7 +221,9 @@ impl SamplingRequest {
 
 impl From<SamplingParams> for SamplingRequest {
     fn from(params: SamplingParams) -> Self {
-        Self { params: Box::new(params), ..Self::default() }
+        // No `..Self::default()`, which would allocate other parameters only to drop them.
+        let (limit, checks) = (OutputLimit::default(), SamplingChecks::default());
+        Self { params: Box::new(params), limit, checks }
     }
 }
 

@@ -1,10 +1,12 @@
-//! Runs one engine together with its observer and the records of its sequences.
+//! Runs one engine, or data-parallel ranks that step together, with their observers and the records
+//! of their sequences.
 
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use super::observer::EngineObserver;
 use super::progress::SharedProgress;
-use super::record::{SequenceRecord, Submission};
+use super::record::{EngineObserver, SequenceRecord, Submission};
+use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason,
     SimTime, SubmitError,
@@ -197,4 +199,84 @@ impl EngineDriver {
 /// Returns the index of a sequence's record: the low 32 bits of the sequence id.
 pub(super) fn record_slot(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
+}
+
+/// The engines under one lock: a single one, or data-parallel ranks that step together.
+pub(super) struct RankGroup {
+    pub cores: Vec<EngineDriver>,
+    /// Whether no further data-parallel rank can join.
+    pub closed: bool,
+    lock_step: Option<RankLockStep>,
+    pub sleeps_until: SimTime,
+}
+
+impl RankGroup {
+    pub(super) fn single_engine(core: EngineDriver) -> Self {
+        Self { cores: vec![core], closed: false, lock_step: None, sleeps_until: SimTime::ZERO }
+    }
+
+    pub(super) fn lock_step_group() -> Self {
+        Self {
+            cores: Vec::new(),
+            closed: false,
+            lock_step: Some(RankLockStep::default()),
+            sleeps_until: SimTime::ZERO,
+        }
+    }
+
+    pub(super) fn are_all_stopped(&self) -> bool {
+        (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
+    }
+
+    pub(super) fn next_wakeup(&self) -> SimTime {
+        match &self.cores[..] {
+            [core] => core.next_wakeup(),
+            cores => {
+                let due = cores.iter().map(EngineDriver::next_wakeup);
+                due.min().unwrap_or(SimTime::MAX)
+            }
+        }
+    }
+
+    pub(super) fn advance(&mut self, now: SimTime) -> usize {
+        if self.lock_step.is_none() {
+            return self.cores[0].advance(now);
+        }
+        let mut events = 0;
+        loop {
+            let due = self.next_wakeup();
+            if due > now {
+                return events;
+            }
+            for core in &mut self.cores {
+                if core.next_wakeup() <= due {
+                    events += core.advance_once(due);
+                }
+            }
+            if self.next_wakeup() > due {
+                self.synchronize_ranks(due);
+            }
+        }
+    }
+
+    /// Synchronizes the steps of all data-parallel ranks at `now`.
+    pub(super) fn synchronize_ranks(&mut self, now: SimTime) {
+        if let Some(lock_step) = &mut self.lock_step {
+            lock_step.synchronize_steps(now, &mut self.cores, EngineDriver::lock_step_rank);
+        }
+    }
+}
+
+impl Index<usize> for RankGroup {
+    type Output = EngineDriver;
+
+    fn index(&self, rank: usize) -> &EngineDriver {
+        &self.cores[rank]
+    }
+}
+
+impl IndexMut<usize> for RankGroup {
+    fn index_mut(&mut self, rank: usize) -> &mut EngineDriver {
+        &mut self.cores[rank]
+    }
 }

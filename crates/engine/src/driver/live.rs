@@ -12,12 +12,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::core::EngineDriver;
-use super::observer::EngineObserver;
+use super::core::{EngineDriver, RankGroup};
 use super::progress::{SequenceState, SharedProgress};
-use super::ranks::RankGroup;
-use super::record::{RequestInfo, Submission};
-use super::slack::minimize_timer_slack;
+use super::record::{EngineObserver, RequestInfo, Submission};
 use crate::SimTime;
 use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, SubmitError};
 
@@ -290,6 +287,51 @@ impl SharedRanks {
     }
 }
 
+/// Group of data-parallel ranks that step together, in one server or several: one lock, one clock,
+/// one timer thread. Clones share them.
+#[derive(Clone)]
+pub struct LiveRankGroup {
+    shared: Arc<SharedRanks>,
+    thread: TimerThread,
+}
+
+impl LiveRankGroup {
+    /// Starts the timer thread of the ranks. It ends when all joined engines are stopped.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system if the thread cannot start.
+    pub fn start(name: &str, epoch: Instant, tune: TimerTuning) -> std::io::Result<Self> {
+        let (shared, thread) =
+            SharedRanks::start_timer_thread(name, epoch, RankGroup::lock_step_group(), tune)?;
+        Ok(Self { shared, thread })
+    }
+
+    /// Ends the timer thread of the ranks if no engine joined; no engine can join afterwards.
+    pub fn close(&self) {
+        self.shared.ranks.lock().closed = true;
+        self.shared.wake.notify_all();
+    }
+
+    /// Returns the zero point of the ranks' clock.
+    pub fn epoch(&self) -> Instant {
+        self.shared.epoch
+    }
+
+    /// Adds an engine to the group as a data-parallel rank. It must have
+    /// [`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step) set.
+    pub fn join_engine(
+        &self,
+        engine: Box<dyn Scheduler + Send>,
+        observer: Box<dyn EngineObserver>,
+    ) -> LiveEngine {
+        let mut ranks = self.shared.ranks.lock();
+        ranks.cores.push(EngineDriver::new(engine, observer));
+        let rank = ranks.cores.len() - 1;
+        drop(ranks);
+        LiveEngine::for_rank(self.shared.clone(), self.thread.clone(), rank)
+    }
+}
+
 /// Holds the locks of several engines, which do not advance until it is dropped.
 pub struct EngineLocks<'e> {
     _locks: Vec<MutexGuard<'e, RankGroup>>,
@@ -321,5 +363,17 @@ impl Drop for SequenceHandle {
         if !matches!(self.progress.state(), SequenceState::Ended(_)) {
             self.live.abort_sequence(self.rank, self.id);
         }
+    }
+}
+
+/// Sets the timer slack of this thread to its minimum (`PR_SET_TIMERSLACK`, prctl(2)).
+///
+/// By default Linux ends sleeps up to 50 us late to batch wakeups, except for threads with
+/// real-time priority.
+pub fn minimize_timer_slack() {
+    #[cfg(target_os = "linux")]
+    {
+        // An error keeps the default slack of 50 us.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }

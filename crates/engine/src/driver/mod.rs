@@ -2,20 +2,17 @@
 
 mod core;
 mod live;
-mod observer;
 mod progress;
-mod ranks;
 mod record;
-mod slack;
 mod snapshot;
 
-pub use live::{EngineLocks, LiveEngine, SequenceHandle, TimerTuning, unix_now_secs, unix_secs_at};
-pub use observer::{EngineObserver, EngineObservers};
-pub use progress::{SequenceState, SharedProgress};
-pub use ranks::LiveRankGroup;
-pub use record::{
-    KvSourceServer, ParentRequestCounters, PlannedFinish, RequestInfo, RequestSpanAttributes,
-    SequenceRecord, Submission,
+pub use live::{
+    EngineLocks, LiveEngine, LiveRankGroup, SequenceHandle, TimerTuning, minimize_timer_slack,
+    unix_now_secs, unix_secs_at,
 };
-pub use slack::minimize_timer_slack;
+pub use progress::{SequenceState, SharedProgress};
+pub use record::{
+    EngineObserver, EngineObservers, KvSourceServer, ParentRequestCounters, PlannedFinish,
+    RequestInfo, RequestSpanAttributes, SequenceRecord, Submission,
+};
 pub use snapshot::{BlockMapSnapshot, LiveSequenceSnapshot, LiveSequencesSnapshot, SequencePhase};

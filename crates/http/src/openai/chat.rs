@@ -6,7 +6,7 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, ChatView};
-use super::{legacy, prepare};
+use super::prepare;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
@@ -47,7 +47,8 @@ pub(crate) async fn answer_chat(
     head: &RequestHead,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedBody::<ChatRequest>::new(app, head, legacy::move_guided_fields(app, value))?;
+    let read =
+        ParsedBody::<ChatRequest>::new(app, head, generation::move_guided_fields(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = prepare::min_tokens_per_event(request.stream_interval);
@@ -215,7 +216,12 @@ fn chat_view(
         prompt_logprobs: prompt_logprob_count(request).map(|top| prepare::logprob_count(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, SpecialTokens::With).into()),
-        ec_transfer_params: media::encoder_transfer_params_json(app, &prompt.media),
+        ec_transfer_params: app
+            .settings
+            .model
+            .is_encoder
+            .then(|| media::encoder_transfer_params_json(&prompt.media))
+            .flatten(),
         image: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,

@@ -6,7 +6,7 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, EchoedPrompt};
-use super::{legacy, prepare};
+use super::prepare;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::Endpoint;
@@ -61,7 +61,7 @@ pub(crate) async fn answer_completion(
     head: &RequestHead,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedBody::new(app, head, legacy::move_guided_fields(app, value))?;
+    let read = ParsedBody::new(app, head, generation::move_guided_fields(app, value))?;
     respond_completion(app, head, value, read).await
 }
 

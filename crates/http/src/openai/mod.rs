@@ -6,7 +6,6 @@ pub(super) mod chat_render;
 pub(super) mod completion;
 mod completion_render;
 pub(super) mod ids;
-mod legacy;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod prepare;

@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::image_output;
 use super::log_limit::LogRateLimit;
+use super::media;
 use super::openai::ids::new_uid;
 use super::request_head::names;
 use super::vllm::ok_json;
@@ -197,7 +197,7 @@ fn prefill_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
 /// request, or the server's setting.
 pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
     let forced = headers.get(&names::CACHE_HIT_THRESHOLD).is_some_and(|value| {
-        value.to_str().is_ok_and(|v| image_output::parse_go_bool(v.trim()) == Some(true))
+        value.to_str().is_ok_and(|v| media::parse_go_bool(v.trim()) == Some(true))
     });
     if forced {
         // A fraction above 1 always misses.

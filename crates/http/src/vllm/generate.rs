@@ -142,7 +142,12 @@ fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> Ge
         prompt_logprobs: facts.params.prompt_logprobs.map(|top| prepare::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
         form: GenerateReplyFormat::for_detail(app.dialect.response_detail()),
-        ec_transfer_params: media::encoder_transfer_params_json(app, &prompt.media),
+        ec_transfer_params: app
+            .settings
+            .model
+            .is_encoder
+            .then(|| media::encoder_transfer_params_json(&prompt.media))
+            .flatten(),
         view,
     }
 }

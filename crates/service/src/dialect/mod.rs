@@ -5,7 +5,6 @@
 
 mod llmd;
 mod sglang;
-mod tokens;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -13,7 +12,6 @@ use std::sync::Arc;
 
 pub use llmd::Llmd;
 pub use sglang::Sglang;
-pub use tokens::TokenIdDialect;
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 
@@ -152,4 +150,24 @@ pub struct RequestRules {
     pub tool_schemas: AllowedToolSchemas,
     /// Rules of the imitated server.
     pub dialect: &'static dyn Dialect,
+}
+
+/// The request checks of vLLM's gRPC server and engine core.
+///
+/// Admission is checked only on submission, and texts are encoded without a prior length check.
+#[derive(Debug)]
+pub struct TokenIdDialect;
+
+impl Dialect for TokenIdDialect {
+    fn admits_on_arrival(&self) -> bool {
+        false
+    }
+
+    fn check_text_length(&self, _: &ServerLimits, _: &str, _: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn check_encoded_length(&self, limits: &ServerLimits, tokens: usize) -> Result<(), Fault> {
+        limits.check_prompt_tokens(tokens)
+    }
 }

@@ -5,7 +5,6 @@
 //! connection, or malformed data. A [`FaultSpec`] lists the faults of one request; [`FaultRates`]
 //! draws them at random.
 
-mod conn;
 mod failure;
 mod fault_plan;
 mod rates;
@@ -14,7 +13,6 @@ mod stream_fault;
 
 use std::sync::Arc;
 
-pub use conn::ConnectionHandle;
 pub use failure::InjectedFailure;
 pub use fault_plan::{FaultAction, FaultPlan, StreamEnding};
 pub use rates::{DrawnFault, FaultRates};

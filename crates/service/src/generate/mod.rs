@@ -1,14 +1,12 @@
 //! Generates the content of replies: turns a request into a finished [`ReplyScript`] of tokens and
 //! texts.
 
-mod corpus;
 pub mod hermes;
 mod length;
 mod recorded;
 pub mod request;
 mod script;
 mod scripted;
-mod steering;
 mod stop;
 pub mod tools;
 
@@ -17,17 +15,14 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-pub use corpus::Corpus;
 pub use recorded::Recordings;
 pub use script::{
-    EMPTY_CONTEXT_HASH, EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript,
+    Corpus, EMPTY_CONTEXT_HASH, EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript,
     ScriptCursor, StopReason, TokenTexts, extend_context_hash,
 };
 
-use crate::generate::request::{GeneratorInput, ReplyForm, StopConditions};
-use corpus::CorpusSentenceIndex;
-use script::{TokenRun, TokenSource};
-use steering::ForcedTokens;
+use crate::generate::request::{ForcedTokens, GeneratorInput, ReplyForm, StopConditions};
+use script::{CorpusSentenceIndex, TokenRun, TokenSource};
 use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
 use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
 

@@ -1,15 +1,14 @@
 //! Input of the generator of reply content, independent of the protocol.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-pub use super::steering::{StopString, TokenIdSet, TokenSteering};
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
 use vllm_sim_engine::{EncoderKind, PromptMediaItem, SimTime};
-use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokens};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokens, TokenFragments};
 
 /// The model that answers a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,4 +157,212 @@ pub struct GeneratorInput<'a> {
     pub hashes: Vec<[u8; 32]>,
     /// Fixed length of a free text, in tokens; `None` draws it at random.
     pub length: Option<u32>,
+}
+
+/// Logit bias from which the biased token is always generated.
+const DECISIVE_BIAS: f64 = 50.0;
+/// Logit bias up to which a token is never generated.
+const BANNING_BIAS: f64 = -50.0;
+
+/// A set of token ids.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TokenIdSet(Box<[u32]>);
+
+impl TokenIdSet {
+    /// Returns whether the set contains the token id.
+    pub fn contains(&self, id: u32) -> bool {
+        self.0.binary_search(&id).is_ok()
+    }
+
+    /// Returns whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<u32> for TokenIdSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(ids: I) -> Self {
+        let mut ids: Vec<u32> = ids.into_iter().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Self(ids.into())
+    }
+}
+
+/// A stop string, with the failure table of the Knuth-Morris-Pratt search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopString {
+    text: String,
+    /// Failure table: match length to continue with after a mismatch, in bytes.
+    borders: Box<[u32]>,
+}
+
+impl StopString {
+    /// Creates the search table of a stop string; `None` for an empty string.
+    pub fn new(text: String) -> Option<Self> {
+        let bytes = text.as_bytes();
+        u32::try_from(bytes.len()).ok().filter(|length| *length > 0)?;
+        let mut borders = vec![0; bytes.len()];
+        let mut matched = 0;
+        for at in 1..bytes.len() {
+            matched = extend_match(bytes, &borders, matched, bytes[at]);
+            borders[at] = matched;
+        }
+        let borders = borders.into();
+        Some(Self { text, borders })
+    }
+
+    /// Returns the stop string.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Continues the search for the stop string in `piece`, and returns the byte offset at which a
+    /// match ends first.
+    ///
+    /// `matched` is the number of bytes of the stop string matched so far, initially 0.
+    pub(super) fn match_piece(&self, piece: &str, matched: &mut u32) -> Option<usize> {
+        let bytes = self.text.as_bytes();
+        let mut end = None;
+        for (at, byte) in piece.bytes().enumerate() {
+            *matched = extend_match(bytes, &self.borders, *matched, byte);
+            if *matched as usize == bytes.len() {
+                *matched = self.borders[bytes.len() - 1];
+                end = end.or(Some(at + 1));
+            }
+        }
+        end
+    }
+}
+
+/// Returns the match length in the stop string after one more byte.
+fn extend_match(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
+    while matched > 0 && bytes[matched as usize] != byte {
+        matched = borders[matched as usize - 1];
+    }
+    matched + u32::from(bytes[matched as usize] == byte)
+}
+
+/// Logit biases, allowed tokens and bad words of a request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenSteering {
+    /// Token ids of which the output may consist; empty means any.
+    forced: Vec<u32>,
+    banned: TokenIdSet,
+    /// Bad words of the request, trimmed.
+    bad_words: Vec<String>,
+    split: OnceLock<ForcedTokens>,
+    /// Results of [`Self::bans_sentence`] per sentence of the corpus, cached.
+    sentences: OnceLock<Box<[OnceLock<bool>]>>,
+}
+
+/// Token ids of which the output may consist, split by whether they end the output.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct ForcedTokens {
+    pub(super) ending: Vec<u32>,
+    pub(super) lasting: Vec<u32>,
+}
+
+impl TokenSteering {
+    /// Creates the steering of a request from logit biases, allowed tokens (`None` allows all) and
+    /// bad words.
+    pub fn new(
+        logit_bias: impl Iterator<Item = (u32, f64)>,
+        allowed_token_ids: Option<Vec<u32>>,
+        bad_words: &[String],
+    ) -> Self {
+        let mut strongest: Option<(u32, f64)> = None;
+        let mut banned = Vec::new();
+        for (id, bias) in logit_bias {
+            if bias <= BANNING_BIAS {
+                banned.push(id);
+            }
+            let wins = |(other, most): (u32, f64)| bias > most || bias == most && id < other;
+            if bias >= DECISIVE_BIAS && strongest.is_none_or(wins) {
+                strongest = Some((id, bias));
+            }
+        }
+        let decided = || strongest.map(|(id, _)| id).into_iter().collect();
+        Self {
+            forced: allowed_token_ids.filter(|ids| !ids.is_empty()).unwrap_or_else(decided),
+            banned: banned.into_iter().collect(),
+            bad_words: bad_words.iter().map(|word| word.trim().to_owned()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the token ids of which the output may consist, if restricted; `ends` must be the
+    /// same function in all calls.
+    pub(super) fn forced_tokens(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
+        if self.forced.is_empty() {
+            return None;
+        }
+        Some(self.split.get_or_init(|| {
+            let (ending, lasting) = self.forced.iter().partition(|id| ends(**id));
+            ForcedTokens { ending, lasting }
+        }))
+    }
+
+    /// Returns whether a sentence of the corpus contains a bad word or banned token.
+    ///
+    /// `number` is the index of the sentence in the corpus, and `count` the number of sentences.
+    pub(super) fn bans_sentence(
+        &self,
+        number: usize,
+        count: usize,
+        sentence: &TokenFragments,
+    ) -> bool {
+        if self.bad_words.is_empty() && self.banned.is_empty() {
+            return false;
+        }
+        let known = || (0..count).map(|_| OnceLock::new()).collect();
+        *self.sentences.get_or_init(known)[number].get_or_init(|| {
+            let words = &mut self.bad_words.iter();
+            words.any(|word| sentence.text.contains(word.as_str()))
+                || sentence.ids.iter().any(|id| self.banned.contains(*id))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ends(stop: &str, pieces: &[String]) -> Vec<Option<usize>> {
+        let stop = StopString::new(stop.to_owned()).expect("a text");
+        let mut matched = 0;
+        let read = pieces.iter().map(|piece| stop.match_piece(piece, &mut matched));
+        read.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_stop_string_is_found_where_a_search_finds_it(
+            stop in "[abé]{1,5}",
+            pieces in prop::collection::vec("[abé]{0,4}", 0..12),
+        ) {
+            let mut text = String::new();
+            let found = ends(&stop, &pieces);
+            for (piece, found) in pieces.iter().zip(found) {
+                let before = text.len();
+                text.push_str(piece);
+                let places = (0..text.len()).filter(|at| text.as_bytes()[*at..].starts_with(stop.as_bytes()));
+                let end = places.map(|at| at + stop.len()).find(|end| *end > before);
+                prop_assert_eq!(found, end.map(|end| end - before));
+            }
+        }
+    }
+
+    #[test]
+    fn the_strongest_bias_decides() {
+        let forced = |logits: &[(u32, f64)], allowed: Option<Vec<u32>>| {
+            let bias = TokenSteering::new(logits.iter().copied(), allowed, &[]);
+            bias.forced_tokens(|id| id == 2).cloned().map(|f| (f.ending, f.lasting))
+        };
+        assert_eq!(forced(&[(1, 49.0)], None), None);
+        assert_eq!(forced(&[(9, 60.0), (7, 60.0), (8, 50.0)], None), Some((vec![], vec![7])));
+        assert_eq!(forced(&[(9, 60.0)], Some(vec![2, 1])), Some((vec![2], vec![1])));
+        assert_eq!(forced(&[(9, 60.0)], Some(vec![])), Some((vec![], vec![9])));
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::media::{ConversationMedia, remove_cut_media};
+use super::media::ConversationMedia;
 use super::{Conversation, PromptLengthLimit, schema};
 use crate::dialect::RequestRules;
 use crate::generate::request::TokenizedPrompt;
@@ -95,7 +95,7 @@ impl InferenceService {
         };
         let whole = tokens.len();
         let tokens = truncation.truncate_tokens(self.generator.tokenizer(), &rules.limits, tokens);
-        remove_cut_media(&mut media, whole - tokens.len(), tokens.len(), truncation.side);
+        truncation.truncate_media(&mut media, whole - tokens.len(), tokens.len());
         if bound != PromptLengthLimit::None {
             rules.dialect.check_encoded_length(&rules.limits, tokens.len())?;
         }

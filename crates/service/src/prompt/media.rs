@@ -10,7 +10,7 @@ use std::path::{Component, Path};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{MediaSettings, TruncationSide};
+use super::MediaSettings;
 use crate::InferenceService;
 use vllm_sim_tokenizer::{
     MediaItem, MediaModality, PlacedMediaItem, data_url_first_bytes, fnv1a_32, media_marker,
@@ -253,27 +253,4 @@ fn llmd_media_name(i: usize, modality: MediaModality, part: &Value) -> String {
         MediaModality::Video => "video",
     };
     format!("sim_{kind}_{i}_{:x}", fnv1a_32(media_source(part).as_bytes()))
-}
-
-/// Removes media items that truncation of the prompt cut; `gone` tokens were removed and `left`
-/// remain.
-pub(super) fn remove_cut_media(
-    media: &mut Vec<PlacedMediaItem>,
-    gone: usize,
-    left: usize,
-    side: TruncationSide,
-) {
-    if gone == 0 {
-        return;
-    }
-    let shift = match side {
-        TruncationSide::Right => 0,
-        TruncationSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
-    };
-    media.retain_mut(|item| {
-        let start = item.start.checked_sub(shift);
-        let end = start.map(|start| u64::from(start) + u64::from(item.len));
-        item.start = start.unwrap_or(0);
-        end.is_some_and(|end| end <= left as u64)
-    });
 }

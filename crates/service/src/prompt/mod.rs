@@ -1,7 +1,6 @@
 //! Converts the messages, texts or token ids of a request to prompt tokens.
 
 mod conversation;
-mod inputs;
 mod media;
 mod media_cache;
 mod schema;

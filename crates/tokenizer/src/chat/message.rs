@@ -268,9 +268,12 @@ pub(super) fn developer_messages_to_system(
     std::iter::once(Cow::Owned(merged)).chain(others).collect()
 }
 
+/// Size of most messages of a conversation, in bytes.
+const TYPICAL_MESSAGE_BYTES: usize = 128;
+
 /// Formats each message of a conversation as `### ROLE: TEXT` and a newline.
 pub(super) fn flatten_messages(messages: &[ChatMessage], format: ContentFormat) -> String {
-    let mut out = String::new();
+    let mut out = String::with_capacity(messages.len() * TYPICAL_MESSAGE_BYTES);
     for message in messages {
         out.push_str("### ");
         match message {

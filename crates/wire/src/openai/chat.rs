@@ -198,11 +198,11 @@ impl ChatRequest {
 /// Checks each tool call of assistant messages, as vLLM's `_materialize_tool_calls_after` does.
 fn check_tool_calls(body: &JsonBody) -> ValidatorResult {
     let messages = body_member(body, "messages").and_then(Value::as_array);
-    for message in messages.into_iter().flatten() {
-        if message.get("role").and_then(Value::as_str) != Some("assistant") {
+    for message in messages.into_iter().flatten().filter_map(Value::as_object) {
+        if body_member(message, "role").and_then(Value::as_str) != Some("assistant") {
             continue;
         }
-        let calls = message.get("tool_calls").and_then(Value::as_array);
+        let calls = body_member(message, "tool_calls").and_then(Value::as_array);
         for (index, call) in calls.into_iter().flatten().enumerate() {
             if check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call).is_none() {
                 let schema = &message_schema::ANY_TOOL_CALL;
@@ -227,12 +227,10 @@ fn check_messages_iterable(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 ///
 /// Source: vLLM's `drop_prompt_token_ids_with_media`.
 fn drop_prompt_token_ids_with_media(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    let with_media = match body_member(body, "messages") {
-        Some(Value::Array(messages)) => messages.iter().any(has_media),
-        _ => false,
-    };
-    if with_media
-        && body_member(body, "kv_transfer_params").is_some()
+    let has_params = body_member(body, "kv_transfer_params").is_some();
+    if has_params
+        && let Some(Value::Array(messages)) = body_member(body, "messages")
+        && messages.iter().any(has_media)
         && let Some(Value::Object(params)) = body.to_mut().get_mut("kv_transfer_params")
     {
         params.shift_remove("prompt_token_ids");

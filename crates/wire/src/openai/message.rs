@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::message_schema::MESSAGE_SCHEMAS;
-use crate::schema::{RequestField, Schema};
+use crate::schema::{RequestField, Schema, find_member};
 
 /// One chat message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,7 +96,8 @@ impl PlainMessage {
 /// Returns the values of the members `names` if the object has exactly these members.
 fn exact_members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
     let value = value.as_object().filter(|value| value.len() == 2)?;
-    Some([value.get(names[0])?, value.get(names[1])?])
+    let member = |name| find_member(value, name).map(|(_, value)| value);
+    Some([member(names[0])?, member(names[1])?])
 }
 
 /// Content of a chat message.
