@@ -4,8 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, BatchWork, LatentAttentionShape, MixedStepTiming, ModelShape,
-    StepOverhead,
+    AicSetup, AicStepTimes, BatchWork, MixedStepTiming, ModelShape, StepOverhead,
 };
 
 fn setup() -> AicSetup {
@@ -60,6 +59,67 @@ fn aic_pass_time_is_the_sum_of_kernel_times() {
     assert!(combined.expect("can be opened").step_ms(&batch) < prefill + decode);
 }
 
+/// Returns a small model with the attention and the shared expert of DeepSeek-V3, and with 64
+/// heads, served by SGLang on two GPUs.
+fn deepseek_setup() -> AicSetup {
+    let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 64,
+        "intermediate_size": 128, "vocab_size": 256, "q_lora_rank": 1536, "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1});
+    AicSetup {
+        shape: ModelShape::from_config(&config).expect("is a shape"),
+        backend: "sglang".to_owned(),
+        tp: 2,
+        ..setup()
+    }
+}
+
+#[test]
+fn deepseek_on_sglang_adds_single_kernels_of_attention() {
+    let aic = open(&deepseek_setup()).expect("can be opened");
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-12, "{a}, by hand {b}");
+    // Down, query, output, and the two products before and after attention. The experts are slower
+    // than the shared expert beside them; the only all-reduces are theirs.
+    let decode = |requests: f64, attention: f64| {
+        let products = 0.1 + 0.2 + 0.4 + 0.06 + 0.07;
+        let layer = 2.0 * moving(512.0 * requests) + products + attention + 0.03 + 0.5 + 2.0 * 0.05;
+        2.0 * layer + moving(128.0 * requests) + 0.01
+    };
+    // Attention takes 1000 times the minimum: that of memory for short, of compute for long
+    // contexts. The kernel is measured with all 128 heads of DeepSeek-V3, 64 on each GPU.
+    near(aic.decode_ms(2, 2, 64), decode(2.0, 0.42368));
+    near(aic.decode_ms(16, 16, 1000), decode(16.0, 22.28224));
+
+    // The up-projection of keys and values is one more product; the shared expert comes after the
+    // others.
+    let prefill = |tokens: f64, attention: f64| {
+        let products = 0.1 + 0.2 + 0.3 + 0.4;
+        let shared = 0.01 + moving(384.0 * tokens) + 0.02;
+        let experts = 0.03 + 0.5 + 2.0 * 0.05 + shared;
+        let layer = 2.0 * moving(512.0 * tokens) + products + attention + experts;
+        2.0 * layer + moving(128.0 * tokens) + 0.01
+    };
+    near(aic.prefill_ms(1, 4, 4), prefill(4.0, 0.65536 * 0.75));
+    near(aic.prefill_ms(1, 128, 0), prefill(128.0, 10.48576));
+    // All tokens of a combined pass count as one prompt.
+    near(aic.combined_pass_ms((1, 3, 4), (1, 1, 900)), aic.prefill_ms(1, 4, 4));
+}
+
+#[test]
+fn deepseek_uses_measured_attention_blocks_first() {
+    let kernels = open(&deepseek_setup()).expect("can be opened");
+    // The fixture has blocks for an fp8 cache only.
+    let blocks = open(&AicSetup { kv_bytes: 1, ..deepseek_setup() }).expect("can be opened");
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a}, by hand {b}");
+    // A block takes 100 times the minimum, with the two products of decode passes.
+    let less = kernels.decode_ms(2, 2, 64) - blocks.decode_ms(2, 2, 64);
+    near(less, 2.0 * (0.83 + 0.42368 - 0.8764288));
+    let less = kernels.decode_ms(16, 16, 1000) - blocks.decode_ms(16, 16, 1000);
+    near(less, 2.0 * (0.83 + 22.28224 - 2.0020224));
+    let less = kernels.prefill_ms(1, 8, 0) - blocks.prefill_ms(1, 8, 0);
+    near(less, 2.0 * (1.0 + 0.65536 - 0.024576));
+}
+
 #[test]
 fn overheads_are_added_to_kernel_times() {
     let plain = open(&setup()).expect("can be opened");
@@ -95,17 +155,21 @@ fn aic_error_names_missing_table_values() {
     assert!(small.starts_with("gemm_perf has no n 8, k 64"), "{small}");
     let split = error(&|setup| setup.tp = 2);
     assert!(split.starts_with("custom_allreduce_perf has no"), "{split}");
-    let compressed = error(&|setup| {
-        setup.shape.mla = Some(LatentAttentionShape {
-            q_rank: 16,
-            kv_rank: 16,
-            rope_dim: 8,
-            nope_dim: 8,
-            v_dim: 8,
-        });
-        setup.backend = "sglang".to_owned();
+    let deepseek = |change: &dyn Fn(&mut AicSetup)| {
+        error(&|setup| {
+            *setup = deepseek_setup();
+            change(setup);
+        })
+    };
+    let ranks = deepseek(&|setup| setup.shape.mla.as_mut().expect("is MLA").kv_rank = 256);
+    assert!(ranks.contains("with DeepSeek-V3's ranks"), "{ranks}");
+    let heads = deepseek(&|setup| setup.shape.heads = 128);
+    assert!(heads.starts_with("mla_bmm_perf has no op_name mla_gen_pre"), "{heads}");
+    assert!(heads.contains("num_heads 64"), "{heads}");
+    let vllm = deepseek(&|setup| {
+        (setup.backend, setup.tp) = ("vllm".to_owned(), 1);
     });
-    assert!(compressed.contains("for vLLM and DeepSeek's"), "{compressed}");
+    assert!(vllm.starts_with("mla_context_module_perf has no any row"), "{vllm}");
     let nowhere = AicStepTimes::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
     assert!(nowhere.to_string().starts_with("/nowhere contains no kernel tables"));
 }

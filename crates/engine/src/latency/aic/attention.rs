@@ -1,5 +1,4 @@
-//! Models attention times from measured tables of attention kernels, or of whole attention blocks
-//! where the model compresses keys and values (MLA).
+//! Models attention times from measured tables of attention kernels.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ pub(super) struct LayerAttention {
 }
 
 impl LayerAttention {
-    pub(super) fn new(
+    fn new(
         (layers, window): (u32, u64),
         heads: u64,
         decode: AttentionTable,
@@ -113,8 +112,8 @@ impl AicStepTimes {
     }
 
     pub(super) fn decode_attention_ms(&self, requests: u64, length: u64) -> f64 {
-        if self.compressed {
-            return self.attention_block_ms(ForwardPhase::Decode, [self.heads, requests, length]);
+        if let Some(latent) = &self.latent {
+            return self.latent_attention_ms(latent, ForwardPhase::Decode, [requests, length]);
         }
         let low = ((length as f64 * 0.9) as u64).max(1);
         let high = ((length as f64 * 1.1) as u64).max(low);
@@ -132,28 +131,12 @@ impl AicStepTimes {
         times.sum()
     }
 
-    fn attention_block_ms(&self, phase: ForwardPhase, at: [u64; 3]) -> f64 {
-        let times = self.attention.iter().map(|kind| {
-            let grid = match phase {
-                ForwardPhase::Prefill => &kind.context,
-                ForwardPhase::Decode => &kind.decode,
-            };
-            // Extrapolation scales a block as attention.
-            let sol = |at| match phase {
-                ForwardPhase::Prefill => self.min_prefill_attention_ms(0, at),
-                ForwardPhase::Decode => self.min_decode_attention_ms(0, at),
-            };
-            kind.layers * grid.time_ms(at, &sol).unwrap_or_else(|| sol(at))
-        });
-        times.sum()
-    }
-
     pub(super) fn prefill_attention_ms(&self, requests: u64, new: u64, prefix: u64) -> f64 {
         let all = new + prefix;
         let share = ((all * all - prefix * prefix) as f64) / ((all * all) as f64);
-        if self.compressed {
+        if let Some(latent) = &self.latent {
             return share
-                * self.attention_block_ms(ForwardPhase::Prefill, [self.heads, all, requests]);
+                * self.latent_attention_ms(latent, ForwardPhase::Prefill, [all, requests]);
         }
         let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
         let speed = &self.speed;

@@ -6,6 +6,7 @@
 
 mod attention;
 mod error;
+mod latent_attention;
 mod lookup;
 mod parquet;
 mod setup;
@@ -16,9 +17,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BatchWork, QuantizationScheme, StepOverhead, duration_from_ms};
+use super::{BatchWork, LatentAttentionShape, QuantizationScheme, StepOverhead, duration_from_ms};
 use attention::LayerAttention;
 pub use error::AicError;
+use latent_attention::{LatentAttention, has_measured_sizes};
 use lookup::{ExtrapolationEnd, GemmTable, LatencyCurve};
 pub use setup::{AicSetup, MixedStepTiming, find_installed_tables};
 use speed::{GemmDtype, HardwareSpeed};
@@ -58,9 +60,8 @@ pub struct AicStepTimes {
     /// tokens.
     prompt_rows: Arc<[f64]>,
     attention: Vec<LayerAttention>,
-    /// Whether the model compresses keys and values (MLA). Its tables then hold whole attention
-    /// blocks with their projections.
-    compressed: bool,
+    /// Attention of a model that compresses keys and values (MLA); replaces `attention`.
+    latent: Option<Arc<LatentAttention>>,
     fp8_attention: bool,
     /// Width of the shared expert's MLP on one GPU; 0: no shared expert.
     shared: u64,
@@ -87,7 +88,6 @@ impl AicStepTimes {
     pub fn open(data: &Path, setup: &AicSetup) -> Result<Self, AicError> {
         check_model(setup)?;
         let shape = &setup.shape;
-        let compressed = shape.mla.is_some();
         let version = setup.version.as_deref();
         let folder = KernelTableFolder::open(data, &setup.system, &setup.backend, version)?;
         let speed = hardware_speed(&folder.sheet);
@@ -136,23 +136,17 @@ impl AicStepTimes {
             decode_rows: Arc::default(),
             prompt_rows: Arc::default(),
             attention: Vec::new(),
-            compressed,
+            latent: None,
             fp8_attention: false,
-            shared: match compressed {
-                true => shape.moe.map_or(0, |moe| u64::from(moe.shared) / tp),
-                false => 0,
-            },
+            shared: shape.mla.and(shape.moe).map_or(0, |moe| u64::from(moe.shared) / tp),
             reduce: match tp {
                 1 => None,
                 _ => Some((tp, folder.read_all_reduce_curve(tp)?)),
             },
         };
-        if compressed {
-            let key = (kv_dtype, dtype.aic_name());
-            let decode = folder.read_attention_block_table(ForwardPhase::Decode, key)?;
-            let context = folder.read_attention_block_table(ForwardPhase::Prefill, key)?;
-            let kind = LayerAttention::new((shape.layers, 0), heads, decode, context);
-            aic.attention.push(kind);
+        if shape.mla.is_some() {
+            let latent = LatentAttention::read(&folder, (kv_dtype, dtype), (heads, tp))?;
+            aic.latent = Some(Arc::new(latent));
         } else {
             aic.read_attention(&folder, &kinds, kv_dtype, dtype)?;
         }
@@ -169,8 +163,14 @@ impl AicStepTimes {
         let (h, query) = (self.hidden, self.heads * self.head_dim);
         let qkv = query + 2 * self.kv_heads * self.head_dim;
         let mut products = vec![(GemmDtype::Bf16, self.vocab, h)];
-        if !self.compressed {
-            products.extend([(self.dtype, qkv, h), (self.dtype, h, query)]);
+        match &self.latent {
+            None => products.extend([(self.dtype, qkv, h), (self.dtype, h, query)]),
+            Some(latent) => {
+                for phase in [ForwardPhase::Prefill, ForwardPhase::Decode] {
+                    let shapes = self.latent_product_shapes(latent, phase).into_iter();
+                    products.extend(shapes.map(|(n, k)| (self.dtype, n, k)));
+                }
+            }
         }
         if self.shared > 0 {
             products.extend([(self.dtype, 2 * self.shared, h), (self.dtype, h, self.shared)]);
@@ -292,8 +292,8 @@ impl AicStepTimes {
     ) -> f64 {
         self.prompt_kernels_ms(prompts * new + rows)
             + self.prompt_head_ms(1)
-            + match self.compressed {
-                // For whole blocks the estimator looks up one prompt with all tokens.
+            + match self.latent.is_some() {
+                // For compressed keys and values the estimator looks up one prompt with all tokens.
                 true => self.prefill_attention_ms(1, prompts * new + rows, prompts * prefix),
                 false => {
                     self.prefill_attention_ms(prompts, new, prefix)
@@ -313,12 +313,12 @@ impl AicStepTimes {
         };
         let norms = 2.0 * self.speed.memory_transfer_ms(tokens * 8.0 * h as f64);
         let reduce = self.all_reduce_ms(x * h);
-        let projections = match self.compressed {
-            true => 0.0,
-            false => {
+        let (projections, all_reduces) = match &self.latent {
+            Some(latent) => (self.latent_products_ms(latent, x, phase), latent.all_reduces),
+            None => {
                 let query = self.heads * self.head_dim;
                 let qkv = query + 2 * self.kv_heads * self.head_dim;
-                dense(qkv, h) + dense(h, query)
+                (dense(qkv, h) + dense(h, query), 2.0)
             }
         };
         let mlp = match &self.experts {
@@ -336,16 +336,16 @@ impl AicStepTimes {
                 }
             }
         };
-        let layer = norms + projections + mlp + 2.0 * reduce;
+        let layer = norms + projections + mlp + all_reduces * reduce;
         let embedding = self.speed.memory_transfer_ms(tokens * 2.0 * h as f64);
-        let gather = if self.compressed { 0.0 } else { reduce };
+        let gather = if self.latent.is_some() { 0.0 } else { reduce };
         self.layers * layer + embedding + gather
     }
 
     /// Returns the time of the output head in a pass with prompts, in ms; 0 for mixture-of-experts
     /// models without compressed attention, as in AIConfigurator.
     fn prompt_head_ms(&self, rows: u64) -> f64 {
-        match self.experts.is_some() && !self.compressed {
+        match self.experts.is_some() && self.latent.is_none() {
             true => 0.0,
             false => self.output_head_ms(rows),
         }
@@ -391,10 +391,11 @@ impl AicStepTimes {
 /// Returns an error for models whose kernels AIConfigurator's tables do not hold.
 fn check_model(setup: &AicSetup) -> Result<(), AicError> {
     let shape = &setup.shape;
-    let compressed = shape.mla.is_some();
-    if compressed && (setup.backend != "vllm" || shape.moe.is_none()) {
+    let one_shared_expert = shape.moe.is_some_and(|moe| moe.shared == moe.intermediate);
+    if shape.mla.is_some_and(|mla| !one_shared_expert || !has_measured_sizes(mla)) {
         return Err(AicError::Model(
-            "compressed attention (MLA) is supported for vLLM and DeepSeek's experts only",
+            "compressed attention (MLA) is supported with DeepSeek-V3's ranks, head sizes and one \
+             shared expert only",
         ));
     }
     if !shape.gated {
@@ -402,7 +403,7 @@ fn check_model(setup: &AicSetup) -> Result<(), AicError> {
     }
     // For DeepSeek every layer counts as one with experts.
     let uneven = |moe: super::ExpertsShape| moe.shared > 0 || moe.layers != shape.layers;
-    if !compressed && shape.moe.is_some_and(uneven) {
+    if shape.mla.is_none() && shape.moe.is_some_and(uneven) {
         return Err(AicError::Model(
             "shared experts, and models with and without experts in different layers, are \
              supported for DeepSeek only",

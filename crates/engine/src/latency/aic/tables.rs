@@ -271,20 +271,17 @@ impl KernelTableFolder {
         any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &key))
     }
 
-    /// Reads the times of whole attention blocks with compressed keys and values (MLA).
-    pub(super) fn read_attention_block_table(
+    /// Reads times of attention with compressed keys and values (MLA) from the rows with the given
+    /// column values.
+    pub(super) fn read_latent_attention_table(
         &self,
-        phase: ForwardPhase,
-        (kv_dtype, gemm_dtype): (&str, &str),
+        (name, phase): (&'static str, ForwardPhase),
+        key: &[(&str, &str)],
     ) -> Result<AttentionTable, AicError> {
-        let (name, root_axis) = match phase {
-            ForwardPhase::Decode => ("mla_generation_module_perf", None),
-            ForwardPhase::Prefill => ("mla_context_module_perf", Some(1)),
-        };
-        let mut grid = AttentionTable::new(root_axis);
+        let mut grid = AttentionTable::new((phase == ForwardPhase::Prefill).then_some(1));
         let mut any = false;
         for table in self.read_tables("mla", name)? {
-            for row in rows_with_value(&table, "kv_cache_dtype", kv_dtype) {
+            for row in rows_with_values(&table, key) {
                 let number = |column: &str| count_at(&table, column, row);
                 let (Some(heads), Some(batch), Some(isl), Some(time)) = (
                     number("num_heads"),
@@ -294,11 +291,6 @@ impl KernelTableFolder {
                 ) else {
                     continue;
                 };
-                if table.text("gemm_type", row) != Some(gemm_dtype)
-                    || table.text("mla_dtype", row) != Some("bfloat16")
-                {
-                    continue;
-                }
                 grid.add_point(
                     match phase {
                         ForwardPhase::Decode => [heads, batch, isl + number("step").unwrap_or(0)],
@@ -309,8 +301,35 @@ impl KernelTableFolder {
                 any = true;
             }
         }
-        let key = format!("kv_cache_dtype {kv_dtype}, gemm_type {gemm_dtype}");
-        any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &key))
+        any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &columns_text(key)))
+    }
+
+    /// Reads the times of a matrix product per head of attention with compressed keys and values.
+    pub(super) fn read_absorbed_product_curve(
+        &self,
+        name: &str,
+        dtype: &str,
+        heads: u64,
+    ) -> Result<LatencyCurve, AicError> {
+        let key = [("op_name", name), ("bmm_dtype", dtype)];
+        let mut curve = LatencyCurve::default();
+        for table in self.read_tables("mla_bmm", "mla_bmm_perf")? {
+            for row in rows_with_values(&table, &key) {
+                let tokens = count_at(&table, "num_tokens", row);
+                if let (Some(tokens), Some(time)) = (tokens, table.float("latency", row))
+                    && count_at(&table, "num_heads", row) == Some(heads)
+                {
+                    curve.add_point(tokens, time);
+                }
+            }
+        }
+        match curve.len() {
+            0 => {
+                let key = format!("{}, num_heads {heads}", columns_text(&key));
+                Err(self.missing_table_error("mla_bmm_perf", &key))
+            }
+            _ => Ok(curve),
+        }
     }
 
     pub(super) fn read_all_reduce_curve(&self, gpus: u64) -> Result<LatencyCurve, AicError> {
@@ -378,6 +397,19 @@ fn rows_with_value<'a>(
     value: &'a str,
 ) -> impl Iterator<Item = usize> + 'a {
     (0..table.rows).filter(move |row| table.text(column, *row) == Some(value))
+}
+
+fn rows_with_values<'a>(
+    table: &'a ParquetTable,
+    key: &'a [(&'a str, &'a str)],
+) -> impl Iterator<Item = usize> + 'a {
+    let holds = |row, (column, value): &(&str, &str)| table.text(column, row) == Some(*value);
+    (0..table.rows).filter(move |row| key.iter().all(|part| holds(*row, part)))
+}
+
+fn columns_text(key: &[(&str, &str)]) -> String {
+    let parts: Vec<_> = key.iter().map(|(column, value)| format!("{column} {value}")).collect();
+    parts.join(", ")
 }
 
 fn count_at(table: &ParquetTable, column: &str, row: usize) -> Option<u64> {
