@@ -49,7 +49,7 @@ fn a_plan_without_an_answer_writes_its_reports_and_nothing_to_deploy() {
 fn files_to_deploy_need_a_model() {
     let dir = tempfile::tempdir().unwrap();
     for flag in ["--deploy-dir", "--helm-values"] {
-        let words = format!("plan {WORK} {LOOSE} {flag} out");
+        let words = format!("plan {WORK} {LOOSE} --time-to-first-token 5ms {flag} out");
         is_refused(dir.path(), &words, &[flag, "--model"]);
     }
 }

@@ -89,7 +89,6 @@ fn default_step_times_are_warned_about() {
     for (command, times) in [
         (format!("replay {work} --model demo"), 1),
         (format!("sweep {work} --grid num-workers=1,2"), 1),
-        (format!("plan {work} --slo-ttft-ms 900 --vary max-num-seqs=4,8"), 1),
         (format!("replay {work} --time-to-first-token 5ms"), 0),
         (format!("replay {work} --extra-engine-args {{}}"), 0),
         (format!("replay {work} --model meta-llama/Llama-3.1-8B-Instruct --gpu H100"), 0),

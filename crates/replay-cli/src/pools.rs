@@ -148,8 +148,7 @@ pub fn build_worker_pools(
                 }
                 None => {
                     let worker = shared.unwrap_or(own);
-                    let engines = worker.engine_specs(args.num_workers);
-                    (engines, worker.gpus, worker.ranks)
+                    (worker.engine_specs(args.num_workers), worker.gpus, worker.ranks)
                 }
             };
             (None, PoolSpec { ranks, ..pool(engines, router)? }, (0, gpus), (1, ranks))

@@ -126,7 +126,10 @@ impl LatencyModel {
                     .min(MAX_SIMULATED_DELAY);
             }
             #[cfg(feature = "aic")]
-            Self::Aic(aic) => aic.prefill_decode_time(batch),
+            Self::Aic(aic) => {
+                let (prefill, decode) = aic.prefill_decode_step_ms(batch);
+                (duration_from_ms(prefill), duration_from_ms(decode))
+            }
         };
         let (prefill, decode) = (
             divide_duration(prefill, speed.all),

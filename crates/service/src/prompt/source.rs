@@ -183,12 +183,7 @@ impl PromptTruncation {
 
     /// Removes media items that the truncation of their prompt cut; `gone` tokens were removed and
     /// `left` remain.
-    pub(super) fn truncate_media(
-        self,
-        media: &mut Vec<PlacedMediaItem>,
-        gone: usize,
-        left: usize,
-    ) {
+    pub(super) fn truncate_media(self, media: &mut Vec<PlacedMediaItem>, gone: usize, left: usize) {
         if gone == 0 {
             return;
         }

@@ -26,7 +26,7 @@ pub(super) struct LatentAttention {
     /// Times by number of tokens of the two products that replace the up-projection of keys and
     /// values in decode passes; none if a measured block contains them.
     absorbed: Vec<LatencyCurve>,
-    /// Number of all-reduces in a layer besides those around its experts.
+    /// Number of all-reduces in a layer, without those around its experts.
     pub(super) all_reduces: f64,
 }
 

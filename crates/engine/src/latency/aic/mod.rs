@@ -15,9 +15,8 @@ mod tables;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{BatchWork, LatentAttentionShape, QuantizationScheme, StepOverhead, duration_from_ms};
+use super::{BatchWork, LatentAttentionShape, QuantizationScheme, StepOverhead};
 use attention::LayerAttention;
 pub use error::AicError;
 use latent_attention::{LatentAttention, has_measured_sizes};
@@ -200,29 +199,23 @@ impl AicStepTimes {
         }
     }
 
-    /// Returns the duration of an engine step over `batch`.
-    pub fn step_time(&self, batch: &BatchWork) -> Duration {
-        let (prompts, decodes) = self.prefill_decode_time(batch);
-        prompts.saturating_add(decodes)
-    }
-
-    /// Returns the durations of the prefill and decode work of a step, each rounded to nanoseconds.
-    /// A combined step with prompts counts as prefill work only.
-    pub(super) fn prefill_decode_time(&self, batch: &BatchWork) -> (Duration, Duration) {
+    /// Returns the times of the prefill and decode work of a step with its overhead, in ms. A
+    /// combined step with prompts counts as prefill work only.
+    pub fn prefill_decode_step_ms(&self, batch: &BatchWork) -> (f64, f64) {
         if batch.is_empty() {
-            return (Duration::ZERO, Duration::ZERO);
+            return (0.0, 0.0);
         }
         let beside = &self.overhead;
         let mixed = if batch.chunks > 0 { beside.mixed } else { 0.0 };
         let us = beside.step + beside.sequence * f64::from(batch.sequence_count()) + mixed;
         let (prompts, decodes) = self.prefill_decode_ms(batch);
         match batch.chunks {
-            0 => (Duration::ZERO, duration_from_ms(decodes + us / 1e3)),
-            _ => (duration_from_ms(prompts + us / 1e3), duration_from_ms(decodes)),
+            0 => (0.0, decodes + us / 1e3),
+            _ => (prompts + us / 1e3, decodes),
         }
     }
 
-    /// Returns the duration of an engine step over `batch`, in ms.
+    /// Returns the time of the kernels of a step, in ms.
     pub fn step_ms(&self, batch: &BatchWork) -> f64 {
         let (prompts, decodes) = self.prefill_decode_ms(batch);
         prompts + decodes
