@@ -8,10 +8,9 @@
 pub mod json;
 mod loads;
 mod repr;
-mod value;
 
+pub use json::{PythonValue, json_of_python_float, json_of_python_int, number_beyond_json};
 pub use loads::{JsonError, loads, parses_numbers_like_serde_json};
 pub use repr::{
     is_python_whitespace, python_repr, python_str, repr_float, repr_str, write_repr_str,
 };
-pub use value::{PythonValue, json_of_python_float, json_of_python_int, number_beyond_json};

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::value::{json_of_python_float, json_of_python_int, number_beyond_json};
+use crate::json::{json_of_python_float, json_of_python_int, number_beyond_json};
 
 /// Maximum nesting of arrays and objects.
 ///

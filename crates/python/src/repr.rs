@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::value::PythonValue;
+use crate::json::PythonValue;
 
 /// Formats a JSON value like Python's `str(value)`: a string unchanged, other values like [`python_repr`].
 pub fn python_str(value: &Value) -> String {

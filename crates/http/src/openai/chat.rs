@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::Value;
 
-use super::chat_render::{ChatStream, ChatView};
+use super::chat_render::ChatView;
+use super::chat_stream::ChatStream;
 use super::prepare;
 use crate::app::App;
 use crate::body::JsonRequest;

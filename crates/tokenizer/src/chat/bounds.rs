@@ -373,7 +373,7 @@ fn render_limit_error(message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::super::filters::local_time;
-    use super::super::template::CompiledTemplate;
+    use super::super::templates::CompiledTemplate;
 
     fn render_template(source: &str) -> Result<String, String> {
         CompiledTemplate::new(source, local_time)

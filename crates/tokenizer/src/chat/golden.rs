@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 use time::macros::datetime;
 
-use super::template::CompiledTemplate;
+use super::templates::CompiledTemplate;
 use super::{ChatInput, ChatMessage, ChatTemplates, ContentFormat, TemplateError};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/templates");

@@ -13,7 +13,6 @@ mod methods;
 mod part;
 mod python;
 mod strftime;
-mod template;
 mod templates;
 mod work_filters;
 
