@@ -39,7 +39,7 @@ use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
 use crate::step_log::StepRecord;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
-    SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
+    SeqId, Sequence, SequenceEndReason, SequenceProgress, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{StreamPurpose, request_rng};
@@ -55,7 +55,7 @@ pub use config::{
 use encoder_cache::{EncoderCache, MediaReferences};
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
-use seqs::{SequenceRunState, SequenceSlab, SequenceSlot, StepOutput, WaitingClass};
+use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
 use step::{ScheduledStep, StepReports};
 use waiting::WaitingQueue;
 
@@ -291,61 +291,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     self.max_steps_in_flight() > 1 && ended && !self.flight.is_empty()
             }
         }
-    }
-
-    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
-    /// sequence ended.
-    fn release_outputs(
-        &mut self,
-        step: &ScheduledStep,
-        now: SimTime,
-        out: &mut Outbox,
-    ) -> (u32, bool) {
-        out.reserve(step.entries.len() + 1);
-        let mut output_tokens = step.bulk_decodes;
-        let mut ended = false;
-        for entry in &step.entries {
-            let seq = &mut self.seqs[entry.slot];
-            seq.in_flight -= 1;
-            if seq.state == SequenceRunState::Dead {
-                self.seqs.free_dead_slot(entry.slot);
-                continue;
-            }
-            if seq.step.stale.take() == StepOutput::Dropped {
-                continue;
-            }
-            if entry.drafts.proposed > 0 {
-                let StepDrafts { proposed, accepted } = entry.drafts;
-                let rejected = u32::from(proposed.saturating_sub(accepted));
-                seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
-                let event = SchedulerEvent::Drafts {
-                    id: seq.id,
-                    proposed: proposed.into(),
-                    accepted: accepted.into(),
-                };
-                out.push_back((now, event));
-            }
-            if entry.emit > 0 {
-                seq.released += entry.emit;
-                output_tokens += entry.emit;
-                let (id, n) = (seq.id, entry.emit);
-                out.push_back((now, SchedulerEvent::Tokens { id, n }));
-            }
-            if entry.last {
-                ended = true;
-                self.complete_sequence(entry.slot, now, out);
-            }
-        }
-        if output_tokens > 0 {
-            self.record_progress();
-        }
-        if ended {
-            let seqs = &self.seqs;
-            self.running.retain(|&slot| {
-                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
-            });
-        }
-        (output_tokens, ended)
     }
 }
 

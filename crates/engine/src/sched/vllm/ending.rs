@@ -1,11 +1,68 @@
-//! Ends sequences, frees their KV blocks and slots, and handles their timers.
+//! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles their
+//! timers.
 
-use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime};
+use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts};
 
-use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
+use super::seqs::{FetchStage, SequenceRunState, SequenceSlot, StepOutput};
+use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
+    /// sequence ended.
+    pub(super) fn release_outputs(
+        &mut self,
+        step: &ScheduledStep,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> (u32, bool) {
+        out.reserve(step.entries.len() + 1);
+        let mut output_tokens = step.bulk_decodes;
+        let mut ended = false;
+        for entry in &step.entries {
+            let seq = &mut self.seqs[entry.slot];
+            seq.in_flight -= 1;
+            if seq.state == SequenceRunState::Dead {
+                self.seqs.free_dead_slot(entry.slot);
+                continue;
+            }
+            if seq.step.stale.take() == StepOutput::Dropped {
+                continue;
+            }
+            if entry.drafts.proposed > 0 {
+                let StepDrafts { proposed, accepted } = entry.drafts;
+                let rejected = u32::from(proposed.saturating_sub(accepted));
+                seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
+                let event = SchedulerEvent::Drafts {
+                    id: seq.id,
+                    proposed: proposed.into(),
+                    accepted: accepted.into(),
+                };
+                out.push_back((now, event));
+            }
+            if entry.emit > 0 {
+                seq.released += entry.emit;
+                output_tokens += entry.emit;
+                let (id, n) = (seq.id, entry.emit);
+                out.push_back((now, SchedulerEvent::Tokens { id, n }));
+            }
+            if entry.last {
+                ended = true;
+                self.complete_sequence(entry.slot, now, out);
+            }
+        }
+        if output_tokens > 0 {
+            self.record_progress();
+        }
+        if ended {
+            let seqs = &self.seqs;
+            self.running.retain(|&slot| {
+                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
+            });
+        }
+        (output_tokens, ended)
+    }
+
     /// Handles the release of a sequence's last token. The caller removes the sequence from the
     /// running batch.
     pub(in crate::sched) fn complete_sequence(
