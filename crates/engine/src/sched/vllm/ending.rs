@@ -1,7 +1,9 @@
 //! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles their
 //! timers.
 
-use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts};
+use crate::{
+    Outbox, PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts,
+};
 
 use super::seqs::{FetchStage, SequenceRunState, SequenceSlot, StepOutput};
 use super::step::ScheduledStep;
@@ -194,6 +196,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
+    /// Requests a scheduling pass if nothing else will. A pass rejects sequences that can never run,
+    /// but not while an event is due, even one that turns out to be outdated.
+    pub(super) fn try_stuck_sequences(&mut self, now: SimTime) {
+        if self.next_wakeup().is_none() {
+            self.request_scheduling_pass(now);
+        }
+    }
+
     /// Handles the end of a KV transfer or of the delay after a last token.
     pub(super) fn handle_sequence_timer(
         &mut self,
@@ -203,6 +213,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out: &mut Outbox,
     ) {
         if self.seqs[slot].generation != generation {
+            self.try_stuck_sequences(now);
             return;
         }
         self.record_progress();
