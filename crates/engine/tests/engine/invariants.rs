@@ -258,9 +258,29 @@ pub(crate) fn play_inputs(
     }
     let stats = engine.stats();
     prop_assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
+    publish_pending_events(engine, next_id, &mut out, &mut lives);
     let mut cached: Vec<BlockKey> = engine.cached_blocks().iter().map(|b| b.key).collect();
     cached.sort_unstable();
     Ok((out.into(), lives, cached))
+}
+
+/// Runs one more sequence: cache events of commands are published with the step after them.
+fn publish_pending_events(
+    engine: &mut dyn Scheduler,
+    id: u64,
+    out: &mut Outbox,
+    lives: &mut BTreeMap<u64, SequenceLife>,
+) {
+    let now = out.back().map_or(SimTime::ZERO, |(at, _)| *at) + Duration::from_secs(3600);
+    let bounds = EngineCommand::Bounds { running: 1, waiting: None };
+    engine.apply_command(now, bounds, out);
+    if engine.submit(now, Sequence::new(SeqId(id), 1, 1), out).is_ok() {
+        let life = SequenceLife { arrival: now, output: 1, ..SequenceLife::default() };
+        lives.insert(id, life);
+    }
+    while let Some(due) = engine.next_wakeup() {
+        engine.advance(due, out);
+    }
 }
 
 /// Checks the log against invariants 1, 2, 3, 5, 8 and 9; `has_all`: some group keeps every block.

@@ -5,7 +5,7 @@ use crate::{
     Outbox, PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts,
 };
 
-use super::seqs::{FetchStage, SequenceRunState, SequenceSlot, StepOutput};
+use super::seqs::{FetchStage, GrammarState, SequenceRunState, SequenceSlot, StepOutput};
 use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
@@ -19,9 +19,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out: &mut Outbox,
     ) -> (u32, bool) {
         out.reserve(step.entries.len() + 1);
+        let has_encoder = self.encoder.is_some();
         let mut output_tokens = step.bulk_decodes;
         let mut ended = false;
         for entry in &step.entries {
+            if has_encoder {
+                self.release_computed_media(entry.slot);
+            }
             let seq = &mut self.seqs[entry.slot];
             seq.in_flight -= 1;
             if seq.state == SequenceRunState::Dead {
@@ -216,12 +220,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.try_stuck_sequences(now);
             return;
         }
+        if self.seqs[slot].state == SequenceRunState::Fetching && self.holds_back_loads() {
+            self.reports.loads_in_pause.push((slot, generation));
+            return;
+        }
         self.record_progress();
         let seq = &mut self.seqs[slot];
         match seq.state {
             SequenceRunState::Fetching => {
                 if let Some(failure) = seq.load.failure.take() {
-                    self.handle_load_failure(slot, failure, now, out);
+                    self.report_load_failure(slot, failure, now);
                     return;
                 }
                 self.fetching -= 1;
@@ -235,6 +243,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             SequenceRunState::Draining | SequenceRunState::Resting => {
                 self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
+                self.request_scheduling_pass(now);
+            }
+            SequenceRunState::Waiting if seq.request.grammar == GrammarState::Compiling => {
+                seq.request.grammar = match seq.request.invalid_grammar {
+                    true => GrammarState::Failed,
+                    false => GrammarState::Ready,
+                };
                 self.request_scheduling_pass(now);
             }
             SequenceRunState::Free
