@@ -4,6 +4,7 @@
 Compared: the time of each plan and each update; of a plan the sequences in order, each with its tokens computed before and
 scheduled, admissions, resumptions, preemptions and blocks in use; of an update the drafts, ends, blocks in use, and the KV events
 in order, each with kind, hashes, parent, layer group and medium."""
+import itertools
 import json
 import sys
 
@@ -30,7 +31,9 @@ def flat(events):
             made += [[kind, [h], None, group, medium] for h in hashes]
         else:
             made.append([kind, hashes, parent, group, medium])
-    return made
+    # vLLM keeps the chunks of a copy to host memory in a set, without an order.
+    runs = itertools.groupby(made, key=lambda event: (event[0], event[4]))
+    return [event for (_, medium), run in runs for event in (sorted(run) if medium == "CPU" else run)]
 
 
 def difference(a, b):

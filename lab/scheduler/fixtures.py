@@ -24,6 +24,7 @@ def fnv(text):
 def record(line):
     if "scheduled" in line:
         parts = [line["t"], line["scheduled"], line["admitted"], line["resumed"], sorted(line["preempted"]), line["used"]]
+        parts += [line["encoded"]] if "encoded" in line else []
     else:
         parts = [line["t"], line["drafts"], line["ended"], compare.flat(line["events"]), line["used"]]
     return fnv(json.dumps(parts, separators=(",", ":")))

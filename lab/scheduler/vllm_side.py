@@ -12,6 +12,8 @@ import json
 import os
 import sys
 from collections import deque
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("PYTHONHASHSEED", "0")
@@ -33,13 +35,18 @@ from vllm.config import (CacheConfig, DeviceConfig, KVTransferConfig, LoRAConfig
 from vllm.config.kv_events import KVEventsConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
-from vllm.sampling_params import SamplingParams  # noqa: E402
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams  # noqa: E402
 from vllm.utils.hashing import get_hash_fn_by_name  # noqa: E402
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec  # noqa: E402
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager  # noqa: E402
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 from vllm.v1.core.sched.interface import PauseState  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+from vllm.v1.engine import FinishReason  # noqa: E402
 from vllm.v1.kv_cache_interface import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec,  # noqa: E402
                                         SlidingWindowSpec)
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput  # noqa: E402
@@ -47,6 +54,8 @@ from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
 STEP = 1000
+# Steps between two checks of data-parallel ranks whether any has requests (`dp_sync_interval`).
+SYNC_INTERVAL = 16
 OUTPUT_TOKEN = 7
 
 
@@ -79,7 +88,10 @@ class Drafts:
 
 
 class Loads(KVConnectorBase_V1):
-    """Fetches the whole prompt of requests with `remote`, as NIXL's scheduler side does, in a given time."""
+    """Fetches the whole prompt of requests with `remote`, as NIXL's scheduler side does, in a given time.
+
+    Of a request with `load_fails`, all fetched blocks are reported as invalid when the time is over.
+    """
 
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
@@ -97,7 +109,8 @@ class Loads(KVConnectorBase_V1):
         if params.get("do_remote_prefill"):
             params["do_remote_prefill"] = False
             if num_external_tokens > 0:
-                self.begun.append(request.request_id)
+                missing = {b for b in blocks.get_unhashed_block_ids_all_groups()[0]} if params.get("load_fails") else set()
+                self.begun.append((request.request_id, missing))
 
     def build_connector_meta(self, scheduler_output):
         return KVConnectorMetadata()
@@ -146,12 +159,18 @@ def make_scheduler(c):
         cache.mamba_cache_mode = "align"
     known = ("policy", "async_scheduling", "long_prefill_token_threshold", "long_prefill_token_threshold_adaptive", "watermark",
              "enable_chunked_prefill", "prefill_schedule_interval", "scheduler_reserve_full_isl", "max_num_scheduled_tokens",
-             "max_num_active_seqs")
+             "max_num_active_seqs", "disable_chunked_mm_input")
     sched = SchedulerConfig(
         max_num_seqs=c["max_num_seqs"], max_num_batched_tokens=c["max_num_batched_tokens"], max_model_len=model.max_model_len,
         is_encoder_decoder=False, **{"async_scheduling": False, **{k: c[k] for k in known if k in c}})
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null") if c.get("kv_events", True) else None
-    transfer = KVTransferConfig(kv_connector="Loads", kv_role=c.get("kv_role", "kv_both")) if c.get("load_ms") is not None else None
+    transfer = None
+    if "offload" in c:
+        transfer = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config={
+            "cpu_bytes_to_use": c["offload"]["chunks"] * CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT})
+    elif c.get("load_ms") is not None:
+        transfer = KVTransferConfig(kv_connector="NixlConnector" if "lease_ms" in c else "Loads", kv_role=c.get("kv_role", "kv_both"),
+                                    kv_load_failure_policy=c.get("load_failure_policy", "fail"))
     config = VllmConfig(model_config=model, cache_config=cache, scheduler_config=sched, parallel_config=ParallelConfig(),
                         device_config=DeviceConfig("cpu"), kv_events_config=events, kv_transfer_config=transfer,
                         lora_config=LoRAConfig(max_loras=c["max_loras"]) if c.get("max_loras") else None)
@@ -164,11 +183,53 @@ def make_scheduler(c):
     cls = AsyncScheduler if c.get("async_scheduling") else Scheduler
     scheduler = cls(vllm_config=config, kv_cache_config=kv, structured_output_manager=StructuredOutputManager(config),
                     block_size=c["block_size"], log_stats=True)
+    if c.get("encoder"):
+        # The model has no encoder, so that nothing needs its processor.
+        scheduler.max_num_encoder_input_tokens = c["encoder"]["budget"]
+        scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=c["encoder"]["cache"])
+    if c.get("ranks"):
+        # The engine core of a data-parallel rank tells the scheduler when to hold prefills back.
+        scheduler.local_prefill_interval = 1
     scheduler.published = []
     if events:
         keep = {"publish": staticmethod(scheduler.published.append), "shutdown": lambda self: None}
         scheduler.kv_event_publisher = type("Keep", (), keep)()
     return scheduler, config
+
+
+class HostCopies:
+    """Stands in for the workers of `OffloadingConnector`: copies of one direction run one after another."""
+
+    def __init__(self, c):
+        self.each = {True: c["store_ms"], False: c["load_ms"]}
+        self.tails, self.jobs, self.waiting = {True: 0, False: 0}, [], {}
+
+    def submit(self, job, entry, is_store, at):
+        spec = entry.src_spec if is_store else entry.dst_spec
+        self.tails[is_store] = max(self.tails[is_store], at) + len(spec.block_ids) * self.each[is_store]
+        heapq.heappush(self.jobs, (self.tails[is_store], job, None if is_store else entry.req_id))
+
+    def begin_step(self, metadata, at):
+        """Returns when the step may compute: after copies from blocks that it writes."""
+        flushed = set(metadata.jobs_to_flush or ())
+        stores = {job: entry for job, entry in metadata.store_jobs.items() if job not in flushed}
+        self.waiting |= {job: entry for job, entry in metadata.store_jobs.items() if job in flushed}
+        # Stores of a step begin with the next one.
+        for job, entry in self.waiting.items():
+            self.submit(job, entry, True, at)
+        self.waiting = stores
+        at = max([at] + [end for end, job, _ in self.jobs if job in flushed])
+        for job, entry in metadata.load_jobs.items():
+            self.submit(job, entry, False, at)
+        return at
+
+    def finished(self, now):
+        meta, arrived = OffloadingWorkerMetadata(), set()
+        while self.jobs and self.jobs[0][0] <= now:
+            _, job, rid = heapq.heappop(self.jobs)
+            meta.mark_completed(job)
+            arrived |= {rid} - {None}
+        return meta, arrived
 
 
 class Player:
@@ -187,7 +248,12 @@ class Player:
         inputs += [(r["abort_at"], 2, n, "abort", r) for n, r in enumerate(work["requests"]) if "abort_at" in r]
         inputs += [(x["at"], 0, n, x["do"], x) for n, x in enumerate(work.get("commands", []))]
         self.inputs = deque(sorted(inputs, key=lambda i: i[:3]))
-        self.now, self.gpu_free, self.queue, self.loads = 0, 0, deque(), []
+        self.now, self.gpu_free, self.queue, self.loads, self.sends = 0, 0, deque(), [], []
+        self.copies = HostCopies(self.c["offload"]) if "offload" in self.c else None
+        # Grammars in the making: time, number, future and whether it fails.
+        self.grammars = []
+        self.sleeping = self.freed = False
+        self.added = []
 
     def log(self, **line):
         print(json.dumps({"t": self.now, **line}, separators=(",", ":")), file=self.out)
@@ -197,13 +263,38 @@ class Player:
         return self.c["num_gpu_blocks"] - 1 - pool.get_num_free_blocks()
 
     def add(self, number, r):
-        extra = {"kv_transfer_params": {"do_remote_prefill": True, "do_remote_decode": False}} if r.get("remote") else None
-        params = SamplingParams(ignore_eos=True, max_tokens=r["output"], extra_args=extra)
+        extra = None
+        if r.get("remote"):
+            # NIXL needs to know where the blocks are; nothing reads them.
+            extra = {"kv_transfer_params": {
+                "do_remote_prefill": True, "do_remote_decode": False, "load_fails": r.get("load_fails", False), "tp_size": 1,
+                "remote_block_ids": [[1]], "remote_engine_id": "other", "remote_request_id": r["id"], "remote_host": "other",
+                "remote_port": 1}}
+        elif "send_ms" in r:
+            extra = {"kv_transfer_params": {"do_remote_prefill": False, "do_remote_decode": True}}
+        outputs = StructuredOutputsParams(json_object=True) if "grammar_ms" in r else None
+        params = SamplingParams(ignore_eos=True, max_tokens=r["output"], extra_args=extra, structured_outputs=outputs)
+        media = [MultiModalFeatureSpec(data=None, modality="image", identifier=identifier,
+                                       mm_position=PlaceholderRange(offset=start, length=length))
+                 for identifier, start, length in r.get("media", [])]
         lora = LoRARequest(f"a{r['lora']}", r["lora"], f"/a{r['lora']}") if r.get("lora") else None
-        self.scheduler.add_request(Request(
-            request_id=r["id"], prompt_token_ids=[first + i for first, count in r["prompt"] for i in range(count)], sampling_params=params, pooling_params=None,
-            arrival_time=r["at"] + number * 1e-6, priority=r.get("priority", 0), cache_salt=r.get("salt"),
-            lora_request=lora, block_hasher=self.hasher))
+        request = Request(
+            request_id=r["id"], prompt_token_ids=[first + i for first, count in r["prompt"] for i in range(count)],
+            sampling_params=params, pooling_params=None, arrival_time=r["at"] + number * 1e-6, priority=r.get("priority", 0),
+            cache_salt=r.get("salt"), mm_features=media, lora_request=lora, block_hasher=self.hasher)
+        if outputs:
+            request.structured_output_request.grammar = grammar = Future()
+            heapq.heappush(self.grammars, (r["at"] + r["grammar_ms"], number, grammar, r.get("grammar_fails", False)))
+        self.added.append(r["id"])
+        self.scheduler.add_request(request)
+
+    def finish_grammars(self):
+        while self.grammars and self.grammars[0][0] <= self.now:
+            _, _, grammar, fails = heapq.heappop(self.grammars)
+            if fails:
+                grammar.set_exception(ValueError("unsupported"))
+            else:
+                grammar.set_result(SimpleNamespace(accept_tokens=lambda *a: True, validate_tokens=lambda tokens: tokens))
 
     def take_inputs(self, kinds):
         later = deque()
@@ -219,13 +310,20 @@ class Player:
             elif kind in ("pause", "pause-new", "resume"):
                 state = {"pause": "PAUSED_ALL", "pause-new": "PAUSED_NEW", "resume": "UNPAUSED"}[kind]
                 self.scheduler.set_pause_state(PauseState[state])
+                self.sleeping = False
+            elif kind == "sleep":
+                # The caches are reset when the steps in flight have ended.
+                self.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+                self.sleeping = True
+            elif kind == "reset-encoder":
+                self.scheduler.reset_encoder_cache()
             else:
                 self.scheduler.reset_prefix_cache(reset_running_requests=kind == "reset-running")
         self.inputs.extendleft(reversed(later))
 
-    def plan(self):
+    def plan(self, throttle_prefills=False):
         s = self.scheduler
-        out = s.schedule()
+        out = s.schedule(throttle_prefills)
         step = {"out": out, "samples": {}, "padded": set()}
         new, resumed, work = [], [], []
         for rid, count in out.num_scheduled_tokens.items():
@@ -237,13 +335,29 @@ class Player:
                 if out.scheduled_spec_decode_tokens.get(rid):
                     step["padded"].add(rid)
         if s.connector is not None:
-            for rid in s.connector.begun:
-                heapq.heappush(self.loads, (self.now + self.c["load_ms"], rid))
-            s.connector.begun.clear()
+            self.begin_transfers(s.connector, out.kv_connector_metadata)
         preempted = sorted(out.preempted_req_ids or [])
         if work or preempted:
-            self.log(scheduled=work, admitted=new, resumed=resumed, preempted=preempted, used=self.used())
+            encoded = [[rid, items] for rid, items in out.scheduled_encoder_inputs.items()]
+            encoded = {"encoded": encoded} if encoded else {}
+            self.log(scheduled=work, admitted=new, resumed=resumed, preempted=preempted, used=self.used(), **encoded)
         return step
+
+    def begin_transfers(self, connector, metadata):
+        """Does what the workers of the connector would do, in a given time."""
+        if self.copies:
+            return
+        if isinstance(connector, Loads):
+            begun = connector.begun[:]
+            connector.begun.clear()
+        else:
+            begun = [(rid, set()) for rid, meta in metadata.reqs_to_recv.items() if meta.awaiting_kvs]
+            for rid in metadata.reqs_to_send:
+                # Blocks that the other engine has not read in time are freed.
+                takes = min(self.requests[rid]["send_ms"], self.c["lease_ms"])
+                heapq.heappush(self.sends, (self.now + takes, list(self.requests).index(rid), rid))
+        for rid, missing in begun:
+            heapq.heappush(self.loads, (self.now + self.c["load_ms"], rid, missing))
 
     def output(self, step):
         """Returns the model's output: the sampled tokens, and the drafts after them."""
@@ -260,11 +374,20 @@ class Player:
             sampled.append([OUTPUT_TOKEN] * (1 + min(accepted, planned)))
             if planned and not request.is_finished():
                 drafts.append([rid, planned, min(accepted, planned)])
-        arrived = set()
+        arrived, invalid, self.sent = set(), set(), []
+        while self.sends and self.sends[0][0] <= self.now:
+            self.sent.append(heapq.heappop(self.sends)[2])
         while self.loads and self.loads[0][0] <= self.now:
-            arrived.add(heapq.heappop(self.loads)[1])
+            _, rid, missing = heapq.heappop(self.loads)
+            arrived.add(rid)
+            invalid |= missing
         ids = list(out.num_scheduled_tokens)
-        connector = KVConnectorOutput(finished_recving=arrived) if arrived else None
+        connector = None
+        if self.copies:
+            meta, arrived = self.copies.finished(self.now)
+            connector = KVConnectorOutput(finished_recving=arrived, kv_connector_worker_meta=meta)
+        elif arrived or self.sent:
+            connector = KVConnectorOutput(finished_recving=arrived, finished_sending=self.sent, invalid_block_ids=invalid)
         return ModelRunnerOutput(req_ids=ids, req_id_to_index={r: i for i, r in enumerate(ids)}, sampled_token_ids=sampled,
                                  logprobs=None, prompt_logprobs_dict={}, pooler_output=[],
                                  kv_connector_output=connector), drafts
@@ -286,9 +409,13 @@ class Player:
 
     def update(self, step):
         result, drafts = self.output(step)
-        ended = []
+        ended, failed = [], []
         for outputs in self.scheduler.update_from_output(step["out"], result).values():
-            ended += [o.request_id for o in outputs.outputs if o.finish_reason is not None]
+            for o in outputs.outputs:
+                if o.finish_reason is not None:
+                    (failed if o.finish_reason == FinishReason.ERROR else ended).append(o.request_id)
+        # vLLM has failed requests in sets, without an order.
+        ended += sorted(failed, key=self.added.index)
         if self.k and self.depth == 1:
             self.propose(step)
         events = []
@@ -301,37 +428,61 @@ class Player:
                 else:
                     events.append([kind, list(e.block_hashes), getattr(e, "parent_block_hash", None), e.group_idx, e.medium])
         self.scheduler.published.clear()
-        if step["out"].total_num_scheduled_tokens or events:
+        self.freed = bool(ended or self.sent)
+        if step["out"].total_num_scheduled_tokens or events or ended:
             self.log(drafts=drafts, ended=ended, events=events, used=self.used())
+
+    def take_all_inputs(self):
+        self.take_inputs(("add", "abort", "pause", "pause-new", "sleep", "resume", "reset", "reset-running", "reset-encoder"))
+        self.finish_grammars()
+
+    def step(self, throttle_prefills=False):
+        """Does `step` or `step_with_batch_queue` of the engine core. Returns the planned step, the end of the processed one, and
+        whether the queue has room for another."""
+        planned = None
+        if self.scheduler.has_requests():
+            planned = self.plan(throttle_prefills)
+            total = planned["out"].total_num_scheduled_tokens
+            begun = max(self.gpu_free, self.now)
+            if self.copies:
+                begun = self.copies.begin_step(planned["out"].kv_connector_metadata, begun)
+            if total:
+                self.gpu_free = begun + STEP
+            self.queue.append((planned, self.gpu_free if total else 0))
+            if len(self.queue) < self.depth and (total or self.scheduler.has_requests()):
+                return planned, None, True
+        elif not self.queue:
+            return None, None, False
+        step, end = self.queue.popleft()
+        self.now = max(self.now, end)
+        # Requests that were aborted while the step ran.
+        self.take_inputs(("abort",))
+        self.update(step)
+        return planned, end, False
 
     def run(self, most=200_000):
         for _ in range(most):
-            self.take_inputs(("add", "abort", "pause", "pause-new", "resume", "reset", "reset-running"))
-            planned = None
-            if self.scheduler.has_requests():
-                planned = self.plan()
-                total = planned["out"].total_num_scheduled_tokens
-                if total:
-                    self.gpu_free = max(self.gpu_free, self.now) + STEP
-                self.queue.append((planned, self.gpu_free if total else 0))
-                if len(self.queue) < self.depth and (total or self.scheduler.has_requests()):
-                    continue
-            elif not self.queue:
+            self.take_all_inputs()
+            if self.sleeping and not self.queue and not self.scheduler.has_requests():
+                self.sleeping = False
+                self.scheduler.reset_prefix_cache(reset_running_requests=True)
+                self.scheduler.reset_encoder_cache()
+            planned, end, has_room = self.step()
+            if has_room:
+                continue
+            if end is None:
                 if not self.inputs:
                     return
                 self.now = max(self.now, self.inputs[0][0])
                 continue
-            step, end = self.queue.popleft()
-            self.now = max(self.now, end)
-            # Requests that were aborted while the step ran.
-            self.take_inputs(("abort",))
-            self.update(step)
             arrived = self.scheduler.connector is not None and self.scheduler.finished_recving_kv_req_ids
+            arrived = arrived and self.scheduler.pause_state != PauseState.PAUSED_ALL
             idle = planned is not None and not planned["out"].total_num_scheduled_tokens and not arrived
-            # The next plan may use the blocks of those that this one preempted.
-            idle = idle and not planned["out"].preempted_req_ids
+            # The next plan may use the blocks of those that this one preempted, or that failed.
+            idle = idle and not planned["out"].preempted_req_ids and not self.freed
             if idle and not end and not any(e for _, e in self.queue) and self.scheduler.has_requests():
-                coming = [i[0] for i in list(self.inputs)[:1]] + [at for at, _ in self.loads[:1]]
+                coming = [i[0] for i in list(self.inputs)[:1]] + [at for at, *_ in self.loads[:1] + self.sends[:1] + self.grammars[:1]]
+                coming += [at for at, *_ in self.copies.jobs[:1]] if self.copies else []
                 coming = [at for at in coming if at > self.now]
                 if not coming:
                     if self.inputs:
@@ -341,9 +492,37 @@ class Player:
                 self.now = min(coming)
         raise RuntimeError("too many steps")
 
+    def run_rank(self, most=200_000):
+        """Runs the loop of a data-parallel rank, whose other ranks have no requests (`DPEngineCoreProc.run_busy_loop`).
+
+        Without asynchronous scheduling, ranks wait for each other in every step, those without requests too.
+        """
+        interval, counter, running = self.c.get("prefill_schedule_interval", 1), 0, False
+        for _ in range(most):
+            if not (running or self.queue or self.scheduler.has_requests()):
+                if not self.inputs:
+                    return
+                self.now = max(self.now, self.inputs[0][0])
+            self.take_all_inputs()
+            # A new request starts a wave.
+            running = running or self.scheduler.has_unfinished_requests()
+            planned, *_ = self.step(throttle_prefills=interval > 1 and counter % interval != 0)
+            unfinished = self.scheduler.has_unfinished_requests()
+            if planned is None or not planned["out"].total_num_scheduled_tokens:
+                if not unfinished and not running:
+                    continue
+                # The rank computes with the others.
+                self.now = self.gpu_free = max(self.gpu_free, self.now) + STEP
+            counter += 1
+            if counter == 1 or counter % SYNC_INTERVAL == 0:
+                running = unfinished
+                counter = counter if running else 0
+        raise RuntimeError("too many steps")
+
 
 def play(work, out):
-    Player(work, out).run()
+    player = Player(work, out)
+    player.run_rank() if work["config"].get("ranks") else player.run()
 
 
 if __name__ == "__main__":

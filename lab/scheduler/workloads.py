@@ -48,6 +48,34 @@ SYNC = {
     "remote-eagle": {"load_ms": 1700, "speculation": {"method": "eagle", "k": 3}},
     "tight-remote-priority": {"load_ms": 2300, "tight": True, "policy": "priority"},
     "reset": {"resets": "reset"}, "reset-running": {"resets": "reset-running"}, "pause": {"resets": "pause"},
+    "media": {"media": True}, "tight-media": {"media": True, "tight": True}, "media-aborts": {"media": True, "aborts": True},
+    "media-whole": {"media": True, "disable_chunked_mm_input": True}, "media-no-cache": {"media": True, "enable_prefix_caching": False},
+    "media-long-prefill": {"media": True, "long_prefill_token_threshold": 24}, "media-eagle": {"media": True, "speculation": {"method": "eagle", "k": 3}},
+    "media-whole-eagle": {"media": True, "disable_chunked_mm_input": True, "speculation": {"method": "eagle", "k": 3}},
+    "media-ngram": {"media": True, "speculation": {"method": "ngram", "k": 4}}, "media-reset": {"media": True, "resets": "reset-encoder"},
+    "media-reset-running": {"media": True, "resets": "reset-running"}, "media-hybrid": {"media": True, "groups": ["64", "full"], "retention": 0},
+    "media-mamba": {"media": True, "groups": ["mamba", "full"], "retention": 0}, "media-lora": {"media": True, "max_loras": 2, "adapters": 4},
+    "media-priority": {"media": True, "policy": "priority"},
+    "grammar": {"grammars": True}, "tight-grammar": {"grammars": True, "tight": True}, "grammar-aborts": {"grammars": True, "aborts": True},
+    "grammar-priority": {"grammars": True, "policy": "priority", "tight": True}, "grammar-eagle": {"grammars": True, "speculation": {"method": "eagle", "k": 3}},
+    "grammar-interval": {"grammars": True, "prefill_schedule_interval": 3}, "grammar-media": {"grammars": True, "media": True},
+    "load-failures": {"load_ms": 1700, "load_failures": "recompute"}, "load-failures-fail": {"load_ms": 1700, "load_failures": "fail"},
+    "tight-load-failures": {"load_ms": 2300, "load_failures": "recompute", "tight": True},
+    "tight-load-failures-fail": {"load_ms": 2300, "load_failures": "fail", "tight": True},
+    "load-failures-aborts": {"load_ms": 2300, "load_failures": "recompute", "aborts": True},
+    "load-failures-priority": {"load_ms": 2300, "load_failures": "recompute", "tight": True, "policy": "priority"},
+    "load-failures-eagle": {"load_ms": 1700, "load_failures": "recompute", "speculation": {"method": "eagle", "k": 3}},
+    "pause-wait": {"resets": "pause-new"}, "pause-wait-remote": {"resets": "pause-new", "load_ms": 1700}, "tight-pause-wait": {"resets": "pause-new", "tight": True},
+    "ranks": {"ranks": True}, "ranks-interval": {"ranks": True, "prefill_schedule_interval": 4},
+    "tight-ranks-interval": {"ranks": True, "prefill_schedule_interval": 3, "tight": True},
+    "nixl": {"load_ms": 1700, "lease_ms": 3000}, "tight-nixl": {"load_ms": 2300, "lease_ms": 3000, "tight": True},
+    "nixl-aborts": {"load_ms": 2300, "lease_ms": 3000, "aborts": True}, "nixl-pause": {"load_ms": 1700, "lease_ms": 3000, "resets": "pause"},
+    "tight-nixl-producer": {"load_ms": 1700, "lease_ms": 3000, "kv_role": "kv_producer", "tight": True},
+    "tight-nixl-consumer": {"load_ms": 1700, "lease_ms": 3000, "kv_role": "kv_consumer", "tight": True},
+    "offload": {"offload": True}, "tight-offload": {"offload": True, "tight": True}, "offload-aborts": {"offload": True, "aborts": True, "tight": True},
+    "offload-priority": {"offload": True, "tight": True, "policy": "priority"}, "offload-salts": {"offload": True, "tight": True, "salts": True},
+    "offload-no-cache": {"offload": True, "enable_prefix_caching": False},
+    "sleep": {"resets": "sleep"}, "pause-remote": {"resets": "pause", "load_ms": 1700},
 }
 ASYNC = ["plain", "no-prefix-cache", "long-prefill", "watermark", "priority", "tight", "tight-priority", "tight-no-cache", "aborts",
          "tight-aborts", "few-seqs", "small-budget", "tight-watermark", "lora-1", "lora-2", "tight-lora", "lora-aborts", "interval",
@@ -56,7 +84,12 @@ ASYNC = ["plain", "no-prefix-cache", "long-prefill", "watermark", "priority", "t
          "draft-small-budget", "ngram", "eagle", "mtp",
          "draft-model", "tight-ngram", "tight-eagle", "tight-draft-model", "remote", "tight-remote", "remote-aborts", "tight-producer",
          "tight-consumer", "remote-eagle", "tight-remote-priority", "reset",
-         "reset-running", "pause"]
+         "reset-running", "pause", "media", "tight-media", "media-aborts", "media-whole", "media-no-cache", "media-long-prefill",
+         "media-eagle", "media-whole-eagle", "media-ngram", "media-reset", "media-reset-running", "media-hybrid", "media-mamba", "media-priority",
+         "grammar", "tight-grammar", "grammar-aborts", "grammar-priority", "grammar-eagle", "grammar-interval",
+         "load-failures", "load-failures-fail", "tight-load-failures", "tight-load-failures-fail", "load-failures-aborts",
+         "load-failures-priority", "load-failures-eagle", "pause-wait", "pause-wait-remote", "tight-pause-wait", "sleep", "pause-remote", "nixl", "tight-nixl", "nixl-aborts",
+         "nixl-pause", "tight-nixl-producer", "tight-nixl-consumer"]
 CLASSES = {**SYNC, **{f"async-{name}": {**SYNC[name], "async_scheduling": True} for name in ASYNC}}
 
 
@@ -72,10 +105,37 @@ def drafts(rng, output, k, method):
     return made
 
 
+def place_items(rng, items, most):
+    """Places some of the items (identifier, length) one after another into `most` tokens: [identifier, start, length]."""
+    placed, end = [], 0
+    for identifier, length in rng.sample(items, min(len(items), rng.randrange(4))):
+        start = end + rng.choice([0, 0, 1, rng.randrange(12)])
+        end = start + length
+        if end <= most:
+            placed.append([identifier, start, length])
+    return placed
+
+
+def add_media(rng, config, prefixes, requests):
+    """Puts images into the prompts. Requests with the same prefix have the same images in it."""
+    items = [(f"image{i}", rng.randrange(1, 41)) for i in range(rng.randrange(2, 9))]
+    config["encoder"] = {"budget": rng.choice([40, 48, 64, 128]), "cache": rng.choice([40, 56, 80, 160])}
+    shared = {first: place_items(rng, items, 96) for first in prefixes}
+    for request in requests:
+        (first, count), (_, own) = request["prompt"]
+        media = [item for item in shared[first] if item[1] + item[2] <= count]
+        media += [[identifier, start + count, length] for identifier, start, length in place_items(rng, items, own)]
+        if media:
+            request["media"] = media
+
+
 def workload(name, seed):
     rng = random.Random(f"{name}-{seed}")
+    # Choices of newer settings, which must not change the others.
+    more = random.Random(f"{name}-{seed}-more")
     special = dict(CLASSES[name])
     tight, aborts, salts, adapters, resets = (special.pop(k, None) for k in ("tight", "aborts", "salts", "adapters", "resets"))
+    media, grammars, failures, offload = (special.pop(k, None) for k in ("media", "grammars", "load_failures", "offload"))
     groups = len(special.get("groups", ["full"]))
     blocks = rng.randrange(13, 22) if tight else rng.randrange(60, 200)
     config = {"num_gpu_blocks": blocks * (groups if groups > 1 else 1) + 3 * (groups - 1), "block_size": 16,
@@ -106,14 +166,31 @@ def workload(name, seed):
             request["drafts"] = drafts(rng, output, spec["k"], spec["method"])
         if config.get("load_ms") is not None and rng.random() < 0.6:
             request["remote"] = True
+        if grammars and more.random() < 0.6:
+            request["grammar_ms"] = more.choice([0, more.randrange(300), more.randrange(8000)])
+            if more.random() < 0.1:
+                request["grammar_fails"] = True
+        if failures and request.get("remote") and more.random() < 0.5:
+            request["load_fails"] = True
+        if "lease_ms" in config and not request.get("remote") and more.random() < 0.6:
+            # A prompt for another engine, which reads it in time or not.
+            request["send_ms"] = more.randrange(100, 5000)
+            request["output"] = 1 if more.random() < 0.8 else output
         requests.append(request)
+    if offload:
+        # Chunks of one block, and the time to copy one to host memory and back.
+        config["offload"] = {"chunks": more.choice([12, 30, 100]), "store_ms": more.choice([3, 40, 300]), "load_ms": more.choice([3, 40, 300])}
+    if failures:
+        config["load_failure_policy"] = failures
+    if media:
+        add_media(more, config, prefixes, requests)
     work = {"config": config, "requests": requests}
     if resets:
         work["commands"] = []
         for _ in range(rng.randrange(1, 6)):
             at = rng.randrange(50_000)
             work["commands"].append({"at": at, "do": resets})
-            if resets == "pause":
+            if resets in ("pause", "pause-new", "sleep"):
                 work["commands"].append({"at": at + rng.randrange(1, 8000), "do": "resume"})
     return work
 

@@ -252,6 +252,21 @@ impl SchedulerEvent {
             _ => None,
         }
     }
+
+    /// Returns whether a sequence has ended or a prefix cache has changed.
+    pub(crate) fn is_end_or_cache_change(&self) -> bool {
+        match self {
+            Self::Ended { .. }
+            | Self::Stored { .. }
+            | Self::Removed { .. }
+            | Self::Group(_)
+            | Self::Cleared => true,
+            Self::Host(event) => {
+                matches!(**event, HostCacheEvent::Stored { .. } | HostCacheEvent::Removed { .. })
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Operator command for an engine.
@@ -259,7 +274,10 @@ impl SchedulerEvent {
 pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
-    /// Continues scheduling after [`EngineCommand::Pause`].
+    /// Stops the admission of waiting sequences that hold no KV blocks; the others run to their end.
+    /// Only the vLLM scheduler and the mocker do.
+    PauseAdmission,
+    /// Continues after [`EngineCommand::Pause`] or [`EngineCommand::PauseAdmission`].
     Resume,
     /// Ends every sequence, waiting or running, with [`SequenceEndReason::Cancelled`].
     CancelAll,
@@ -344,6 +362,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Number of sequences waiting for a LoRA adapter, a KV transfer or a media encoder.
     pub deferred: usize,
+    /// Number of waiting and deferred sequences that a pause of admissions holds back.
+    pub held: usize,
     /// Numbers of sequences with a prompt to fetch or load from elsewhere: not started, in
     /// progress, and done but waiting for admission.
     pub fetches: [u32; 3],

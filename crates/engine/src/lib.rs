@@ -45,8 +45,8 @@ pub use event::{
     LayerGroupCacheEvent, PrefixCacheReset, SchedulerEvent, SequenceEndReason, SequenceProgress,
 };
 pub use sequence::{
-    BlockKey, BlockPlan, EncoderKind, ExtraKey, LoadFailure, LoadFailurePolicy, LoraId,
-    PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
+    BlockKey, BlockPlan, EncoderKind, ExtraKey, GrammarCompilation, LoadFailure, LoadFailurePolicy,
+    LoraId, PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
 };
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
@@ -159,6 +159,10 @@ pub trait Scheduler {
     fn is_in_lock_step(&self) -> bool {
         false
     }
+    /// Returns whether the next step is planned while one runs.
+    fn plans_ahead(&self) -> bool {
+        false
+    }
     /// Returns the number of scheduled steps that have not ended; the first one runs.
     fn steps_in_flight(&self) -> usize {
         0
@@ -175,6 +179,8 @@ pub trait Scheduler {
     /// Schedules a step without sequences, to keep pace with other ranks. It starts now unless
     /// another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
+    /// Notes that all data-parallel ranks are idle, and that the next step is the first of a wave.
+    fn end_wave(&mut self) {}
     /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}
 }

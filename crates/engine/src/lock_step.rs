@@ -15,7 +15,7 @@ const WORK_CHECK_INTERVAL_STEPS: u32 = 16;
 /// Synchronizes the steps of the data-parallel ranks. The driver of the engines calls it.
 #[derive(Debug, Default)]
 pub struct RankLockStep {
-    /// Number of steps since the last check for work, or since all ranks became idle.
+    /// Number of steps since all ranks were idle.
     steps: u32,
     begun: Option<SimTime>,
 }
@@ -36,9 +36,7 @@ impl RankLockStep {
             most = most.max(rank.steps_in_flight());
         }
         if most == 0 {
-            // No rank has a step: only the next check for work ends the dummy steps.
-            self.begun = None;
-            if self.steps == 0 {
+            if self.end_idle_wave(items, &rank) {
                 return;
             }
             most = 1;
@@ -64,7 +62,33 @@ impl RankLockStep {
         }
         if self.begun != Some(begun) {
             self.begun = Some(begun);
-            self.steps = (self.steps + 1) % WORK_CHECK_INTERVAL_STEPS;
+            self.steps = self.steps.wrapping_add(1);
         }
+    }
+
+    /// Ends the wave of steps if no rank has a step in flight, and ranks check for work after the
+    /// last one. Returns whether the ranks are idle. Otherwise they go on with dummy steps.
+    pub fn end_idle_wave<T>(
+        &mut self,
+        items: &mut [T],
+        rank: impl Fn(&mut T) -> Option<&mut dyn Scheduler>,
+    ) -> bool {
+        let (mut is_busy, mut plans_ahead) = (false, false);
+        for rank in items.iter_mut().filter_map(&rank) {
+            is_busy |= rank.steps_in_flight() > 0;
+            plans_ahead |= rank.plans_ahead();
+        }
+        if is_busy {
+            return false;
+        }
+        self.begun = None;
+        // Ranks also check after the first step, but if they plan ahead, its requests still run then.
+        let checks = self.steps.is_multiple_of(WORK_CHECK_INTERVAL_STEPS)
+            || (self.steps == 1 && !plans_ahead);
+        if checks {
+            self.steps = 0;
+            items.iter_mut().filter_map(&rank).for_each(|rank| rank.end_wave());
+        }
+        checks
     }
 }

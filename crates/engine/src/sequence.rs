@@ -91,6 +91,16 @@ pub struct LoadFailure {
     pub loaded: f32,
 }
 
+/// Describes the compilation of the grammar of a structured output. The sequence waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrammarCompilation {
+    /// Time from the submission of the sequence to the end of the compilation.
+    pub takes: Duration,
+    /// Whether the compilation fails, so that the sequence ends with
+    /// [`SequenceEndReason::Failed`](super::SequenceEndReason::Failed).
+    pub fails: bool,
+}
+
 /// Counts the draft tokens of a sequence in one step of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepDrafts {
@@ -166,6 +176,9 @@ pub struct Sequence {
     pub transfer: PromptTransfer,
     /// Injected failure of the KV load; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<LoadFailure>,
+    /// Compilation of the grammar of a structured output; `None`: no grammar, or it is compiled. Only
+    /// used by the vLLM scheduler.
+    pub grammar: Option<GrammarCompilation>,
     /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
     pub plan: Option<Arc<BlockPlan>>,
     /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
@@ -208,6 +221,7 @@ impl Sequence {
             lora: None,
             transfer: PromptTransfer::Local,
             load_failure: None,
+            grammar: None,
             plan: None,
             skip_cache_read: false,
             hit_threshold: None,

@@ -46,6 +46,8 @@ pub struct PlannedStep {
     pub resumed: Vec<SeqId>,
     /// Ids of the sequences preempted in this pass.
     pub preempted: Vec<SeqId>,
+    /// Indices of the media items to encode in the step, by sequence.
+    pub encoded: Vec<(SeqId, Vec<u32>)>,
 }
 
 /// Describes the work of a sequence in a planned step.
@@ -75,7 +77,7 @@ impl StepRecord {
     /// Formats the record as one JSON object. `name` names sequences.
     ///
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
-    /// `preempted`. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
+    /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and
     /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
     pub fn to_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
         let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
@@ -84,16 +86,21 @@ impl StepRecord {
             StepChange::Planned(plan) => {
                 let work = plan.scheduled.iter();
                 let work = work.map(|one| json!([name(one.id), one.computed, one.new]));
-                json!({"t": t, "scheduled": work.collect::<Vec<_>>(),
+                let mut line = json!({"t": t, "scheduled": work.collect::<Vec<_>>(),
                     "admitted": names(&plan.admitted), "resumed": names(&plan.resumed),
-                    "preempted": names(&plan.preempted), "used": used})
+                    "preempted": names(&plan.preempted), "used": used});
+                if !plan.encoded.is_empty() {
+                    let encoded = plan.encoded.iter().map(|(id, items)| json!([name(*id), items]));
+                    line["encoded"] = encoded.collect();
+                }
+                line
             }
             StepChange::Updated(update) => {
                 let drafts = update.drafts.iter();
                 let drafts = drafts.map(|(id, d)| json!([name(*id), d.proposed, d.accepted]));
                 let ended: Vec<SeqId> = update.ended.iter().map(|(id, _)| *id).collect();
                 let events =
-                    update.events.iter().filter_map(|event| kv_event(event, self.first_group));
+                    update.events.iter().flat_map(|event| kv_events(event, self.first_group));
                 json!({"t": t, "drafts": drafts.collect::<Vec<_>>(), "ended": names(&ended),
                     "events": events.collect::<Vec<_>>(), "used": used})
             }
@@ -101,8 +108,12 @@ impl StepRecord {
     }
 }
 
-/// Formats a KV event as `[kind, hashes, parent, group, medium]`; `None` for other events.
-fn kv_event(event: &SchedulerEvent, first: u32) -> Option<Value> {
+/// Formats KV events as `[kind, hashes, parent, group, medium]`; none for other events. Those of host
+/// memory have one block each.
+fn kv_events(event: &SchedulerEvent, first: u32) -> Vec<Value> {
+    if let SchedulerEvent::Host(event) = event {
+        return host_events(event, first);
+    }
     let numbers = |keys: &[BlockKey]| keys.iter().map(|key| key.0).collect::<Vec<_>>();
     let removed = |keys: &[(BlockKey, Option<[u8; 32]>)], group: u32, medium: &str| {
         let keys: Vec<u64> = keys.iter().map(|(key, _)| key.0).collect();
@@ -112,7 +123,7 @@ fn kv_event(event: &SchedulerEvent, first: u32) -> Option<Value> {
         let before = from.checked_sub(1).and_then(|at| keys.get(at as usize));
         before.map(|key| key.0)
     };
-    Some(match event {
+    vec![match event {
         SchedulerEvent::Stored { plan, from, to } => {
             let keys = numbers(&plan.keys[*from as usize..*to as usize]);
             json!(["BlockStored", keys, parent(&plan.keys, *from), first, "GPU"])
@@ -127,18 +138,25 @@ fn kv_event(event: &SchedulerEvent, first: u32) -> Option<Value> {
             }
             LayerGroupCacheEvent::Removed { group, keys } => removed(keys, *group, "GPU"),
         },
-        SchedulerEvent::Host(event) => match &**event {
-            HostCacheEvent::Stored { plan, chunks, .. } => {
-                let keys = chunks.iter().filter_map(|&(_, i)| plan.keys.get(i as usize));
-                let keys: Vec<u64> = keys.map(|key| key.0).collect();
-                json!(["BlockStored", keys, null, null, "CPU"])
-            }
-            HostCacheEvent::Removed { keys } => {
-                let keys: Vec<u64> = keys.iter().map(|(_, key, _)| key.0).collect();
-                json!(["BlockRemoved", keys, null, null, "CPU"])
-            }
-            _ => return None,
-        },
-        _ => return None,
-    })
+        _ => return Vec::new(),
+    }]
+}
+
+/// Formats the events of the prefix cache in host memory. A chunk has the hash of its last block.
+fn host_events(event: &HostCacheEvent, first: u32) -> Vec<Value> {
+    let one =
+        |kind: &str, group: u32, key: BlockKey| json!([kind, [key.0], null, first + group, "CPU"]);
+    match event {
+        HostCacheEvent::Stored { plan, chunks, blocks_per_chunk } => {
+            let last = |at: u32| (u64::from(at) + 1) * u64::from(*blocks_per_chunk) - 1;
+            let stored = chunks.iter().filter_map(|&(group, at)| {
+                Some(one("BlockStored", group, *plan.keys.get(usize::try_from(last(at)).ok()?)?))
+            });
+            stored.collect()
+        }
+        HostCacheEvent::Removed { keys } => {
+            keys.iter().map(|&(group, key, _)| one("BlockRemoved", group, key)).collect()
+        }
+        _ => Vec::new(),
+    }
 }

@@ -42,6 +42,13 @@ impl BlockLeases {
         false
     }
 
+    /// Ends a lease of KV blocks at `now`, which frees them when leases next expire.
+    pub(crate) fn end_lease(&mut self, id: SeqId, now: SimTime) {
+        if self.has_lease(id) {
+            self.ends.schedule(now, id);
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }

@@ -495,6 +495,7 @@ impl Scheduler for SlotScheduler {
             EngineCommand::Pause => {
                 self.paused.get_or_insert(now);
             }
+            EngineCommand::PauseAdmission => return false,
             EngineCommand::Resume => {
                 if let Some(since) = self.paused.take() {
                     self.timers.postpone(now - since);

@@ -401,6 +401,7 @@ impl Scheduler for SglangScheduler {
                 self.paused = true;
                 self.plan_at = None;
             }
+            EngineCommand::PauseAdmission => return false,
             EngineCommand::Resume => {
                 self.paused = false;
                 self.request_pass(now);

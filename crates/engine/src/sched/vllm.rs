@@ -20,6 +20,7 @@ mod ending;
 mod load_failure;
 mod offload;
 pub(in crate::sched) mod pass;
+mod pause;
 mod plan;
 mod prefix_cache_reset;
 mod progress;
@@ -39,7 +40,7 @@ use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
 use crate::step_log::StepRecord;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
-    SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
+    SeqId, Sequence, SequenceEndReason, SequenceProgress, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::{StreamPurpose, request_rng};
@@ -53,9 +54,10 @@ pub use config::{
     SchedulingPolicy, SpeculationConfig, TransferConfig, VllmConfig,
 };
 use encoder_cache::{EncoderCache, MediaReferences};
+use pause::PauseState;
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
-use seqs::{SequenceRunState, SequenceSlab, SequenceSlot, StepOutput, WaitingClass};
+use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
 use step::{ScheduledStep, StepReports};
 use waiting::WaitingQueue;
 
@@ -80,7 +82,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     spare: Vec<Box<ScheduledStep>>,
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
-    paused: bool,
+    pause: PauseState,
     /// Ends of KV transfers and of delays after last tokens, by slot and generation of the
     /// sequence.
     timers: TimerQueue<(SequenceSlot, u32)>,
@@ -153,7 +155,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             flight: VecDeque::new(),
             spare: Vec::new(),
             plan_at: None,
-            paused: false,
+            pause: PauseState::Running,
             timers: TimerQueue::default(),
             leases: BlockLeases::default(),
             fetching: 0,
@@ -191,13 +193,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// same time still join the pass.
     pub(in crate::sched) fn request_scheduling_pass(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty() || !self.running.is_empty();
-        if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
+        if self.flight.is_empty() && work && self.plan_at.is_none() && self.may_schedule() {
             self.plan_at = Some(now);
         }
     }
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
-        if self.paused {
+        if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
+            self.publish_alone(now, out);
+        }
+        if !self.may_schedule() {
+            // Without requests to run, vLLM's engine core empties its queue of steps.
+            self.reports.has_empty_step &= !self.flight.is_empty();
             return;
         }
         while self.flight.len() < self.max_steps_in_flight() {
@@ -216,7 +223,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     // The pass only preempted or rejected: use the freed blocks.
                     continue;
                 }
-                let is_idle = self.flight.is_empty() && self.seqs.len() == 0;
+                // Requests whose blocks another engine still reads also keep vLLM's loop going.
+                let is_idle = self.flight.is_empty()
+                    && !self.has_unfinished_sequences()
+                    && self.leases.is_empty();
                 self.reports.has_empty_step = self.max_steps_in_flight() > 1 && !is_idle;
                 break;
             }
@@ -226,6 +236,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             if self.flight.is_empty() {
                 self.start_step(&mut step, now);
             }
+            self.cadence.wave_steps += 1;
             self.bulk.record_scheduled_step(&mut step);
             let short = step.short;
             self.flight.push_back(step);
@@ -241,6 +252,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             Some(last) => last.rejected.append(&mut step.rejected),
             None => self.publish_alone(now, out),
         }
+        self.start_copies_of_empty_step(&mut step, now);
         step.report_rejected(now, out);
         step.clear();
         self.spare.push(step);
@@ -259,10 +271,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.cache_verified(&step);
         self.publish(now, out);
         let (output_tokens, ended) = self.release_outputs(&step, now, out);
+        self.end_failed_sequences(now, out);
         step.report_rejected(now, out);
-        if self.encoder.is_some() {
-            self.release_computed_media(&step);
-        }
         if self.host.is_some() {
             self.advance_host_copies(&mut step, now, out);
         }
@@ -283,7 +293,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.reset_after_step(now, out);
         R::on_step_reported(self, now, out);
-        match self.paused {
+        match self.pause == PauseState::Paused {
             false => self.plan_at = Some(now),
             // vLLM tells its workers in a step of their own which requests have ended.
             true => {
@@ -291,61 +301,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     self.max_steps_in_flight() > 1 && ended && !self.flight.is_empty()
             }
         }
-    }
-
-    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
-    /// sequence ended.
-    fn release_outputs(
-        &mut self,
-        step: &ScheduledStep,
-        now: SimTime,
-        out: &mut Outbox,
-    ) -> (u32, bool) {
-        out.reserve(step.entries.len() + 1);
-        let mut output_tokens = step.bulk_decodes;
-        let mut ended = false;
-        for entry in &step.entries {
-            let seq = &mut self.seqs[entry.slot];
-            seq.in_flight -= 1;
-            if seq.state == SequenceRunState::Dead {
-                self.seqs.free_dead_slot(entry.slot);
-                continue;
-            }
-            if seq.step.stale.take() == StepOutput::Dropped {
-                continue;
-            }
-            if entry.drafts.proposed > 0 {
-                let StepDrafts { proposed, accepted } = entry.drafts;
-                let rejected = u32::from(proposed.saturating_sub(accepted));
-                seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
-                let event = SchedulerEvent::Drafts {
-                    id: seq.id,
-                    proposed: proposed.into(),
-                    accepted: accepted.into(),
-                };
-                out.push_back((now, event));
-            }
-            if entry.emit > 0 {
-                seq.released += entry.emit;
-                output_tokens += entry.emit;
-                let (id, n) = (seq.id, entry.emit);
-                out.push_back((now, SchedulerEvent::Tokens { id, n }));
-            }
-            if entry.last {
-                ended = true;
-                self.complete_sequence(entry.slot, now, out);
-            }
-        }
-        if output_tokens > 0 {
-            self.record_progress();
-        }
-        if ended {
-            let seqs = &self.seqs;
-            self.running.retain(|&slot| {
-                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
-            });
-        }
-        (output_tokens, ended)
     }
 }
 
@@ -357,7 +312,8 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         out: &mut Outbox,
     ) -> Result<(), SubmitError> {
         self.check_queue_room(0)?;
-        if self.flight.is_empty() && self.seqs.len() == 0 && self.plan_at.is_none() {
+        let is_idle = self.flight.is_empty() && self.seqs.len() == 0 && self.leases.is_empty();
+        if is_idle && self.plan_at.is_none() {
             // Without requests, vLLM's engine core empties its queue of steps. A request that comes
             // when the last one ends is read before.
             self.reports.has_empty_step = false;
@@ -374,6 +330,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             .speculation
             .as_ref()
             .map(|_| Box::new(request_rng(self.config.seed, seq.key, StreamPurpose::Latency)));
+        let grammar = seq.grammar;
         let most = self.rules.max_sequence_tokens(&self.config);
         let media = self.encoder.as_ref().and(seq.media.clone());
         let slot = self.seqs.insert(seq, most, self.counts.arrivals);
@@ -382,6 +339,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         seq.media = media.map(MediaReferences::new_boxed);
         seq.rank = rank;
         seq.draws = draws;
+        if let Some(grammar) = grammar {
+            seq.step.is_deferred = true;
+            self.timers.schedule(now + grammar.takes, (slot, seq.generation));
+        }
         if R::accept_remote_prompt(self, slot, now, out) {
             return Ok(());
         }
@@ -416,10 +377,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             (a, b) => a.or(b),
         };
         let end = self.flight.front().map(|step| step.end);
-        let kept = earlier(self.timers.next_due(), self.leases.next_expiry());
-        let soonest = earlier(earlier(end, self.plan_at), kept);
+        let soonest = earlier(earlier(end, self.plan_at), self.timers.next_due());
         match end {
-            None => earlier(soonest, self.next_host_copy_end()),
+            None => earlier(soonest, earlier(self.leases.next_expiry(), self.next_host_copy_end())),
+            // Leases and copies that end in a step take effect at its end.
             Some(_) => soonest,
         }
     }
@@ -440,7 +401,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
                 self.handle_sequence_timer(at, slot, generation, out);
-            } else if self.leases.next_expiry().is_some_and(|at| at <= due) {
+            } else if self.flight.is_empty()
+                && self.leases.next_expiry().is_some_and(|at| at <= due)
+            {
                 if self.expire_leases(due) {
                     self.request_scheduling_pass(due);
                 }
@@ -459,13 +422,17 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         match command {
             EngineCommand::Pause => {
                 self.flush_bulk_decodes(now, out);
-                (self.paused, self.reports.has_empty_step) = (true, false);
+                (self.pause, self.reports.has_empty_step) = (PauseState::Paused, false);
                 self.plan_at = None;
             }
+            EngineCommand::PauseAdmission => {
+                self.pause = PauseState::AdmissionPaused;
+                self.request_scheduling_pass(now);
+            }
             EngineCommand::Resume => {
-                self.paused = false;
+                self.pause = PauseState::Running;
                 // vLLM reads the command when the running step has ended.
-                if self.flight.is_empty() {
+                if self.flight.is_empty() && self.seqs.len() > 0 {
                     self.plan_at = Some(now);
                 }
             }
@@ -482,9 +449,11 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             EngineCommand::ResetEncoderCache => return self.reset_encoder_cache(),
             EngineCommand::Caching(on) => self.pool.set_prefix_caching(on),
             EngineCommand::Release(id) => {
-                let held = self.leases.release_lease(id, &mut self.pool);
-                self.record_progress();
-                self.request_scheduling_pass(now);
+                let held = self.leases.has_lease(id);
+                self.leases.end_lease(id, now);
+                if self.flight.is_empty() && self.expire_leases(now) {
+                    self.request_scheduling_pass(now);
+                }
                 return held;
             }
             EngineCommand::Delays(delays) => {
@@ -533,6 +502,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,
             deferred: self.fetching + deferred,
+            held: self.held_back_sequences(),
             fetches: self.seqs.fetches,
             host,
             used_blocks: self.pool.used_blocks(),
@@ -575,6 +545,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         self.config.lock_step
     }
 
+    fn plans_ahead(&self) -> bool {
+        self.config.async_scheduling
+    }
+
     fn steps_in_flight(&self) -> usize {
         self.flight.len()
     }
@@ -590,6 +564,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
 
     fn add_dummy_step(&mut self, now: SimTime) {
         self.start_dummy_step(now);
+    }
+
+    fn end_wave(&mut self) {
+        self.cadence.wave_steps = 0;
     }
 
     fn end_step_at(&mut self, end: SimTime) {

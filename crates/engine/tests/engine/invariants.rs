@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::mocker::MockerScheduler;
+use vllm_sim_engine::kv::MockerHostCacheConfig;
+use vllm_sim_engine::latency::{LatencyModel, SpeedFactors};
+use vllm_sim_engine::sched::mocker::{MockerConfig, MockerScheduler};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
 use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
@@ -257,9 +258,29 @@ pub(crate) fn play_inputs(
     }
     let stats = engine.stats();
     prop_assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
+    publish_pending_events(engine, next_id, &mut out, &mut lives);
     let mut cached: Vec<BlockKey> = engine.cached_blocks().iter().map(|b| b.key).collect();
     cached.sort_unstable();
     Ok((out.into(), lives, cached))
+}
+
+/// Runs one more sequence: cache events of commands are published with the step after them.
+fn publish_pending_events(
+    engine: &mut dyn Scheduler,
+    id: u64,
+    out: &mut Outbox,
+    lives: &mut BTreeMap<u64, SequenceLife>,
+) {
+    let now = out.back().map_or(SimTime::ZERO, |(at, _)| *at) + Duration::from_secs(3600);
+    let bounds = EngineCommand::Bounds { running: 1, waiting: None };
+    engine.apply_command(now, bounds, out);
+    if engine.submit(now, Sequence::new(SeqId(id), 1, 1), out).is_ok() {
+        let life = SequenceLife { arrival: now, output: 1, ..SequenceLife::default() };
+        lives.insert(id, life);
+    }
+    while let Some(due) = engine.next_wakeup() {
+        engine.advance(due, out);
+    }
 }
 
 /// Checks the log against invariants 1, 2, 3, 5, 8 and 9; `has_all`: some group keeps every block.
@@ -404,6 +425,64 @@ pub(crate) fn check_invariants(
     let (again, ..) = play_inputs(make().as_mut(), block, inputs)?;
     prop_assert!(log == again, "another run gives another log");
     Ok(())
+}
+
+/// Two prompts with blocks from host memory lack the blocks that the other one holds. Nothing but
+/// the outdated end of a delay after a cancelled sequence is due.
+#[test]
+fn sequences_that_block_each_other_are_rejected_after_an_outdated_timer() {
+    let config = MockerConfig {
+        latency: LatencyModel::Constant {
+            prefill: Duration::ZERO,
+            decode: Duration::from_millis(1),
+        },
+        speed: SpeedFactors { all: 3.0, decode: 2.0 },
+        num_gpu_blocks: 29,
+        block_size: 6,
+        max_num_seqs: 1,
+        max_num_batched_tokens: 48,
+        enable_prefix_caching: false,
+        tier: Some(MockerHostCacheConfig {
+            blocks: 25,
+            latency: Duration::ZERO,
+            block_ns: (580_000.0, 60_000.0),
+        }),
+        kv_events: true,
+        log_admissions: true,
+        ..MockerConfig::default()
+    };
+    let request = |family, prompt, output, planned| RequestInput {
+        family,
+        prompt,
+        output,
+        planned,
+        priority: 0,
+        lora: None,
+        transfer: PromptTransfer::Local,
+        load_failure: None,
+        tail_ms: 0,
+        media: Vec::new(),
+    };
+    let submit = |family, prompt, output, planned| {
+        EngineInput::Submit(request(family, prompt, output, planned))
+    };
+    let with_delay = RequestInput { tail_ms: 11, ..request(1, 30, 12, true) };
+    let inputs = [
+        (0, submit(0, 55, 7, false)),
+        (0, EngineInput::Bounds(2, None)),
+        (0, submit(0, 115, 1, false)),
+        (1, submit(0, 6, 1, true)),
+        (1, EngineInput::Submit(with_delay)),
+        (2, submit(1, 6, 1, false)),
+        (3, submit(2, 6, 2, true)),
+        (4, EngineInput::CancelAll),
+        (4, submit(2, 6, 2, true)),
+        (5, submit(1, 97, 1, true)),
+        (5, submit(0, 67, 1, true)),
+        (5, submit(0, 1, 1, false)),
+    ];
+    let make = || -> Box<dyn Scheduler> { Box::new(MockerScheduler::new(config.clone()).unwrap()) };
+    check_invariants(make, config.block_size, &inputs, true).unwrap();
 }
 
 pub(crate) fn any_latency_model() -> impl Strategy<Value = LatencyModel> {

@@ -102,8 +102,9 @@ fn fetched(policy: LoadFailurePolicy) -> Log {
 #[test]
 fn a_failed_fetch_from_another_engine_reuses_no_block() {
     let log = fetched(LoadFailurePolicy::Fail);
-    assert_eq!(lost_load_events(&log), [(at(30), 161)]);
-    assert_eq!(ended(&log, 0), Some((at(30), SequenceEndReason::Failed)));
+    // The step that computes the other prompt reports the failure when it ends.
+    assert_eq!(lost_load_events(&log), [(at(162), 161)]);
+    assert_eq!(ended(&log, 0), Some((at(162), SequenceEndReason::Failed)));
     // Other sequences could never find its blocks.
     assert_eq!(cached_and_external_tokens(&log, 1), (0, 0));
     assert!(log.iter().all(|(_, event)| !matches!(event, SchedulerEvent::Fetched { .. })));

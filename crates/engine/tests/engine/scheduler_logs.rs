@@ -18,9 +18,24 @@ fn compact(line: &Value) -> Value {
         let mut preempted = list("preempted");
         preempted.sort_by_key(|name| name.as_str().map(str::to_owned));
         let (scheduled, admitted, resumed) = (list("scheduled"), list("admitted"), list("resumed"));
-        return json!([line["t"], scheduled, admitted, resumed, preempted, line["used"]]);
+        let mut parts = vec![
+            line["t"].clone(),
+            json!(scheduled),
+            json!(admitted),
+            json!(resumed),
+            json!(preempted),
+        ];
+        parts.push(line["used"].clone());
+        parts.extend(line.get("encoded").cloned());
+        return json!(parts);
     }
-    let events: Vec<Value> = list("events").iter().flat_map(flat).collect();
+    let mut events: Vec<Value> = list("events").iter().flat_map(flat).collect();
+    // vLLM keeps the chunks of a copy to host memory in a set, without an order.
+    for run in events.chunk_by_mut(|a, b| (&a[0], &a[4]) == (&b[0], &b[4])) {
+        if run[0][4] == "CPU" {
+            run.sort_by_key(|event| event[1][0].as_u64());
+        }
+    }
     json!([line["t"], list("drafts"), list("ended"), events, line["used"]])
 }
 

@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_engine::kv::{
-    BlockHashConfig, BlockHasher, ExtraKeys, LayerGroups, LoraAdapter, SparseLayerKind,
+    BlockHashConfig, BlockHasher, ExtraKeys, HostCacheConfig, HostEvictionPolicy, LayerGroups,
+    LoraAdapter, MediaSpan, OffloadConnector, SparseLayerKind,
 };
 use vllm_sim_engine::latency::LatencyModel;
+use vllm_sim_engine::lock_step::RankLockStep;
 use vllm_sim_engine::sched::vllm::{
-    ChunkedPrefillConfig, LoraConfig, ReportingConfig, SchedulingPolicy, SpeculationConfig,
-    TransferConfig, VllmConfig, VllmScheduler,
+    ChunkedPrefillConfig, EncoderConfig, LoraConfig, ReportingConfig, SchedulingPolicy,
+    SpeculationConfig, TransferConfig, VllmConfig, VllmScheduler,
 };
 use vllm_sim_engine::{
-    EngineCommand, LoraId, Outbox, PrefixCacheReset, PromptTransfer, Scheduler, SeqId, Sequence,
+    EncoderKind, EngineCommand, GrammarCompilation, LoadFailure, LoadFailurePolicy, LoraId, Outbox,
+    PrefixCacheReset, PromptMediaItem, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
     SimTime, StepDrafts,
 };
 
@@ -32,6 +35,8 @@ enum Input {
     Command(usize),
     Submit(usize),
     Abort(usize),
+    /// Another engine has read the prompt.
+    Release(usize),
 }
 
 /// Plays a workload; returns one JSON object per planned and per updated step, as vLLM's side
@@ -59,46 +64,83 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
     inputs.sort_unstable();
     let mut inputs: VecDeque<(u64, Input)> = inputs.into();
     let (mut out, mut log) = (Outbox::new(), Vec::new());
-    // Begin of the last step whose time was set.
-    let mut timed = None;
+    let mut sleeps = false;
+    let mut ranks = engine.is_in_lock_step().then(RankLockStep::default);
     loop {
         let due = inputs.front().map(|(at, _)| SimTime::from_millis(*at));
         let Some(now) = [due, engine.next_wakeup()].into_iter().flatten().min() else {
             break;
         };
         if engine.running_step_end() == Some(now) {
-            // vLLM's engine core reads aborts before it processes the output of a step.
+            // vLLM's engine core reads aborts before it processes the output of a step, which has the
+            // blocks that were read.
             inputs.retain(|&(at, input)| {
-                let Input::Abort(i) = input else { return true };
-                let is_due = SimTime::from_millis(at) == now;
-                let is_known = requests[i]["at"].as_u64().is_some_and(|arrival| arrival < at);
-                if is_due && is_known {
-                    engine.abort(now, SeqId(i as u64), &mut out);
+                if SimTime::from_millis(at) != now {
+                    return true;
                 }
-                !(is_due && is_known)
+                match input {
+                    Input::Abort(i) if requests[i]["at"].as_u64() < Some(at) => {
+                        engine.abort(now, SeqId(i as u64), &mut out);
+                    }
+                    Input::Release(i) => {
+                        let read = EngineCommand::Release(SeqId(i as u64));
+                        engine.apply_command(now, read, &mut out);
+                    }
+                    _ => return true,
+                }
+                false
             });
         }
         engine.advance(now, &mut out);
-        let begun = engine.running_step().map(|(begun, _)| begun);
-        if let Some(begun) = begun.filter(|begun| Some(*begun) != timed) {
-            engine.end_step_at(begun + STEP);
-            timed = Some(begun);
+        let stats = engine.stats();
+        if let Some(ranks) = &mut ranks
+            && stats.running + stats.waiting + stats.deferred == 0
+        {
+            // Ranks check for work before they read requests.
+            ranks.end_idle_wave(&mut [&mut engine], |rank| Some(*rank));
         }
         while inputs.front().is_some_and(|(at, _)| SimTime::from_millis(*at) == now)
             && let Some((_, input)) = inputs.pop_front()
         {
             match input {
                 Input::Submit(i) => {
-                    let seq = sequence(i, &requests[i], &hasher);
+                    let seq = sequence(i, &requests[i], &work["config"], &hasher);
                     let taken = engine.submit(now, seq, &mut out);
                     taken.map_err(|error| error.to_string())?;
                 }
                 Input::Abort(i) => engine.abort(now, SeqId(i as u64), &mut out),
+                Input::Release(i) => {
+                    engine.apply_command(now, EngineCommand::Release(SeqId(i as u64)), &mut out);
+                }
                 Input::Command(i) => {
                     let command = command(commands[i]["do"].as_str().unwrap_or_default());
                     engine.apply_command(now, command, &mut out);
+                    sleeps = commands[i]["do"] == "sleep";
                 }
             }
+        }
+        if sleeps && engine.steps_in_flight() == 0 {
+            // Sleep empties the caches when all steps have ended.
+            sleeps = false;
+            for command in [
+                EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
+                EngineCommand::ResetEncoderCache,
+            ] {
+                engine.apply_command(now, command, &mut out);
+            }
+        }
+        for (at, event) in &out {
+            if let SchedulerEvent::Leased { id, .. } = event
+                && let Some(ms) = requests[id.0 as usize]["send_ms"].as_u64()
+            {
+                let read = (at.nanos() / 1_000_000 + ms, Input::Release(id.0 as usize));
+                inputs.insert(inputs.partition_point(|input| *input < read), read);
+            }
+        }
+        if let Some(ranks) = &mut ranks
+            && engine.next_wakeup().is_none_or(|next| next > now)
+        {
+            ranks.synchronize_steps(now, &mut [&mut engine], |rank| Some(*rank));
         }
         out.clear();
     }
@@ -119,8 +161,10 @@ fn list(value: &Value) -> &[Value] {
 
 fn command(name: &str) -> EngineCommand {
     match name {
-        "pause" => EngineCommand::Pause,
+        "pause" | "sleep" => EngineCommand::Pause,
+        "pause-new" => EngineCommand::PauseAdmission,
         "resume" => EngineCommand::Resume,
+        "reset-encoder" => EngineCommand::ResetEncoderCache,
         "reset" => EngineCommand::ResetPrefixCache(PrefixCacheReset::WhenIdle),
         _ => EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt),
     }
@@ -131,7 +175,8 @@ fn lookahead(config: &Value) -> u32 {
     let speculation = &config["speculation"];
     let eagle = matches!(speculation["method"].as_str(), Some("eagle" | "mtp"));
     let plain = speculation["plain_hashes"].as_bool().unwrap_or(false);
-    u32::from(eagle && !plain && config["load_ms"].is_null())
+    let has_connector = !config["load_ms"].is_null() || config["offload"].is_object();
+    u32::from(eagle && !plain && !has_connector)
 }
 
 fn config(config: &Value) -> VllmConfig {
@@ -154,13 +199,16 @@ fn config(config: &Value) -> VllmConfig {
         interval: config["retention"].as_u64().map(|interval| interval as u32),
     });
     let (producer, consumer) = match (config["load_ms"].is_null(), config["kv_role"].as_str()) {
-        (true, _) => (false, false),
+        // A prefix cache in host memory also loads blocks that the scheduler has freed.
+        (true, _) => (false, config["offload"].is_object()),
         (false, Some("kv_producer")) => (true, false),
         (false, Some("kv_consumer")) => (false, true),
         (false, _) => (true, true),
     };
     VllmConfig {
-        latency: LatencyModel::Constant { prefill: STEP, decode: STEP },
+        // Every step takes the same time.
+        latency: LatencyModel::ZERO,
+        weights_from_host: STEP,
         // vLLM's count includes the null block.
         num_gpu_blocks: number("num_gpu_blocks", 2) - 1,
         block_size: number("block_size", 16),
@@ -187,13 +235,17 @@ fn config(config: &Value) -> VllmConfig {
             _ => SchedulingPolicy::Fcfs,
         },
         async_scheduling: flag("async_scheduling", false),
+        lock_step: flag("ranks", false),
         watermark: config["watermark"].as_f64().unwrap_or(0.0),
         speculation: speculation(&config["speculation"], lookahead(config) > 0),
+        encoder: encoder(config),
+        host_tier: host_tier(&config["offload"]),
         loras: LoraConfig { max_loras: number("max_loras", 0), ..LoraConfig::default() },
         transfer: TransferConfig {
             is_producer: producer,
             is_consumer: consumer,
             fetch: (Duration::from_millis(number("load_ms", 0).into()), Duration::ZERO),
+            lease: config["lease_ms"].as_u64().map(Duration::from_millis),
             ..TransferConfig::default()
         },
         reporting: ReportingConfig {
@@ -203,6 +255,32 @@ fn config(config: &Value) -> VllmConfig {
         },
         ..VllmConfig::default()
     }
+}
+
+fn host_tier(config: &Value) -> Option<HostCacheConfig> {
+    let number = |name: &str| config[name].as_u64();
+    let time = |name: &str| number(name).map_or(Duration::ZERO, Duration::from_millis);
+    Some(HostCacheConfig {
+        rules: OffloadConnector::Native,
+        eviction: HostEvictionPolicy::Lru,
+        chunks: number("chunks")? as u32,
+        blocks_per_chunk: 1,
+        chunk_bytes: 1,
+        outputs: false,
+        threshold: None,
+        latency: Duration::ZERO,
+        chunk_time: (time("store_ms"), time("load_ms")),
+    })
+}
+
+fn encoder(config: &Value) -> Option<Box<EncoderConfig>> {
+    let number = |name: &str| config["encoder"][name].as_u64().map(|number| number as u32);
+    Some(Box::new(EncoderConfig {
+        budget: number("budget")?,
+        cache_size: number("cache")?,
+        chunked_input: !config["disable_chunked_mm_input"].as_bool().unwrap_or(false),
+        latency: None,
+    }))
 }
 
 fn speculation(config: &Value, looks_ahead: bool) -> Option<SpeculationConfig> {
@@ -217,7 +295,25 @@ fn speculation(config: &Value, looks_ahead: bool) -> Option<SpeculationConfig> {
     })
 }
 
-fn sequence(i: usize, request: &Value, hasher: &BlockHasher) -> Sequence {
+/// Returns content and place of the images in a prompt.
+fn media(request: &Value) -> impl Iterator<Item = (&str, u32, u32)> {
+    list(&request["media"]).iter().map(|item| {
+        let number = |at: usize| item[at].as_u64().unwrap_or(0) as u32;
+        (item[0].as_str().unwrap_or_default(), number(1), number(2))
+    })
+}
+
+fn media_items(request: &Value) -> Option<Arc<[PromptMediaItem]>> {
+    let items = media(request).map(|(identifier, start, len)| PromptMediaItem {
+        key: identifier.trim_start_matches("image").parse().unwrap_or(0),
+        kind: EncoderKind::Vision,
+        start,
+        len,
+    });
+    PromptMediaItem::sorted_without_overlap(items.collect())
+}
+
+fn sequence(i: usize, request: &Value, config: &Value, hasher: &BlockHasher) -> Sequence {
     let output = request["output"].as_u64().unwrap_or(1) as u32;
     // Runs of tokens: the first one and their number.
     let run = |run: &Value| {
@@ -235,6 +331,9 @@ fn sequence(i: usize, request: &Value, hasher: &BlockHasher) -> Sequence {
             name: format!("a{}", id.0).into(),
             path: format!("/a{}", id.0).into(),
         }),
+        media: media(request)
+            .map(|(identifier, start, len)| MediaSpan { identifier: identifier.into(), start, len })
+            .collect(),
         ..ExtraKeys::default()
     };
     let draft = |pair: &Value| StepDrafts {
@@ -247,8 +346,21 @@ fn sequence(i: usize, request: &Value, hasher: &BlockHasher) -> Sequence {
         lora,
         transfer: match request["remote"].as_bool() {
             Some(true) => PromptTransfer::RemotePrefill,
+            _ if request["send_ms"].is_u64() => PromptTransfer::RemoteDecode,
             _ => PromptTransfer::Local,
         },
+        load_failure: request["load_fails"].as_bool().unwrap_or(false).then(|| LoadFailure {
+            policy: match config["load_failure_policy"].as_str() {
+                Some("recompute") => LoadFailurePolicy::Recompute,
+                _ => LoadFailurePolicy::Fail,
+            },
+            loaded: 0.0,
+        }),
+        grammar: request["grammar_ms"].as_u64().map(|ms| GrammarCompilation {
+            takes: Duration::from_millis(ms),
+            fails: request["grammar_fails"].as_bool().unwrap_or(false),
+        }),
+        media: media_items(request),
         plan: Some(Arc::new(hasher.block_plan(&tokens, &extras))),
         drafts: drafts.map(|drafts| drafts.iter().map(draft).collect()),
         ..Sequence::new(SeqId(i as u64), prompt, output)

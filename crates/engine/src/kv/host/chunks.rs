@@ -70,6 +70,10 @@ impl HostChunks {
         self.index.get(&key).copied()
     }
 
+    pub(super) fn key_of(&self, id: u32) -> BlockKey {
+        self.chunks[id as usize].key
+    }
+
     pub(super) fn chunk_state(&self, id: u32) -> HostChunkState {
         let chunk = &self.chunks[id as usize];
         match (chunk.storing, chunk.reads) {
@@ -79,9 +83,10 @@ impl HostChunks {
         }
     }
 
+    /// Raises the recency of a chunk; a more recent use stays.
     pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
-        if before == recency {
+        if before >= recency {
             return;
         }
         self.chunks[id as usize].recency = recency;

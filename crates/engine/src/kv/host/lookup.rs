@@ -3,8 +3,6 @@
 //! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`
 //! (`_lookup_complete_chunks`).
 
-use std::cmp::Reverse;
-
 use super::arc::ChunkUseKind;
 use super::chunks::HostChunkState;
 use super::{CopiedChunk, HostCache, HostLoadCopy, HostLookupResult, OffloadConnector};
@@ -18,6 +16,8 @@ pub(crate) struct HostLookupRequest {
     pub(crate) known: u32,
     pub(crate) from: u32,
     pub(crate) size: u32,
+    /// Whether the sequence waits for loads of the same blocks, which it then finds on the GPU.
+    pub(crate) shares_loads: bool,
 }
 
 impl HostLookupRequest {
@@ -121,6 +121,10 @@ impl HostCache {
     ) -> HostLookupResult {
         let size = self.config.blocks_per_chunk;
         let id = request.id;
+        if self.config.rules == OffloadConnector::Native {
+            // The sequence starts at its first token, and offers every chunk again.
+            self.seqs.entry(id).or_default().offered = 0;
+        }
         let (first, last) = (
             request.from / size,
             self.full_chunk_count(plan, self.max_hit_blocks(request)).max(request.from / size),
@@ -131,8 +135,11 @@ impl HostCache {
             false => self.hit_end_chunk(plan, request, (first, last)),
         };
         let needed = self.chunks_to_load(plan, request, (first, end));
-        waits |=
-            needed.iter().any(|chunk| self.chunks.chunk_state(chunk.id) != HostChunkState::Ready);
+        waits |= needed.iter().any(|chunk| match self.chunks.chunk_state(chunk.id) {
+            HostChunkState::Ready => false,
+            HostChunkState::Storing => true,
+            HostChunkState::Loading => request.shares_loads,
+        });
         let seq = self.seqs.entry(id).or_default();
         if waits {
             if seq.asked.is_none() {
@@ -146,22 +153,8 @@ impl HostCache {
             let waited = now.since(since);
             out(SchedulerEvent::Host(Box::new(HostCacheEvent::Answered { waited })));
         }
-        if self.config.rules == OffloadConnector::Native {
-            let epoch = self.use_counter_of(id);
-            self.touch_prefix_chunks(plan, last, epoch);
-        }
         let found = (end * size).saturating_sub(request.from);
         HostLookupResult::Blocks(if found < size { 0 } else { found })
-    }
-
-    pub(super) fn touch_prefix_chunks(&mut self, plan: &BlockPlan, chunks: u32, epoch: u64) {
-        for at in 0..chunks {
-            for group in 0..self.groups.len() {
-                if let Some(id) = self.find_chunk(plan, group, at) {
-                    self.chunks.touch_chunk(id, (epoch, Reverse(at)));
-                }
-            }
-        }
     }
 
     /// Starts to copy `blocks` KV blocks, those after the blocks on the GPU, from host memory to
@@ -181,6 +174,10 @@ impl HostCache {
             let place = (chunk.at, chunk.group);
             self.chunks.record_chunk_use(request.id, chunk.id, place, ChunkUseKind::Reused);
         }
+        let uses: Vec<_> = chunks.iter().map(|chunk| (chunk.at, chunk.group, chunk.id)).collect();
+        let uses = uses.into_iter().map(|(at, group, id)| ((at, group), self.chunks.key_of(id)));
+        let uses: Vec<_> = uses.collect();
+        self.record_uses(request.id, &uses);
         let takes = self.copy_duration(chunks.len(), self.config.chunk_time.1);
         let id = request.id;
         let copy = HostLoadCopy { id, chunks, generation: self.generation };

@@ -13,9 +13,10 @@ mod arc;
 mod chunks;
 mod lookup;
 mod offers;
+mod uses;
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use arc::{ArcPolicy, ChunkUseKind};
 use chunks::{ChunkRecency, HostChunkState, HostChunks};
 pub(crate) use lookup::HostLookupRequest;
 use offers::ChunkOfferCounts;
+use uses::EndedRequest;
 
 /// Configures the prefix cache in host memory (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +103,23 @@ pub(crate) struct HostStoreCopy {
     id: SeqId,
     plan: Arc<BlockPlan>,
     chunks: Vec<CopiedChunk>,
+    blocks_per_chunk: u32,
+    /// Ids of the KV blocks on the GPU that the copy reads; empty with several layer groups.
+    sources: Vec<u32>,
     generation: u32,
+}
+
+impl HostStoreCopy {
+    /// Sets the KV blocks that the copy reads. `ids` are those of the sequence in a single layer
+    /// group.
+    pub(crate) fn read_from(&mut self, ids: &[u32]) {
+        let size = self.blocks_per_chunk as usize;
+        let blocks = self.chunks.iter().filter_map(|chunk| {
+            let first = chunk.at as usize * size;
+            ids.get(first..first + size)
+        });
+        self.sources = blocks.flatten().copied().collect();
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -157,6 +175,8 @@ struct HostSequenceState {
     copied: SimTime,
     /// Start of the request's lookup, while the lookup waits for copies.
     asked: Option<SimTime>,
+    /// Stored, loaded and found chunks of the request, by position and layer group.
+    used: BTreeMap<(u32, u32), BlockKey>,
     /// Whether the request has ended and its entry remains only for its copies.
     ended: bool,
 }
@@ -176,6 +196,9 @@ pub(crate) struct HostCache {
     generation: u32,
     pub(crate) deferred: usize,
     events: bool,
+    ended: Vec<EndedRequest>,
+    /// End of the last copy from each KV block on the GPU.
+    reads: HashMap<u32, SimTime>,
 }
 
 fn new_chunk_store(config: &HostCacheConfig) -> HostChunks {
@@ -200,7 +223,18 @@ impl HostCache {
             generation: 0,
             deferred: 0,
             events,
+            ended: Vec::new(),
+            reads: HashMap::new(),
         }
+    }
+
+    /// Returns the time at which the last copy that reads these KV blocks ends.
+    pub(crate) fn last_read_end(&self, blocks: &[u32]) -> SimTime {
+        if self.reads.is_empty() {
+            return SimTime::ZERO;
+        }
+        let ends = blocks.iter().filter_map(|block| self.reads.get(block));
+        ends.copied().max().unwrap_or(SimTime::ZERO)
     }
 
     pub(crate) fn chunk_counts(&self) -> HostChunkCounts {
@@ -258,11 +292,8 @@ impl HostCache {
         if from >= end {
             return None;
         }
-        let epoch = match self.config.rules {
-            OffloadConnector::Native => self.use_counter_of(id),
-            OffloadConnector::Simple => self.next_use_counter(),
-        };
         let (mut missing, mut present) = (Vec::new(), HashSet::new());
+        let mut uses = Vec::new();
         let groups = self.groups.len();
         let all = (0..groups).flat_map(|group| (from..end).map(move |at| (group, at)));
         // Chunks of several blocks exist only with a single group, which keeps all blocks.
@@ -276,19 +307,27 @@ impl HostCache {
                 threshold.is_none_or(|(least, most)| self.offers.count_offer(key, most) >= least);
             match self.chunks.find_chunk(key) {
                 None if !is_wanted => {}
-                None => missing.push((group, at, key)),
+                None => {
+                    uses.push(((at, self.groups[group].index), key));
+                    missing.push((group, at, key));
+                }
                 Some(chunk) => {
-                    if self.config.rules == OffloadConnector::Native {
-                        self.chunks.touch_chunk(chunk, (epoch, Reverse(at)));
-                    }
                     if self.chunks.chunk_state(chunk) != HostChunkState::Storing {
                         let place = (at, self.groups[group].index);
+                        uses.push((place, key));
                         self.chunks.record_chunk_use(id, chunk, place, ChunkUseKind::Reused);
                     }
                     present.insert(chunk);
                 }
             }
         }
+        let epoch = match self.config.rules {
+            OffloadConnector::Native => {
+                self.record_uses(id, &uses);
+                self.seqs.get(&id).map_or(0, |seq| seq.epoch)
+            }
+            OffloadConnector::Simple => self.next_use_counter(),
+        };
         if let Some(arc) = &mut self.chunks.arc {
             arc.record_missed_chunks(id, missing.iter().map(|&(.., key)| key));
         }
@@ -330,7 +369,14 @@ impl HostCache {
             self.chunks.record_chunk_use(seq, id, (at, group), ChunkUseKind::Stored);
             chunks.push(CopiedChunk { group, at, id });
         }
-        HostStoreCopy { id: seq, plan: Arc::clone(plan), chunks, generation: self.generation }
+        HostStoreCopy {
+            id: seq,
+            plan: Arc::clone(plan),
+            chunks,
+            blocks_per_chunk: self.config.blocks_per_chunk,
+            sources: Vec::new(),
+            generation: self.generation,
+        }
     }
 
     /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered for
@@ -372,8 +418,9 @@ impl HostCache {
     /// Starts a copy to host memory, after the step that computed the KV blocks.
     pub(crate) fn start_store(&mut self, now: SimTime, copy: HostStoreCopy) {
         let takes = self.copy_duration(copy.chunks.len(), self.config.chunk_time.0);
-        let id = copy.id;
+        let (id, sources) = (copy.id, copy.sources.clone());
         let end = self.stores.push(now, takes, copy);
+        self.reads.extend(sources.into_iter().map(|block| (block, end)));
         if let Some(seq) = self.seqs.get_mut(&id) {
             seq.copied = end;
         }
@@ -401,7 +448,13 @@ impl HostCache {
         now: SimTime,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> Vec<EndedLoad> {
-        while let Some((_, took, copy)) = self.stores.pop_finished_copy(now) {
+        while let Some((end, took, copy)) = self.stores.pop_finished_copy(now) {
+            for block in &copy.sources {
+                // A later copy may read the block that reuses this place.
+                if self.reads.get(block) == Some(&end) {
+                    self.reads.remove(block);
+                }
+            }
             self.complete_store(took, copy, out);
         }
         let mut loaded = Vec::new();
@@ -470,33 +523,9 @@ impl HostCache {
         }
     }
 
-    /// Handles the end of a sequence: marks its chunks as used once more, from the last to the
-    /// first.
-    pub(crate) fn sequence_ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>) {
-        let Some(seq) = self.seqs.get_mut(&id) else {
-            return;
-        };
-        if seq.asked.take().is_some() {
-            self.deferred -= 1;
-        }
-        seq.ended = true;
-        let offered = seq.offered;
-        if seq.copies == 0 {
-            self.seqs.remove(&id);
-        }
-        if let Some(arc) = &mut self.chunks.arc {
-            arc.reorder_after_request(id);
-        }
-        if let Some(plan) = plan
-            && self.config.rules == OffloadConnector::Native
-        {
-            let epoch = self.next_use_counter();
-            self.touch_prefix_chunks(plan, offered, epoch);
-        }
-    }
-
     pub(crate) fn clear_chunks(&mut self) {
         self.chunks = new_chunk_store(&self.config);
+        self.seqs.values_mut().for_each(|seq| (seq.epoch, seq.used) = (0, BTreeMap::new()));
         self.generation = self.generation.wrapping_add(1);
     }
 }

@@ -91,12 +91,14 @@ fn arc_eviction_equals_vllm_offloading() {
                         known: u32::MAX,
                         from: 0,
                         size: 1,
+                        shares_loads: true,
                     };
                     let plan = &plans[request.id.0 as usize];
                     tier.start_load(SimTime::ZERO, plan, &request, *end);
                 }
                 ArcStep::Finish(request) => {
-                    tier.sequence_ended(SeqId(*request as u64), Some(&plans[*request]));
+                    tier.sequence_ended(SeqId(*request as u64), None, 0);
+                    tier.finish_ended_requests(&mut |_| {});
                 }
                 ArcStep::Complete => drop(tier.complete_copies(SimTime::ZERO, &mut |_| {})),
             }

@@ -282,7 +282,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let decodes = made_one && seq.computed + 1 == seq.known;
             let waits = self.bulk.cooldown > 0 || seq.known >= seq.total;
             let behind = self.host.is_some() && self.has_unstored_host_blocks(slot);
-            if !decodes || waits || behind {
+            if !decodes || waits || behind || seq.holds_embeddings() {
                 return true;
             }
             self.enter_bulk(slot);

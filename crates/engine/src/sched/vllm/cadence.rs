@@ -1,16 +1,19 @@
 /// Tracks past steps to decide whether the next one may prefill.
 ///
-/// **Source:** `prefill_schedule_interval`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`.
+/// **Source:** `prefill_schedule_interval`, vLLM 0.33 `vllm/v1/core/sched/scheduler.py`; for
+/// data-parallel ranks `_should_throttle_prefills`, `vllm/v1/engine/core.py`.
 #[derive(Debug)]
 pub(super) struct PrefillCadence {
     /// Number of steps since the last one with prompt tokens.
     pub since: u32,
+    /// Number of steps of a data-parallel rank since all ranks were idle.
+    pub wave_steps: u64,
     /// Whether sequences were still waiting after the last pass that was allowed to prefill.
     pub was_short: bool,
 }
 
 impl Default for PrefillCadence {
     fn default() -> Self {
-        Self { since: u32::MAX, was_short: false }
+        Self { since: u32::MAX, wave_steps: 0, was_short: false }
     }
 }

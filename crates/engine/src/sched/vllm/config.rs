@@ -388,6 +388,14 @@ impl VllmConfig {
         self.loras.max_loras.max(self.loras.max_cpu_loras) as usize
     }
 
+    /// Returns the number of prompt tokens after a chunk that the drafter reads
+    /// (`num_prefill_lookahead_tokens`).
+    pub(super) fn tokens_read_by_drafter(&self) -> u32 {
+        // A drafter of the target model's hidden states has KV slots but no input slots.
+        let speculation = self.speculation.as_ref();
+        speculation.map_or(0, |s| u32::from(s.lookahead_slots > 0 && s.input_slots == 0))
+    }
+
     /// Returns the maximum number of tokens that a step schedules.
     pub(super) fn scheduled_tokens(&self) -> u32 {
         let limit = self.prefill.max_num_scheduled_tokens.unwrap_or(u32::MAX);

@@ -3,19 +3,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::EncoderConfig;
+use super::seqs::SequenceSlot;
 use crate::PromptMediaItem;
 
-/// Holds the media items of a sequence and the range of them that it references in the encoder
-/// cache.
+/// Holds the media items of a sequence and those of them that it references in the encoder cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaReferences {
     inputs: Arc<[PromptMediaItem]>,
-    held: Range<usize>,
+    /// Indices of the referenced items, ascending.
+    held: Vec<usize>,
 }
 
 impl MediaReferences {
     pub(super) fn new_boxed(inputs: Arc<[PromptMediaItem]>) -> Box<Self> {
-        Box::new(Self { inputs, held: 0..0 })
+        Box::new(Self { inputs, held: Vec::new() })
     }
 
     pub(super) fn end_token(&self) -> u32 {
@@ -23,7 +24,11 @@ impl MediaReferences {
     }
 
     pub(super) fn reset_references(&mut self) {
-        self.held = 0..0;
+        self.held.clear();
+    }
+
+    pub(super) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
     }
 
     fn items_in_range(&self, past: u32, end: u32) -> Range<usize> {
@@ -31,13 +36,38 @@ impl MediaReferences {
         let last = self.inputs.partition_point(|input| input.start < end);
         first..last.max(first)
     }
+
+    /// Adds an item to the referenced ones; returns false if it is there already.
+    fn hold(&mut self, at: usize) -> bool {
+        let place = self.held.partition_point(|&held| held < at);
+        let is_new = self.held.get(place) != Some(&at);
+        if is_new {
+            self.held.insert(place, at);
+        }
+        is_new
+    }
+}
+
+/// Describes a prompt chunk with media items to encode or to reference.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MediaChunk {
+    pub slot: SequenceSlot,
+    /// Number of the prompt's tokens before the chunk.
+    pub past: u32,
+    /// Number of tokens of the chunk.
+    pub new: u32,
+    /// Maximum number of tokens of a chunk. An item that is longer may be split.
+    pub most: u32,
+    /// Number of tokens after the chunk that the drafter reads.
+    pub lookahead: u32,
 }
 
 /// Caches encoder outputs of media items by content, shared by all sequences. Sizes are in
 /// embeddings. Unreferenced items stay until their space is needed; the oldest is evicted first.
 ///
-/// Unlike vLLM's cache, it changes only for scheduled chunks. A waiting sequence holds no
-/// references and so blocks no other sequence.
+/// As in vLLM, an attempt to schedule a chunk references its cached items and evicts others, even
+/// if the chunk then finds no KV blocks. An item also counts as encoded if its sequence is
+/// preempted in the pass that scheduled it.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`;
 /// `vllm/v1/core/sched/scheduler.py`, `_try_schedule_encoder_inputs`, `_free_encoder_inputs`.
@@ -52,10 +82,7 @@ pub(super) struct EncoderCache {
     /// Number of embeddings in the cache; `referenced` counts those of items with references.
     used: u32,
     referenced: u32,
-    /// Scratch set: keys of the current chunk's media items that need space.
-    seen: HashSet<u64>,
-    /// Scratch list: indices of the current chunk's media items to encode.
-    missing: Vec<usize>,
+    planned: PlannedEncoding,
     pub(super) deferred: usize,
 }
 
@@ -65,6 +92,19 @@ struct EncodedItem {
     refs: u32,
     /// Key of the item in [`EncoderCache::unused`] while `refs` is 0.
     given_up: u64,
+}
+
+/// Lists the media items to encode with the next chunk.
+#[derive(Debug, Default)]
+struct PlannedEncoding {
+    /// Sequence of the chunk.
+    slot: Option<SequenceSlot>,
+    keys: HashSet<u64>,
+    items: Vec<usize>,
+    /// Further occurrences of the same items.
+    repeated: Vec<usize>,
+    /// Encoder budget left after the chunk.
+    budget: u32,
 }
 
 impl EncoderCache {
@@ -77,14 +117,14 @@ impl EncoderCache {
             given_up: 0,
             used: 0,
             referenced: 0,
-            seen: HashSet::new(),
-            missing: Vec::new(),
+            planned: PlannedEncoding::default(),
             deferred: 0,
         })
     }
 
     pub(super) fn begin_pass(&mut self) {
         self.budget = self.config.budget;
+        self.planned.slot = None;
     }
 
     /// Returns the number of embeddings in the cache, and the number of those with references.
@@ -99,153 +139,137 @@ impl EncoderCache {
     }
 
     /// Returns how many tokens of a prompt chunk precede the first media item that cannot be
-    /// encoded in this pass. The chunk has `new` tokens after `past` earlier ones; `most` is its
-    /// maximum length.
-    pub(super) fn encodable_chunk_tokens(
-        &mut self,
-        media: &MediaReferences,
-        (past, new): (u32, u32),
-        most: u32,
-    ) -> u32 {
+    /// encoded in this pass. References the cached items before it, and plans to encode the others.
+    pub(super) fn plan_chunk(&mut self, media: &mut MediaReferences, chunk: MediaChunk) -> u32 {
+        let MediaChunk { slot, past, new, most, lookahead } = chunk;
         let end = past.saturating_add(new);
-        // Embeddings to make, and cached embeddings about to be referenced.
-        let (mut made, mut kept) = (0, 0);
-        let room = self.config.cache_size.saturating_sub(self.referenced);
-        self.seen.clear();
-        for at in media.items_in_range(past, end) {
-            let input = &media.inputs[at];
-            let before = input.start.saturating_sub(past);
-            let is_split = past <= input.start && end < input.end_token();
-            if is_split
-                && !self.config.chunked_input
-                && (before > 0 || input.end_token() - past <= most)
-            {
-                return before;
-            }
-            if media.held.contains(&at) || self.seen.contains(&input.key) {
-                continue;
-            }
-            let entry = self.entries.get(&input.key);
-            if entry.is_some_and(|entry| entry.refs > 0) {
-                continue;
-            }
-            let is_there = entry.is_some();
-            let len = entry.map_or_else(|| self.embedding_count(input), |entry| entry.len);
-            let no_budget = !is_there && len > self.budget - made;
-            if no_budget || len > room - made - kept {
-                return before;
-            }
-            let sum = if is_there { &mut kept } else { &mut made };
-            *sum += len;
-            self.seen.insert(input.key);
-        }
-        new
-    }
-
-    /// References the media items of a scheduled chunk and passes those to encode to `encode`.
-    pub(super) fn reference_items(
-        &mut self,
-        media: &mut MediaReferences,
-        past: u32,
-        new: u32,
-        mut encode: impl FnMut(PromptMediaItem),
-    ) {
-        let touched = media.items_in_range(past, past.saturating_add(new));
-        if touched.is_empty() {
-            return;
-        }
-        let fresh = touched.start.max(media.held.end)..touched.end;
-        // Reference cached items first, so that new ones do not evict them.
-        let mut missing = std::mem::take(&mut self.missing);
-        missing.clear();
-        missing.extend(fresh.filter(|&at| !self.add_reference(media.inputs[at].key)));
-        for &at in &missing {
+        let mut planned = std::mem::take(&mut self.planned);
+        planned.slot = Some(slot);
+        planned.keys.clear();
+        planned.items.clear();
+        planned.repeated.clear();
+        planned.budget = self.budget;
+        let (mut embeddings, mut tokens) = (0, new);
+        for at in media.items_in_range(past, end.saturating_add(lookahead)) {
             let input = media.inputs[at];
-            // A prompt may contain the same item twice.
-            if self.add_reference(input.key) {
+            if !self.config.chunked_input && past <= input.start && end < input.end_token() {
+                let before = (input.start - past).saturating_sub(lookahead);
+                if before > 0 || input.end_token() - past <= most {
+                    tokens = before;
+                    break;
+                }
+            }
+            if planned.keys.contains(&input.key) {
+                planned.repeated.push(at);
+                continue;
+            }
+            if self.reference_cached(media, at) {
                 continue;
             }
             let len = self.embedding_count(&input);
-            self.evict_until_fits(len);
-            // The evicted entry of this content may have had another length.
-            let len = len.min(self.config.cache_size - self.used);
-            let entry = EncodedItem { len, refs: 1, given_up: 0 };
-            self.entries.insert(input.key, entry);
-            self.used += len;
-            self.referenced += len;
-            self.budget = self.budget.saturating_sub(len);
-            encode(input);
+            if len > planned.budget || !self.make_room(embeddings + len) {
+                tokens = new.min(input.start.saturating_sub(past));
+                break;
+            }
+            embeddings += len;
+            planned.budget -= len;
+            planned.keys.insert(input.key);
+            planned.items.push(at);
         }
-        self.missing = missing;
-        debug_assert!(self.used <= self.config.cache_size, "no more than fits");
-        media.held = match media.held.is_empty() {
-            true => touched,
-            false => media.held.start..touched.end,
-        };
+        self.planned = planned;
+        tokens
     }
 
-    fn add_reference(&mut self, key: u64) -> bool {
-        let Some(entry) = self.entries.get_mut(&key) else {
+    /// Schedules the encodings of the chunk that was planned for a sequence, if any. Passes their
+    /// indices and items to `encode`.
+    pub(super) fn encode_planned(
+        &mut self,
+        slot: SequenceSlot,
+        media: &mut MediaReferences,
+        mut encode: impl FnMut(u32, PromptMediaItem),
+    ) {
+        if self.planned.slot.take_if(|planned| *planned == slot).is_none() {
+            return;
+        }
+        let mut planned = std::mem::take(&mut self.planned);
+        if !planned.items.is_empty() {
+            self.budget = planned.budget;
+        }
+        for at in planned.items.drain(..) {
+            let input = media.inputs[at];
+            media.hold(at);
+            let len = self.embedding_count(&input);
+            self.entries.insert(input.key, EncodedItem { len, refs: 1, given_up: 0 });
+            self.used += len;
+            self.referenced += len;
+            encode(at as u32, input);
+        }
+        for at in planned.repeated.drain(..) {
+            self.reference_cached(media, at);
+        }
+        self.planned = planned;
+        debug_assert!(self.used <= self.config.cache_size, "no more than fits");
+    }
+
+    /// References an item if it is in the cache.
+    fn reference_cached(&mut self, media: &mut MediaReferences, at: usize) -> bool {
+        let Some(entry) = self.entries.get_mut(&media.inputs[at].key) else {
             return false;
         };
-        if entry.refs == 0 {
-            self.unused.remove(&entry.given_up);
-            self.referenced += entry.len;
+        if media.hold(at) {
+            if entry.refs == 0 {
+                self.unused.remove(&entry.given_up);
+                self.referenced += entry.len;
+            }
+            entry.refs += 1;
         }
-        entry.refs += 1;
         true
     }
 
-    /// Evicts unreferenced media items, the first released first, until `len` embeddings fit.
-    fn evict_until_fits(&mut self, len: u32) {
+    /// Evicts unreferenced media items, the first released first, until `len` embeddings fit. Evicts
+    /// none if that is impossible, and returns false.
+    fn make_room(&mut self, len: u32) -> bool {
+        if len > self.config.cache_size - self.referenced {
+            return false;
+        }
         while self.config.cache_size - self.used < len
             && let Some((_, key)) = self.unused.pop_first()
         {
-            self.remove(key);
+            if let Some(entry) = self.entries.remove(&key) {
+                self.used -= entry.len;
+            }
         }
-    }
-
-    fn remove(&mut self, key: u64) {
-        if let Some(entry) = self.entries.remove(&key) {
-            self.used -= entry.len;
-        }
+        true
     }
 
     /// Releases the media items whose tokens are all among the first `upto` computed ones.
     pub(super) fn release_computed_items(&mut self, media: &mut MediaReferences, upto: u32) {
-        while let Some(input) = media.inputs.get(media.held.start)
-            && !media.held.is_empty()
-            && input.end_token() <= upto
-        {
-            media.held.start += 1;
-            let Some(entry) = self.entries.get_mut(&input.key) else {
-                continue;
-            };
-            entry.refs -= 1;
-            if entry.refs == 0 {
-                self.given_up += 1;
-                entry.given_up = self.given_up;
-                self.unused.insert(self.given_up, input.key);
-                self.referenced -= entry.len;
+        let MediaReferences { inputs, held } = media;
+        held.retain(|&at| {
+            let input = inputs[at];
+            if input.end_token() > upto {
+                return true;
             }
-        }
+            if let Some(entry) = self.entries.get_mut(&input.key) {
+                entry.refs -= 1;
+                if entry.refs == 0 {
+                    self.given_up += 1;
+                    entry.given_up = self.given_up;
+                    self.unused.insert(self.given_up, input.key);
+                    self.referenced -= entry.len;
+                }
+            }
+            false
+        });
     }
 
     pub(super) fn release_all_items(&mut self, media: &mut MediaReferences) {
         self.release_computed_items(media, u32::MAX);
-        media.reset_references();
     }
 
-    /// Removes a media item that is not encoded in this pass after all; returns false if another
-    /// sequence references it.
-    pub(super) fn undo_encoding(&mut self, input: &PromptMediaItem) -> bool {
-        let Some(entry) = self.entries.get(&input.key).filter(|entry| entry.refs == 0) else {
-            return false;
-        };
-        self.unused.remove(&entry.given_up);
-        self.budget += entry.len;
-        self.remove(input.key);
-        true
+    /// Gives back the budget of encodings whose sequence leaves the step.
+    pub(super) fn restore_budget(&mut self, input: &PromptMediaItem) {
+        self.budget += self.embedding_count(input);
     }
 
     /// Empties the encoder cache. The caller must reset all [`MediaReferences`].
@@ -272,24 +296,28 @@ mod tests {
         MediaReferences::new_boxed(inputs.collect())
     }
 
+    fn cache(budget: u32, cache_size: u32) -> Box<EncoderCache> {
+        let chunked_input = true;
+        EncoderCache::new_boxed(&EncoderConfig { budget, cache_size, chunked_input, latency: None })
+    }
+
+    fn chunk(new: u32) -> MediaChunk {
+        MediaChunk { slot: 0, past: 0, new, most: new, lookahead: 0 }
+    }
+
     /// Computes a whole prompt; the items that are made for it.
     fn compute(cache: &mut EncoderCache, media: &mut MediaReferences) -> Vec<u64> {
         let mut made = Vec::new();
         cache.begin_pass();
-        assert_eq!(cache.encodable_chunk_tokens(media, (0, 100), 100), 100);
-        cache.reference_items(media, 0, 100, |input| made.push(input.key));
+        assert_eq!(cache.plan_chunk(media, chunk(100)), 100);
+        cache.encode_planned(0, media, |_, input| made.push(input.key));
         cache.release_computed_items(media, 100);
         made
     }
 
     #[test]
     fn encoder_cache_evicts_first_released_item() {
-        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
-            budget: 100,
-            cache_size: 30,
-            chunked_input: true,
-            latency: None,
-        });
+        let mut cache = cache(100, 30);
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])), [1, 2]);
         // Used again, 1 is given up after 2.
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10), (3, 10, 10)])), [3]);
@@ -300,49 +328,31 @@ mod tests {
 
     #[test]
     fn repeated_media_item_is_encoded_once() {
-        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
-            budget: 10,
-            cache_size: 10,
-            chunked_input: true,
-            latency: None,
-        });
+        let mut cache = cache(10, 10);
         let mut media = items(&[(1, 0, 10), (1, 20, 10)]);
         assert_eq!(compute(&mut cache, &mut media), [1]);
         assert_eq!(cache.embedding_counts(), (10, 0));
     }
 
     #[test]
-    fn equal_content_with_two_lengths_fits_encoder_cache() {
-        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
-            budget: 13,
-            cache_size: 11,
-            chunked_input: true,
-            latency: None,
-        });
-        let (mut short, mut kept) = (items(&[(1, 0, 3)]), items(&[(2, 0, 8)]));
-        let mut long = items(&[(1, 0, 9)]);
-        cache.begin_pass();
-        cache.reference_items(&mut short, 0, 10, |_| {});
-        cache.reference_items(&mut kept, 0, 10, |_| {});
-        // It is there, until the one that it was made for leaves the step.
-        assert_eq!(cache.encodable_chunk_tokens(&long, (0, 9), 9), 9);
-        cache.release_all_items(&mut short);
-        assert!(cache.undo_encoding(&short.inputs[0]));
-        cache.reference_items(&mut long, 0, 9, |_| {});
-        assert_eq!(cache.embedding_counts(), (11, 11));
+    fn referenced_media_item_is_not_evicted() {
+        let mut cache = cache(100, 20);
+        compute(&mut cache, &mut items(&[(1, 0, 10)]));
+        compute(&mut cache, &mut items(&[(2, 0, 10)]));
+        // 2 is referenced before 3 needs room.
+        assert_eq!(compute(&mut cache, &mut items(&[(2, 0, 10), (3, 10, 10)])), [3]);
+        assert_eq!(cache.embedding_counts(), (20, 0));
     }
 
     #[test]
-    fn referenced_media_item_is_not_evicted() {
-        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
-            budget: 100,
-            cache_size: 20,
-            chunked_input: true,
-            latency: None,
-        });
+    fn attempt_without_kv_blocks_changes_the_order_of_eviction() {
+        let mut cache = cache(100, 20);
         compute(&mut cache, &mut items(&[(1, 0, 10)]));
         compute(&mut cache, &mut items(&[(2, 0, 10)]));
-        // 1 is the oldest, and the next prompt has it.
-        assert_eq!(compute(&mut cache, &mut items(&[(3, 0, 10), (1, 10, 10)])), [3]);
+        let mut waiting = items(&[(1, 0, 10)]);
+        assert_eq!(cache.plan_chunk(&mut waiting, chunk(20)), 20);
+        cache.release_all_items(&mut waiting);
+        compute(&mut cache, &mut items(&[(3, 0, 10)]));
+        assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10)])), Vec::<u64>::new());
     }
 }

@@ -1,11 +1,74 @@
-//! Ends sequences, frees their KV blocks and slots, and handles their timers.
+//! Releases the outputs of steps, ends sequences, frees their KV blocks and slots, and handles their
+//! timers.
 
-use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime};
+use crate::{
+    Outbox, PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts,
+};
 
-use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
+use super::seqs::{FetchStage, GrammarState, SequenceRunState, SequenceSlot, StepOutput};
+use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
+    /// sequence ended.
+    pub(super) fn release_outputs(
+        &mut self,
+        step: &ScheduledStep,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> (u32, bool) {
+        out.reserve(step.entries.len() + 1);
+        let has_encoder = self.encoder.is_some();
+        let mut output_tokens = step.bulk_decodes;
+        let mut ended = false;
+        for entry in &step.entries {
+            if has_encoder {
+                self.release_computed_media(entry.slot);
+            }
+            let seq = &mut self.seqs[entry.slot];
+            seq.in_flight -= 1;
+            if seq.state == SequenceRunState::Dead {
+                self.seqs.free_dead_slot(entry.slot);
+                continue;
+            }
+            if seq.step.stale.take() == StepOutput::Dropped {
+                continue;
+            }
+            if entry.drafts.proposed > 0 {
+                let StepDrafts { proposed, accepted } = entry.drafts;
+                let rejected = u32::from(proposed.saturating_sub(accepted));
+                seq.step.ahead = seq.step.ahead.saturating_sub(rejected);
+                let event = SchedulerEvent::Drafts {
+                    id: seq.id,
+                    proposed: proposed.into(),
+                    accepted: accepted.into(),
+                };
+                out.push_back((now, event));
+            }
+            if entry.emit > 0 {
+                seq.released += entry.emit;
+                output_tokens += entry.emit;
+                let (id, n) = (seq.id, entry.emit);
+                out.push_back((now, SchedulerEvent::Tokens { id, n }));
+            }
+            if entry.last {
+                ended = true;
+                self.complete_sequence(entry.slot, now, out);
+            }
+        }
+        if output_tokens > 0 {
+            self.record_progress();
+        }
+        if ended {
+            let seqs = &self.seqs;
+            self.running.retain(|&slot| {
+                matches!(seqs[slot].state, SequenceRunState::Running | SequenceRunState::Draining)
+            });
+        }
+        (output_tokens, ended)
+    }
+
     /// Handles the release of a sequence's last token. The caller removes the sequence from the
     /// running batch.
     pub(in crate::sched) fn complete_sequence(
@@ -137,6 +200,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
+    /// Requests a scheduling pass if nothing else will. A pass rejects sequences that can never run,
+    /// but not while an event is due, even one that turns out to be outdated.
+    pub(super) fn try_stuck_sequences(&mut self, now: SimTime) {
+        if self.next_wakeup().is_none() {
+            self.request_scheduling_pass(now);
+        }
+    }
+
     /// Handles the end of a KV transfer or of the delay after a last token.
     pub(super) fn handle_sequence_timer(
         &mut self,
@@ -146,6 +217,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out: &mut Outbox,
     ) {
         if self.seqs[slot].generation != generation {
+            self.try_stuck_sequences(now);
+            return;
+        }
+        if self.seqs[slot].state == SequenceRunState::Fetching && self.holds_back_loads() {
+            self.reports.loads_in_pause.push((slot, generation));
             return;
         }
         self.record_progress();
@@ -153,7 +229,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         match seq.state {
             SequenceRunState::Fetching => {
                 if let Some(failure) = seq.load.failure.take() {
-                    self.handle_load_failure(slot, failure, now, out);
+                    self.report_load_failure(slot, failure, now);
                     return;
                 }
                 self.fetching -= 1;
@@ -167,6 +243,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             SequenceRunState::Draining | SequenceRunState::Resting => {
                 self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
+                self.request_scheduling_pass(now);
+            }
+            SequenceRunState::Waiting if seq.request.grammar == GrammarState::Compiling => {
+                seq.request.grammar = match seq.request.invalid_grammar {
+                    true => GrammarState::Failed,
+                    false => GrammarState::Ready,
+                };
                 self.request_scheduling_pass(now);
             }
             SequenceRunState::Free

@@ -12,9 +12,58 @@ use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Handles the failed load of a waiting sequence when the running step has ended, as vLLM does.
+    pub(super) fn report_load_failure(
+        &mut self,
+        slot: SequenceSlot,
+        failure: LoadFailure,
+        now: SimTime,
+    ) {
+        let generation = self.seqs[slot].generation;
+        self.reports.failed_loads.push((slot, generation, failure));
+        if self.flight.is_empty() {
+            // Without a running step, after the other loads that end now.
+            self.plan_at.get_or_insert(now);
+        }
+    }
+
+    /// Ends sequences whose grammar does not compile, and handles failed loads.
+    #[inline]
+    pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.seqs.fetches != [0; 3] || self.reports.has_failures() {
+            self.handle_failures(now, out);
+        }
+    }
+
+    fn handle_failures(&mut self, now: SimTime, out: &mut Outbox) {
+        // Loads that end with the step belong to its output.
+        while self.seqs.fetches[FetchStage::Begun as usize] > 0
+            && let Some((at, (slot, generation))) = self.timers.pop_due(now)
+        {
+            self.handle_sequence_timer(at, slot, generation, out);
+        }
+        for (slot, generation) in std::mem::take(&mut self.reports.loads_in_pause) {
+            self.handle_sequence_timer(now, slot, generation, out);
+        }
+        // vLLM has them in sets, without an order.
+        self.reports.invalid_grammars.sort_by_key(|&(slot, _)| self.seqs[slot].arrival);
+        self.reports.failed_loads.sort_by_key(|&(slot, ..)| self.seqs[slot].arrival);
+        for (slot, generation) in std::mem::take(&mut self.reports.invalid_grammars) {
+            if self.seqs[slot].generation == generation {
+                self.stop_sequence(slot, SequenceEndReason::Failed, now, out);
+            }
+        }
+        for (slot, generation, failure) in std::mem::take(&mut self.reports.failed_loads) {
+            let seq = &self.seqs[slot];
+            if seq.generation == generation && seq.state == SequenceRunState::Fetching {
+                self.handle_load_failure(slot, failure, now, out);
+            }
+        }
+    }
+
     /// Ends a sequence after a failed KV load, or requeues it to compute the part of the prompt
     /// after the first bad block.
-    pub(super) fn handle_load_failure(
+    fn handle_load_failure(
         &mut self,
         slot: SequenceSlot,
         failure: LoadFailure,
@@ -50,11 +99,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         (seq.cached, seq.load.tokens, seq.computed) = (cached, loaded, cached + loaded);
         (seq.state, seq.load.is_here, seq.load.is_lost) = (SequenceRunState::Waiting, true, true);
+        seq.load.is_uncached = true;
         self.fetching -= 1;
-        if cached + loaded == 0 {
-            // Other sequences may have cached its first blocks in the meantime.
-            self.free_sequence_blocks(slot);
-        }
         self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
         self.waiting.insert_sequence(&self.seqs, slot);
         self.request_scheduling_pass(now);

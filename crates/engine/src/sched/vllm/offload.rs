@@ -6,9 +6,7 @@
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 
-use crate::kv::{
-    BlockAllocationRequest, EndedLoad, HostChunkCounts, HostLookupRequest, HostLookupResult,
-};
+use crate::kv::{EndedLoad, HostChunkCounts, HostLookupRequest, HostLookupResult};
 use crate::{Outbox, PromptTransfer, SimTime};
 
 use super::pass::{AdmissionOutcome, SchedulingPass};
@@ -47,8 +45,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             .as_ref()
             .filter(|_| !seq.request.skip_cache_read && !remote && !seq.load.is_lost);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
-        let known = seq.known;
-        let request = HostLookupRequest { id: seq.id, known, from: cached / size, size };
+        let request = HostLookupRequest {
+            id: seq.id,
+            known: seq.known,
+            from: cached / size,
+            size,
+            shares_loads: self.config.enable_prefix_caching,
+        };
         let (now, out) = (pass.now, &mut pass.out);
         let hit = host.look_up_prefix(now, &plan, &request, &mut |event| {
             out.push_back((now, event));
@@ -58,22 +61,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             HostLookupResult::Blocks(0) => return None,
             HostLookupResult::Blocks(blocks) => blocks,
         };
-        let spare = match self.running.is_empty() {
-            true => 0,
-            false => self.watermark_blocks,
-        };
-        // Reserve the remaining blocks too: two sequences with a part each would wait forever.
-        let tokens = (known + 1 + self.config.drafts_per_step()).min(self.seqs[slot].total);
-        let most = self.pool.usable_blocks().saturating_mul(size);
-        let need = BlockAllocationRequest {
-            prefix: cached,
-            tokens: tokens.min(most),
-            spare: spare.saturating_add(self.blocks_owed_to_loads()),
-            processed: request.reusable_tokens(request.from + blocks),
-            is_capped: true,
-            ..BlockAllocationRequest::default()
-        };
-        if !self.allocate_sequence_blocks(slot, &need, pass.step) {
+        if !self.allocate_for_load(slot, cached, blocks * size, pass) {
             // No block is in use, so none will be freed; the prompt alone may fit.
             if self.pool.used_blocks() == 0 {
                 return None;
@@ -103,17 +91,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         host.is_some_and(|host| host.has_pending_loads())
     }
 
-    fn blocks_owed_to_loads(&self) -> u32 {
-        let owed = self.running.iter().map(|&slot| {
-            let seq = &self.seqs[slot];
-            match seq.computed < seq.prompt {
-                true => self.pool.blocks_still_needed(&seq.table, seq.prompt),
-                false => 0,
-            }
-        });
-        owed.fold(0, u32::saturating_add)
-    }
-
     pub(super) fn offer_step_to_host(&mut self, step: &mut ScheduledStep) {
         let Some(host) = &mut self.host else {
             return;
@@ -132,7 +109,42 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let copy = host.offer_blocks(seq.id, plan, blocks, is_kept, &mut |event| {
                 events.push(event);
             });
-            step.stores.extend(copy);
+            if let Some(mut copy) = copy {
+                if !pool.has_layer_groups() {
+                    copy.read_from(seq.table.block_ids());
+                }
+                step.stores.push(copy);
+            }
+        }
+        let events = &mut step.events;
+        step.stores.extend(host.finish_ended_requests(&mut |event| events.push(event)));
+    }
+
+    /// Starts the copies of a step without sequences, or leaves them to the last step in flight.
+    pub(super) fn start_copies_of_empty_step(&mut self, step: &mut ScheduledStep, now: SimTime) {
+        match (&mut self.host, self.flight.back_mut()) {
+            (_, Some(last)) => last.stores.append(&mut step.stores),
+            (Some(host), None) => {
+                step.stores.drain(..).for_each(|copy| host.start_store(now, copy))
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Delays a step until no copy reads the new KV blocks of a sequence, those after the first
+    /// `held`.
+    pub(super) fn delay_step_for_reads(
+        &self,
+        slot: SequenceSlot,
+        held: u32,
+        step: &mut ScheduledStep,
+    ) {
+        if let Some(host) = &self.host
+            && !self.pool.has_layer_groups()
+        {
+            let ids = self.seqs[slot].table.block_ids();
+            let until = host.last_read_end(&ids[(held as usize).min(ids.len())..]);
+            step.copied = step.copied.max(until);
         }
     }
 
@@ -197,7 +209,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             if let Some(failure) = seq.load.failure.take() {
-                self.handle_load_failure(slot, failure, now, out);
+                self.report_load_failure(slot, failure, now);
                 continue;
             }
             seq.state = SequenceRunState::Waiting;
@@ -219,7 +231,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn remove_from_host_cache(&mut self, slot: SequenceSlot) {
         if let Some(host) = &mut self.host {
             let seq = &self.seqs[slot];
-            host.sequence_ended(seq.id, seq.plan.as_ref());
+            let blocks = seq.computed.min(seq.prompt) / self.config.block_size;
+            host.sequence_ended(seq.id, seq.plan.as_ref(), blocks);
         }
     }
 

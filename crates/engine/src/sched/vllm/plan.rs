@@ -167,7 +167,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let done =
             self.pool.allocate_blocks(&mut seq.table, plan, need, &mut |event| events.push(event));
         seq.settled = seq.table.settled_tokens();
-        R::on_blocks_allocated(self, slot, held.max(need.prefix / self.config.block_size));
+        let held = held.max(need.prefix / self.config.block_size);
+        self.delay_step_for_reads(slot, held, step);
+        R::on_blocks_allocated(self, slot, held);
         done
     }
 
@@ -188,7 +190,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step: &mut ScheduledStep,
     ) {
         if self.seqs[slot].media.is_some() {
-            self.schedule_media_encoding(slot, past, new, step);
+            self.schedule_media_encoding(slot, step);
         }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known);

@@ -28,7 +28,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return succeeds;
         }
         if reset == PrefixCacheReset::Preempt {
-            self.preempt_all_running(now, out);
+            self.preempt_for_reset(now, out);
             self.request_scheduling_pass(now);
         }
         if reset != PrefixCacheReset::Forget && self.pool.used_blocks() > 0 {
@@ -54,19 +54,24 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             && waiting.all(|slot| self.seqs[slot].table.is_empty())
     }
 
+    /// Preempts all running sequences, and notes them for the step log.
+    fn preempt_for_reset(&mut self, now: SimTime, out: &mut Outbox) {
+        let before = out.len();
+        self.preempt_all_running(now, out);
+        if self.reports.log.is_some() {
+            let preempted = out.iter().skip(before).filter_map(|(_, event)| match event {
+                SchedulerEvent::Preempted { id } => Some(*id),
+                _ => None,
+            });
+            self.reports.reset_preempted.extend(preempted);
+        }
+    }
+
     /// Does the resets of the prefix cache that were demanded during the step that has ended.
     pub(super) fn reset_after_step(&mut self, now: SimTime, out: &mut Outbox) {
         for reset in std::mem::take(&mut self.reports.resets) {
-            let before = out.len();
             if reset == PrefixCacheReset::Preempt {
-                self.preempt_all_running(now, out);
-            }
-            if self.reports.log.is_some() {
-                let preempted = out.iter().skip(before).filter_map(|(_, event)| match event {
-                    SchedulerEvent::Preempted { id } => Some(*id),
-                    _ => None,
-                });
-                self.reports.reset_preempted.extend(preempted);
+                self.preempt_for_reset(now, out);
             }
             if self.pool.used_blocks() == 0 {
                 let (pool, events) = (&mut self.pool, &mut self.reports.events);

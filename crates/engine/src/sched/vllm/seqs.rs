@@ -195,12 +195,28 @@ pub(in crate::sched) struct PromptLoadState {
     pub failure: Option<LoadFailure>,
 }
 
+/// State of the grammar of a structured output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::sched) enum GrammarState {
+    /// The grammar is compiled, or the output has none.
+    #[default]
+    Ready,
+    Compiling,
+    /// The compilation has failed.
+    Failed,
+    /// The scheduler has found that the compilation failed, and ends the sequence.
+    Reported,
+}
+
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceOptions {
     pub skip_cache_read: bool,
     pub transfer: PromptTransfer,
     pub lora: Option<LoraId>,
     pub hit_threshold: Option<f64>,
+    pub grammar: GrammarState,
+    /// Whether the compilation of the grammar fails.
+    pub invalid_grammar: bool,
     pub tail: Duration,
     drafts: Option<Arc<[StepDrafts]>>,
 }
@@ -273,6 +289,11 @@ impl ScheduledSequence {
     pub(in crate::sched) fn may_need_encoding(&self) -> bool {
         let media = self.media.as_ref();
         media.is_some_and(|media| media.end_token() > self.computed)
+    }
+
+    /// Returns whether the sequence references embeddings in the encoder cache.
+    pub(in crate::sched) fn holds_embeddings(&self) -> bool {
+        self.media.as_ref().is_some_and(|media| media.holds_any())
     }
 
     fn empty_slot() -> Self {
@@ -348,6 +369,11 @@ impl SequenceSlab {
                 transfer: seq.transfer,
                 lora: seq.lora,
                 hit_threshold: seq.hit_threshold,
+                grammar: match seq.grammar {
+                    Some(_) => GrammarState::Compiling,
+                    None => GrammarState::Ready,
+                },
+                invalid_grammar: seq.grammar.is_some_and(|grammar| grammar.fails),
                 tail: seq.tail,
                 drafts: seq.drafts,
             },

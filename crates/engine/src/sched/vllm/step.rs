@@ -7,7 +7,8 @@ use crate::latency::BatchWork;
 use crate::sched::AdmittedSequence;
 use crate::step_log::StepRecord;
 use crate::{
-    Outbox, PrefixCacheReset, PromptMediaItem, SchedulerEvent, SeqId, SequenceEndReason, StepDrafts,
+    LoadFailure, Outbox, PrefixCacheReset, PromptMediaItem, SchedulerEvent, SeqId,
+    SequenceEndReason, StepDrafts,
 };
 
 use super::config::VllmConfig;
@@ -50,8 +51,9 @@ pub(in crate::sched) struct ScheduledStep {
     /// Step number; set when the step is scheduled.
     pub number: u64,
     pub loading: Duration,
-    /// Media items to encode before the step's computation, with their sequences.
-    pub encoded: Vec<(SequenceSlot, PromptMediaItem)>,
+    /// Media items to encode before the step's computation, with their sequences and their indices
+    /// in the prompts.
+    pub encoded: Vec<(SequenceSlot, u32, PromptMediaItem)>,
     /// KV blocks to copy to host memory after the step.
     pub stores: Vec<HostStoreCopy>,
     /// Earliest start of the step's computation: until then, blocks of preempted sequences are
@@ -162,6 +164,13 @@ pub(in crate::sched) struct StepReports {
     pub deferred_frees: VecDeque<(u64, BlockTable)>,
     /// Resets of the prefix cache to do when the running step has ended.
     pub resets: Vec<PrefixCacheReset>,
+    /// Sequences to end with an error when the running step has ended: their grammars do not
+    /// compile.
+    pub invalid_grammars: Vec<(SequenceSlot, u32)>,
+    /// Failed loads to handle when the running step has ended.
+    pub failed_loads: Vec<(SequenceSlot, u32, LoadFailure)>,
+    /// Sequences with a load that ended during a pause.
+    pub loads_in_pause: Vec<(SequenceSlot, u32)>,
     /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
     pub reset_preempted: Vec<SeqId>,
     pub log: Option<Vec<StepRecord>>,
@@ -169,12 +178,21 @@ pub(in crate::sched) struct StepReports {
 }
 
 impl StepReports {
+    pub(super) fn has_failures(&self) -> bool {
+        !(self.invalid_grammars.is_empty()
+            && self.failed_loads.is_empty()
+            && self.loads_in_pause.is_empty())
+    }
+
     pub(super) fn new(config: &VllmConfig) -> Self {
         Self {
             events: Vec::new(),
             has_empty_step: false,
             deferred_frees: VecDeque::new(),
             resets: Vec::new(),
+            invalid_grammars: Vec::new(),
+            failed_loads: Vec::new(),
+            loads_in_pause: Vec::new(),
             reset_preempted: Vec::new(),
             log: config.reporting.step_log.then(Vec::new),
             admissions: Vec::new(),

@@ -9,16 +9,23 @@ use super::{BatchScheduler, SchedulingRules};
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Publishes the KV events that were made until now.
     pub(super) fn publish(&mut self, now: SimTime, out: &mut Outbox) {
-        if !self.reports.events.is_empty() {
-            out.extend(self.reports.events.drain(..).map(|event| (now, event)));
+        let events = &mut self.reports.events;
+        if self.host.is_some() {
+            // vLLM collects the events of its connector after those of the GPU.
+            events.sort_by_key(|event| matches!(event, SchedulerEvent::Host(_)));
+        }
+        if !events.is_empty() {
+            out.extend(events.drain(..).map(|event| (now, event)));
         }
     }
 
-    /// Publishes KV events between two steps.
+    /// Publishes KV events between two steps, and ends sequences without a grammar or prompt.
     pub(super) fn publish_alone(&mut self, now: SimTime, out: &mut Outbox) {
-        if !self.reports.events.is_empty() {
-            let before = out.len();
-            self.publish(now, out);
+        let before = out.len();
+        self.publish(now, out);
+        self.end_failed_sequences(now, out);
+        let ended = |(_, event): &(SimTime, SchedulerEvent)| event.is_end_or_cache_change();
+        if out.iter().skip(before).any(ended) {
             self.record_update(now, out, before);
         }
     }
@@ -45,6 +52,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let computed = (seq.computed + seq.step.ahead).saturating_sub(new);
             let id = seq.id;
             plan.scheduled.push(ScheduledSequence { id, computed, new });
+        }
+        for &(slot, at, _) in &step.encoded {
+            let id = self.seqs[slot].id;
+            match plan.encoded.last_mut().filter(|(last, _)| *last == id) {
+                Some((_, items)) => items.push(at),
+                None => plan.encoded.push((id, vec![at])),
+            }
         }
         plan.preempted.append(&mut self.reports.reset_preempted);
         for (_, event) in out.iter().skip(from) {

@@ -9,7 +9,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn start_step(&self, step: &mut ScheduledStep, now: SimTime) {
         let mut computing = self.config.step_time(&step.batch);
         if !step.encoded.is_empty() {
-            let inputs = step.encoded.iter().map(|(_, input)| *input);
+            let inputs = step.encoded.iter().map(|(.., input)| *input);
             computing += self.config.encoder_time(inputs);
         }
         step.begun = now;
@@ -61,6 +61,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn start_dummy_step(&mut self, now: SimTime) {
         let mut step = self.spare.pop().unwrap_or_default();
         (step.is_dummy, step.number) = (true, 0);
+        self.cadence.wave_steps += 1;
         // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
         step.batch.add_decode(1, 1, self.window);
         if self.flight.is_empty() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::latency::LatencyModel;
-use crate::{BlockKey, BlockPlan, LoraId, PrefixCacheReset, PromptTransfer};
+use crate::{BlockKey, BlockPlan, LoraId, PrefixCacheReset, PromptTransfer, StepDrafts};
 
 use super::*;
 

@@ -5,7 +5,10 @@ use super::prefill::is_prefill;
 use crate::sched::AdmittedSequence;
 use crate::sched::vllm::config::PreemptionVictim;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
-use crate::sched::vllm::seqs::{FetchStage, ScheduledSequence, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::pause::PauseState;
+use crate::sched::vllm::seqs::{
+    FetchStage, GrammarState, ScheduledSequence, SequenceRunState, SequenceSlot,
+};
 use crate::sched::vllm::step::ScheduledStep;
 use crate::sched::vllm::tokens_with_block_keys;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
@@ -17,8 +20,10 @@ struct AdmissionCandidate {
     past: u32,
     /// Number of the sequence's tokens found in the GPU prefix cache.
     cached: u32,
-    /// Number of the sequence's tokens to compute in this step.
+    /// Number of the sequence's tokens to compute in this step, or to load.
     new: u32,
+    /// Whether the tokens are loaded from elsewhere.
+    loads: bool,
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
@@ -33,7 +38,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.loras.begin_admissions(running);
         }
         while (pass.room() > 0 || looks) && self.running.len() < places {
-            let Some(head) = self.waiting.first_after(last) else {
+            let head = self.waiting.first_after(last);
+            let Some(head) = head.filter(|(rank, _)| self.admits_class(rank.0)) else {
                 break;
             };
             if last.is_none() && !std::mem::replace(&mut looked, true) {
@@ -69,6 +75,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         // Announced prompts come before prompts that are computed locally.
         if self.rules.yields_to_announced_prompts(&self.seqs[slot]) {
+            return AdmissionOutcome::Skip;
+        }
+        if self.seqs[slot].request.grammar != GrammarState::Ready {
+            self.report_invalid_grammar(slot);
             return AdmissionOutcome::Skip;
         }
         if self.seqs[slot].load.is_uncached {
@@ -117,7 +127,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return AdmissionOutcome::Skip;
         }
-        let candidate = AdmissionCandidate { slot, past, cached, new };
+        let candidate = AdmissionCandidate { slot, past, cached, new, loads: false };
         if !self.allocate_first_chunk(candidate, pass) {
             return self.handle_block_shortage(slot, pass);
         }
@@ -160,11 +170,29 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         found.0
     }
 
-    /// Adds the blocks of a prompt that has arrived to the prefix cache.
+    /// Notes that the grammar of a waiting sequence does not compile.
+    fn report_invalid_grammar(&mut self, slot: SequenceSlot) {
+        let seq = &mut self.seqs[slot];
+        if seq.request.grammar == GrammarState::Failed {
+            seq.request.grammar = GrammarState::Reported;
+            self.reports.invalid_grammars.push((slot, seq.generation));
+        }
+    }
+
+    /// Adds the blocks of a prompt that has arrived to the prefix cache. If none has, frees them:
+    /// other sequences may have cached its first blocks in the meantime.
     ///
     /// **Source:** `_update_waiting_for_remote_kv`, `vllm/v1/core/sched/scheduler.py`.
     fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
-        let upto = self.cacheable(slot, self.seqs[slot].prompt);
+        let seq = &self.seqs[slot];
+        let upto = match seq.load.is_lost {
+            true if seq.computed == 0 => {
+                self.seqs[slot].load.is_uncached = false;
+                return self.free_sequence_blocks(slot);
+            }
+            true => seq.computed,
+            false => self.cacheable(slot, seq.prompt),
+        };
         let seq = &mut self.seqs[slot];
         seq.load.is_uncached = false;
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
@@ -258,6 +286,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         slot: SequenceSlot,
         pass: &mut SchedulingPass,
     ) -> AdmissionOutcome {
+        if self.seqs[slot].media.is_some() {
+            self.release_all_media(slot);
+        }
         if self.pool.used_blocks() > 0 {
             return AdmissionOutcome::Stop;
         }
@@ -272,7 +303,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         candidate: AdmissionCandidate,
         pass: &mut SchedulingPass,
     ) -> bool {
-        let AdmissionCandidate { slot, past, cached, new } = candidate;
+        let AdmissionCandidate { slot, past, cached, new, loads } = candidate;
         let spare = match self.running.is_empty() {
             true => 0,
             false => self.watermark_blocks,
@@ -284,8 +315,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return false;
         }
         let tokens = past + new;
-        let is_fetched = seq.request.transfer == PromptTransfer::RemotePrefill && !seq.load.is_here;
-        let slots = match is_fetched {
+        let slots = match loads {
             true => tokens,
             false => self.with_lookahead(tokens),
         };
@@ -293,7 +323,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             prefix: cached,
             tokens: slots,
             lookahead: slots - tokens,
-            cache: match is_fetched {
+            cache: match loads {
                 // Other sequences must not find blocks that have not arrived.
                 true => cached,
                 false => tokens.min(self.cacheable(slot, seq.known)),
@@ -302,11 +332,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 true => seq.known,
                 false => 0,
             },
-            spare: spare.saturating_add(match is_fetched {
+            spare: spare.saturating_add(match loads {
                 true => self.owed_to_loads_and_prompts(),
                 false => 0,
             }),
-            processed: match is_fetched {
+            processed: match loads {
                 // Fetched tokens are present when the step begins.
                 true => tokens.saturating_sub(1),
                 false => past,
@@ -314,6 +344,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             is_capped: false,
         };
         self.allocate_sequence_blocks(slot, &need, pass.step)
+    }
+
+    /// Allocates the KV blocks for `new` tokens that are loaded after the `cached` ones.
+    pub(in crate::sched::vllm) fn allocate_for_load(
+        &mut self,
+        slot: SequenceSlot,
+        cached: u32,
+        new: u32,
+        pass: &mut SchedulingPass,
+    ) -> bool {
+        let candidate = AdmissionCandidate { slot, past: cached, cached, new, loads: true };
+        self.allocate_first_chunk(candidate, pass)
     }
 
     /// Returns the number of KV blocks that must stay free when a load begins: those that prompts
@@ -329,7 +371,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let is_prefilling = |seq: &ScheduledSequence| match seq.state {
             SequenceRunState::Running => seq.step.is_prefill_chunk,
             SequenceRunState::Fetching => true,
-            SequenceRunState::Waiting => !seq.table.is_empty(),
+            SequenceRunState::Waiting => !seq.table.is_empty() || seq.load.is_lost,
             _ => false,
         };
         let owed = self.seqs.all().filter(|seq| is_prefilling(seq));
@@ -389,8 +431,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass: &mut SchedulingPass,
     ) -> AdmissionOutcome {
         let new = self.seqs[slot].prompt - cached;
-        if !self.allocate_first_chunk(AdmissionCandidate { slot, past: cached, cached, new }, pass)
-        {
+        if !self.allocate_for_load(slot, cached, new, pass) {
             return self.handle_block_shortage(slot, pass);
         }
         self.waiting.remove_sequence(&self.seqs, slot);
@@ -423,7 +464,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Rejects the first waiting sequence if no event can ever let it run.
     pub(in crate::sched) fn reject_unschedulable(&mut self, step: &mut ScheduledStep) {
         let waits = self.rules.awaits_remote_prompts() || self.next_wakeup().is_some();
-        if waits || !self.running.is_empty() || !self.flight.is_empty() {
+        let is_held =
+            self.pause != PauseState::Running || !self.reports.invalid_grammars.is_empty();
+        if waits || is_held || !self.running.is_empty() || !self.flight.is_empty() {
             return;
         }
         if let Some((_, slot)) = self.waiting.first_after(None) {

@@ -1,5 +1,6 @@
 //! Limits prompt chunks to media items that the encoder can process.
 
+use crate::sched::vllm::encoder_cache::MediaChunk;
 use crate::sched::vllm::seqs::SequenceSlot;
 use crate::sched::vllm::step::ScheduledStep;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
@@ -15,42 +16,47 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         new: u32,
         alone: bool,
     ) -> u32 {
-        let seq = &self.seqs[slot];
-        match (&mut self.encoder, &seq.media) {
-            (Some(encoder), Some(media)) if past < media.end_token() => {
-                // Items longer than any chunk are split, or the sequence would wait forever.
-                let most = match alone {
-                    true => new,
-                    false => self.config.max_num_batched_tokens,
-                };
-                encoder.encodable_chunk_tokens(media, (past, new), most)
-            }
-            _ => new,
+        let media = self.seqs[slot].media.as_mut().filter(|media| past < media.end_token());
+        let Some((encoder, media)) = self.encoder.as_mut().zip(media) else {
+            return new;
+        };
+        // Items longer than any chunk are split, or the sequence would wait forever.
+        let most = match alone {
+            true => new,
+            false => self.config.max_num_batched_tokens,
+        };
+        let lookahead = self.config.tokens_read_by_drafter();
+        match new {
+            0 => 0,
+            _ => encoder.plan_chunk(media, MediaChunk { slot, past, new, most, lookahead }),
         }
     }
 
     /// Schedules the encoding of those media items of a prompt chunk that are not cached.
-    pub(super) fn schedule_media_encoding(
-        &mut self,
-        slot: SequenceSlot,
-        past: u32,
-        new: u32,
-        step: &mut ScheduledStep,
-    ) {
+    pub(super) fn schedule_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         let media = self.seqs[slot].media.as_mut();
         if let (Some(encoder), Some(media)) = (&mut self.encoder, media) {
             let encoded = &mut step.encoded;
-            encoder.reference_items(media, past, new, |input| encoded.push((slot, input)));
+            encoder.encode_planned(slot, media, |at, input| encoded.push((slot, at, input)));
         }
     }
 
-    /// Releases the encoder embeddings of prompt tokens that a step has computed.
-    pub(in crate::sched::vllm) fn release_computed_media(&mut self, step: &ScheduledStep) {
-        for work in &step.work {
-            let seq = &mut self.seqs[work.slot];
-            if let (Some(encoder), Some(media)) = (&mut self.encoder, &mut seq.media) {
-                encoder.release_computed_items(media, seq.computed);
-            }
+    /// Releases the encoder embeddings of prompt tokens that a step has computed. Call it before the
+    /// output of the step is released.
+    ///
+    /// **Source:** `_free_encoder_inputs`, `vllm/v1/core/sched/scheduler.py`.
+    pub(in crate::sched::vllm) fn release_computed_media(&mut self, slot: SequenceSlot) {
+        let seq = &mut self.seqs[slot];
+        if seq.step.stale.drops() {
+            return;
+        }
+        if let (Some(encoder), Some(media)) = (&mut self.encoder, &mut seq.media) {
+            // With asynchronous scheduling, the newest sampled token may still be rejected.
+            let upto = match self.config.async_scheduling && !seq.step.is_prefill_chunk {
+                true => seq.computed.min(seq.released - 1),
+                false => seq.computed,
+            };
+            encoder.release_computed_items(media, upto);
         }
     }
 
@@ -60,11 +66,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Reverts the scheduled encodings of a sequence that is removed from the current step.
-    pub(super) fn undo_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
-        self.release_all_media(slot);
+    /// Removes the encodings of a sequence that leaves the step.
+    pub(super) fn remove_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         if let Some(encoder) = &mut self.encoder {
-            step.encoded.retain(|(whose, input)| *whose != slot || !encoder.undo_encoding(input));
+            let removed = step.encoded.extract_if(.., |(whose, ..)| *whose == slot);
+            removed.for_each(|(.., input)| encoder.restore_budget(&input));
         }
     }
 

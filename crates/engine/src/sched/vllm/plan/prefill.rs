@@ -73,7 +73,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     #[inline]
     pub(super) fn is_prefill_held_back(&self) -> bool {
         let interval = self.config.prefill.prefill_schedule_interval;
-        if interval <= 1 || self.cadence.was_short || self.cadence.since >= interval - 1 {
+        if interval <= 1 || self.cadence.was_short {
+            return false;
+        }
+        // Data-parallel ranks prefill in the same steps.
+        let is_due = match self.config.lock_step {
+            true => self.cadence.wave_steps.is_multiple_of(interval.into()),
+            false => self.cadence.since >= interval - 1,
+        };
+        if is_due {
             return false;
         }
         self.running.iter().any(|&slot| {

@@ -229,7 +229,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Removes a preempted sequence from the current step.
     fn remove_from_step(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
         if self.seqs[slot].media.is_some() {
-            self.undo_media_encoding(slot, pass.step);
+            self.remove_media_encoding(slot, pass.step);
         }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known.saturating_sub(1));

@@ -1,0 +1,98 @@
+//! Records which requests use chunks of KV blocks, for the order of their eviction.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::{HostCache, HostStoreCopy, OffloadConnector};
+use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId};
+
+/// A request that has ended, whose use of chunks counts from the next scheduling pass on.
+#[derive(Debug)]
+pub(super) struct EndedRequest {
+    id: SeqId,
+    plan: Option<Arc<BlockPlan>>,
+    /// Number of its KV blocks that may be stored.
+    blocks: u32,
+}
+
+impl HostCache {
+    /// Records the first use of chunks by a request, each with its place and key.
+    ///
+    /// **Source:** `_record_request_cache_access`, vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`.
+    pub(super) fn record_uses(&mut self, id: SeqId, uses: &[((u32, u32), BlockKey)]) {
+        let used = &mut self.seqs.entry(id).or_default().used;
+        let is_new = |(place, key): &&((u32, u32), BlockKey)| used.insert(*place, *key).is_none();
+        let fresh: Vec<_> = uses.iter().filter(is_new).copied().collect();
+        if fresh.is_empty() {
+            return;
+        }
+        let epoch = self.use_counter_of(id);
+        for ((at, _), key) in fresh {
+            if let Some(chunk) = self.chunks.find_chunk(key) {
+                self.chunks.touch_chunk(chunk, (epoch, Reverse(at)));
+            }
+        }
+    }
+
+    /// Notes the end of a sequence of which up to `blocks` KV blocks may be stored.
+    pub(crate) fn sequence_ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>, blocks: u32) {
+        let Some(seq) = self.seqs.get_mut(&id) else {
+            return;
+        };
+        if seq.asked.take().is_some() {
+            self.deferred -= 1;
+        }
+        self.ended.push(EndedRequest { id, plan: plan.cloned(), blocks });
+    }
+
+    /// Finishes ended requests after the offers of a scheduling pass. Their chunks count as used once
+    /// more, from the last to the first. Chunks without room until now are offered for the last time.
+    ///
+    /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
+    /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
+    pub(crate) fn finish_ended_requests(
+        &mut self,
+        out: &mut impl FnMut(SchedulerEvent),
+    ) -> Vec<HostStoreCopy> {
+        let ended = std::mem::take(&mut self.ended);
+        let is_native = self.config.rules == OffloadConnector::Native && self.groups.len() == 1;
+        let mut copies = Vec::new();
+        for request in &ended {
+            if let Some(plan) = request.plan.as_ref().filter(|_| is_native) {
+                copies.extend(self.offer_blocks(
+                    request.id,
+                    plan,
+                    request.blocks,
+                    |_, _| true,
+                    out,
+                ));
+            }
+        }
+        for EndedRequest { id, .. } in ended {
+            self.finish_request(id);
+        }
+        copies
+    }
+
+    fn finish_request(&mut self, id: SeqId) {
+        if let Some(arc) = &mut self.chunks.arc {
+            arc.reorder_after_request(id);
+        }
+        let Some(seq) = self.seqs.get_mut(&id) else {
+            return;
+        };
+        seq.ended = true;
+        let used = std::mem::take(&mut seq.used);
+        if seq.copies == 0 {
+            self.seqs.remove(&id);
+        }
+        if self.config.rules == OffloadConnector::Native {
+            let epoch = self.next_use_counter();
+            for ((at, _), key) in used {
+                if let Some(chunk) = self.chunks.find_chunk(key) {
+                    self.chunks.touch_chunk(chunk, (epoch, Reverse(at)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Pauses the scheduling of steps, or only the admission of sequences.
+//!
+//! **Source:** `PauseState`, vLLM 0.33 `vllm/v1/core/sched/interface.py`.
+
+use super::seqs::WaitingClass;
+use super::{BatchScheduler, SchedulingRules};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PauseState {
+    Running,
+    /// Only running sequences and those that hold KV blocks go on (`PAUSED_NEW`).
+    AdmissionPaused,
+    /// No step is scheduled (`PAUSED_ALL`).
+    Paused,
+}
+
+impl<R: SchedulingRules> BatchScheduler<R> {
+    /// Returns whether a scheduling pass may find work.
+    pub(super) fn may_schedule(&self) -> bool {
+        match self.pause {
+            PauseState::Running => true,
+            PauseState::AdmissionPaused => self.has_unfinished_sequences(),
+            PauseState::Paused => false,
+        }
+    }
+
+    /// Returns whether the scheduler learns of the end of a load only after its next step. It learns
+    /// nothing while vLLM's engine core does not loop in a pause.
+    pub(super) fn holds_back_loads(&self) -> bool {
+        self.pause == PauseState::Paused && self.flight.is_empty() && self.leases.is_empty()
+    }
+
+    /// Returns whether waiting sequences of this class may be admitted.
+    pub(super) fn admits_class(&self, class: WaitingClass) -> bool {
+        self.pause == PauseState::Running || class == WaitingClass::HoldsBlocks
+    }
+
+    /// Returns the number of waiting sequences that a pause of admissions holds back.
+    pub(super) fn held_back_sequences(&self) -> usize {
+        if self.pause != PauseState::AdmissionPaused {
+            return 0;
+        }
+        let waiting = self.waiting.iter_from_back();
+        waiting.filter(|&slot| !self.admits_class(self.seqs[slot].rank.0)).count()
+    }
+
+    /// Returns whether there are sequences that a pause of admissions does not hold back.
+    ///
+    /// **Source:** `get_num_unfinished_requests`, `vllm/v1/core/sched/scheduler.py`.
+    pub(super) fn has_unfinished_sequences(&self) -> bool {
+        let first = || self.waiting.first_after(None);
+        match self.pause {
+            PauseState::Running => self.seqs.len() > 0,
+            _ => {
+                self.fetching > 0
+                    || !self.running.is_empty()
+                    || first().is_some_and(|((class, ..), _)| class == WaitingClass::HoldsBlocks)
+            }
+        }
+    }
+}
