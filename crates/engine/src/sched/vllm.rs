@@ -54,12 +54,11 @@ pub use config::{
     SchedulingPolicy, SpeculationConfig, TransferConfig, VllmConfig,
 };
 use encoder_cache::{EncoderCache, MediaReferences};
-use pause::PauseState;
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
 use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
 use step::{ScheduledStep, StepReports};
-use waiting::WaitingQueue;
+use waiting::{PauseState, WaitingQueue};
 
 /// Schedules sequences with vLLM's rules.
 pub type VllmScheduler = BatchScheduler<VllmRules>;

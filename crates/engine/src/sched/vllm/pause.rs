@@ -1,18 +1,10 @@
 //! Pauses the scheduling of steps, or only the admission of sequences.
 //!
-//! **Source:** `PauseState`, vLLM 0.33 `vllm/v1/core/sched/interface.py`.
+//! **Source:** vLLM 0.33 `vllm/v1/core/sched/interface.py`.
 
 use super::seqs::WaitingClass;
+use super::waiting::PauseState;
 use super::{BatchScheduler, SchedulingRules};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PauseState {
-    Running,
-    /// Only running sequences and those that hold KV blocks go on (`PAUSED_NEW`).
-    AdmissionPaused,
-    /// No step is scheduled (`PAUSED_ALL`).
-    Paused,
-}
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns whether a scheduling pass may find work.

@@ -7,6 +7,16 @@ use super::seqs::{Rank, SequenceSlab, SequenceSlot, WaitingClass};
 /// Sort key and slot of a waiting sequence.
 type QueuePosition = (Rank, SequenceSlot);
 
+/// Pause of a scheduler, as `PauseState` of vLLM 0.33 (`vllm/v1/core/sched/interface.py`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PauseState {
+    Running,
+    /// Only running sequences and those that hold KV blocks go on (`PAUSED_NEW`).
+    AdmissionPaused,
+    /// No step is scheduled (`PAUSED_ALL`).
+    Paused,
+}
+
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {

@@ -5,12 +5,12 @@ use super::prefill::is_prefill;
 use crate::sched::AdmittedSequence;
 use crate::sched::vllm::config::PreemptionVictim;
 use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
-use crate::sched::vllm::pause::PauseState;
 use crate::sched::vllm::seqs::{
     FetchStage, GrammarState, ScheduledSequence, SequenceRunState, SequenceSlot,
 };
 use crate::sched::vllm::step::ScheduledStep;
 use crate::sched::vllm::tokens_with_block_keys;
+use crate::sched::vllm::waiting::PauseState;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 #[derive(Clone, Copy)]
