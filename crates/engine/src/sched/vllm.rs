@@ -477,6 +477,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.config.speed.all = speed;
                 self.recompute_step_end(now);
             }
+            EngineCommand::StepPause(_) => return false,
         }
         true
     }
