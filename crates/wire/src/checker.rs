@@ -9,7 +9,7 @@ use super::bounds::{self, RequestBounds};
 use super::fastapi::schema_label;
 use super::fault::Fault;
 use super::lax::{self, PydanticError};
-use super::report::{ErrorStyle,LocationItem, SchemaError, SchemaErrors};
+use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
 use super::schema::{
     ANY_LENGTH, ClassKind, LengthLimits, MemberIndex, Model, NumberBounds, Schema, ValidatorError,
     find_member,
@@ -147,17 +147,15 @@ impl<'a> SchemaChecker<'a> {
 
     fn schema_error(&self, error: PydanticError, value: &Value) -> SchemaErrors {
         if self.quiet {
-            return
-            SchemaErrors::placeholder();
+            return SchemaErrors::placeholder();
         }
         let error = match self.style {
-            ErrorStyle::Summarized =>
-            SchemaError::new(error, &self.path, value),
+            ErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
             ErrorStyle::Verbose => SchemaError::verbose(error, &self.path, value),
             ErrorStyle::Listed => SchemaError::listed(error, &self.path, value),
         };
         error.into()
-        }
+    }
 
     fn lower_exactness(&mut self, exactness: MatchExactness) {
         self.exactness = self.exactness.min(exactness);

@@ -33,7 +33,7 @@ use crate::{
     PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
     SequenceProgress, SubmitError,
 };
-use crate::{MAX_SIMULATED_DELAY,SimTime, TimerQueue};
+use crate::{MAX_SIMULATED_DELAY, SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::{AdmittedSequence, SchedulerConfigError};

@@ -153,7 +153,7 @@ fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden = app.settings.parsers.hides_unchosen_tools
         && request.tool_choice == Some(ChatToolChoice::None);
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
-    let mut tools: Vec<Value> =tools.iter().map(ChatTool::to_template_json).collect();
+    let mut tools: Vec<Value> = tools.iter().map(ChatTool::to_template_json).collect();
     if app.settings.compat == Compat::Sglang {
         // SGLang's class of tools has one more member, which its templates show.
         tools.iter_mut().for_each(|tool| tool["defer_loading"] = Value::Null);
