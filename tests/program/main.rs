@@ -2,8 +2,8 @@
 //!
 //! - `architecture`: length of files, circles of imports, tests that sleep, paths that must not be
 //!   committed; with `imports` and `rust_tokens`, which read the sources
-//! - `calibrate`, `engine_validate`, `engine_dynamo`, `explain`, `replay_command`, `plan`, `online`: the tools that
-//!   predict
+//! - `calibrate`, `engine_aisimulate`, `engine_dynamo`, `engine_validate`, `explain`, `online`, `plan`,
+//!   `replay_command`: the tools that predict
 //! - `compat`: command lines of other projects
 //! - `config`: flags, files and environment to one configuration
 //! - `dataset`, `record`: recorded replies
@@ -22,6 +22,7 @@ mod calibrate;
 mod compat;
 mod config;
 mod dataset;
+mod engine_aisimulate;
 mod engine_core;
 mod engine_dynamo;
 mod engine_validate;

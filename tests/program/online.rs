@@ -1,5 +1,6 @@
 //! Workloads over real HTTP against a server of our own.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
@@ -9,6 +10,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_http_client::CertificateVerification;
+use vllm_sim_replay::load;
 use vllm_sim_replay::online::{
     GenerationApi, OnlineError, OnlineOptions, OnlineSummary, run_online,
 };
@@ -481,13 +483,10 @@ fn session_waits_for_latest_dependency() {
             delay_ns: delay.as_nanos() as u64,
         };
         let prompt = PromptTokenRun { id, len: 20, same: false };
-        ClientSession {
-            id: None,
-            start: SimTime::from_millis(start_ms),
-            turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![prompt]), 2)],
-            after: (0..3).filter(|_| waits).map(dependency).collect(),
-            play: None,
-        }
+        let mut turn = SessionTurn::new(TurnPrompt::Whole(vec![prompt]), 2);
+        turn.after = (0..3).filter(|_| waits).map(dependency).collect();
+        let start = SimTime::from_millis(start_ms);
+        ClientSession { id: None, start, turns: vec![turn], play: None }
     };
     let mut sessions: Vec<ClientSession> = (0..3).map(|id| session(id, 0, false)).collect();
     sessions.extend([session(3, 0, true), session(4, 900, true)]);
@@ -500,4 +499,37 @@ fn session_waits_for_latest_dependency() {
     assert!(third >= ready && third < ready + delay, "{third:?}");
     let late = SimTime::from_millis(900);
     assert!(fourth >= late.max(ready) && fourth < late.max(ready + delay) + delay);
+}
+
+/// Arrival, session, turn and end of each request.
+#[derive(Default)]
+struct Turns(Vec<(SimTime, String, u32, SimTime)>);
+
+impl ReplaySink for Turns {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        assert_eq!(outcome.status, RequestStatus::Completed, "{:?}", outcome.error);
+        let session = outcome.session_id.map(ToString::to_string).unwrap_or_default();
+        self.0.push((outcome.arrival, session, outcome.turn, outcome.ended));
+    }
+    fn on_token_gaps(&mut self, _: u64, _: u64) {}
+}
+
+#[test]
+fn agent_runs_of_a_closed_loop_follow_one_another() {
+    let sim = Sim::start(&["--scheduler=pool", "--max-model-len=4096"]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/agents/otel.jsonl");
+    let options = load::WorkloadReadOptions::default();
+    let mut source = load::open_workload_files(&[path], &options).expect("is a trace");
+    let mut turns = Turns::default();
+    let options = OnlineOptions { concurrency: Some(1), speedup: 40.0, ..sim.options() };
+    run_online(source.as_mut(), &options, &mut turns, &mut |_| {}).expect("is sent");
+    turns.0.sort();
+    let [a, sub, b] = ["a".repeat(32), format!("{}::b0", "a".repeat(32)), "b".repeat(32)];
+    let order: Vec<(&str, u32)> =
+        turns.0.iter().map(|(_, session, turn, _)| (session.as_str(), *turn)).collect();
+    let expected = [(&a, 0), (&a, 1), (&sub, 0), (&sub, 1), (&a, 2), (&b, 0), (&b, 1), (&b, 2)];
+    assert_eq!(order, expected.map(|(session, turn)| (session.as_str(), turn)));
+    for pair in turns.0.windows(2) {
+        assert!(pair[1].0 >= pair[0].3, "each waits for the one before: {:?}", turns.0);
+    }
 }

@@ -460,3 +460,131 @@ async fn append_adds_to_existing_recording() {
     let count: i64 = Connection::open(out).unwrap().query_row(count, [], |row| row.get(0)).unwrap();
     assert_eq!(count, 2);
 }
+
+/// Sends the turns of an agent's session, each after the tool call of the one before.
+async fn send_agent_session(base: &str, session: &str) {
+    let tool = json!({"type": "function", "function": {
+        "name": "read_file",
+        "parameters": {"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]},
+    }});
+    let mut messages = vec![json!({"role": "user", "content": format!("Fix {session}.")})];
+    for turn in 0..3 {
+        let mut body = json!({"model": "demo", "messages": messages, "max_tokens": 20});
+        if turn < 2 {
+            body["tools"] = json!([tool]);
+            body["tool_choice"] = "required".into();
+        }
+        let sent = client().post(format!("{base}{CHAT}")).header("x-session-id", session);
+        let answer: Value = sent.json(&body).send().await.unwrap().json().await.unwrap();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["tool_calls"].is_array(), turn < 2, "{answer}");
+        messages.push(message.clone());
+        let id = &message["tool_calls"][0]["id"];
+        messages.push(json!({"role": "tool", "tool_call_id": id, "content": "fn f() {}"}));
+    }
+}
+
+/// Sets the starts of the recorded requests to one per second, and returns the waits between those
+/// of a session, in ms.
+fn space_out_recording(path: &Path) -> Vec<f64> {
+    let file = Connection::open(path).unwrap();
+    let mut rows =
+        file.prepare("SELECT id, token_us FROM llmd_recording ORDER BY started_us").unwrap();
+    let rows: Vec<(i64, String)> = rows
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let mut waits = Vec::new();
+    for (second, (id, times)) in rows.into_iter().enumerate() {
+        let update = "UPDATE llmd_recording SET started_us = ?1 WHERE id = ?2";
+        assert_eq!(file.execute(update, (second as i64 * 1_000_000, id)).unwrap(), 1);
+        let times: Vec<u64> = serde_json::from_str(&times).unwrap();
+        waits.push(1000.0 - *times.last().unwrap() as f64 / 1e3);
+    }
+    waits
+}
+
+fn replay_report(path: &Path, more: &[&str]) -> Value {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    command.arg("replay").arg(path).args(["--report-json", "-"]).args(more);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Session, turn, prompt and output tokens, and the wait since the session's turn before, in ms.
+fn replayed_turns(report: &Value) -> Vec<(String, u64, u64, u64, f64)> {
+    let mut records: Vec<&Value> = report["per_request"].as_array().unwrap().iter().collect();
+    let number = |record: &Value, key: &str| record[key].as_u64().unwrap();
+    records.sort_by_key(|r| (r["session_id"].to_string(), number(r, "turn_index")));
+    let mut last: Option<(String, f64)> = None;
+    let mut turns = Vec::new();
+    for record in records {
+        let session = record["session_id"].as_str().unwrap().to_owned();
+        let [start, end] =
+            ["arrival_time_ms", "terminal_time_ms"].map(|key| record[key].as_f64().unwrap());
+        let before = last.filter(|(id, _)| *id == session);
+        let wait = before.map_or(0.0, |(_, ended)| start - ended);
+        last = Some((session.clone(), end));
+        let [input, output] = ["input_length", "output_length"].map(|key| number(record, key));
+        turns.push((session, number(record, "turn_index"), input, output, wait));
+    }
+    turns
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorded_agent_is_replayed_in_virtual_time_and_over_http() {
+    let (upstream, url) = server(&["--max-model-len", "4096"]).await;
+    let proxy = Proxy::start(&url).await;
+    send_agent_session(&proxy.base, "parser").await;
+    let (summary, path, _folder) = proxy.stop().await;
+    assert_eq!((summary.replies, &summary.skipped), (3, &Default::default()));
+    let waits = space_out_recording(&path);
+    let target = url.clone();
+    let reports = tokio::task::spawn_blocking(move || {
+        let offline = replay_report(&path, &["--model", "demo", "--max-model-len", "4096"]);
+        (offline, replay_report(&path, &["--target", &target]))
+    });
+    let (offline, online) = reports.await.unwrap();
+    upstream.shutdown().await;
+    let (offline, online) = (replayed_turns(&offline), replayed_turns(&online));
+    assert_eq!(offline.len(), 3);
+    for (turn, (ours, theirs)) in offline.iter().zip(&online).enumerate() {
+        assert_eq!((ours.0.as_str(), ours.1), ("parser", turn as u64));
+        assert_eq!((&ours.0, ours.1, ours.2, ours.3), (&theirs.0, theirs.1, theirs.2, theirs.3));
+        if turn > 0 {
+            assert!((ours.4 - waits[turn - 1]).abs() < 1e-3, "{offline:?} {waits:?}");
+            assert!(theirs.4 >= waits[turn - 1] - 1.0, "{online:?} {waits:?}");
+        }
+    }
+    assert!(offline.is_sorted_by_key(|turn| turn.2), "prompts grow: {offline:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_a_session_continue_the_prompt_that_they_extend() {
+    let (upstream, url) = server(&[]).await;
+    let proxy = Proxy::start(&url).await;
+    // Token ids, so that prompts extend one another exactly.
+    for prompt in [vec![1, 2, 3], vec![9, 8], vec![1, 2, 3, 4, 5], vec![9, 8, 7], vec![1, 2]] {
+        let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 2, "ignore_eos": true});
+        ask(&proxy.base, TEXT, &body).await;
+    }
+    let (_, path, _folder) = proxy.stop().await;
+    upstream.shutdown().await;
+    let report =
+        tokio::task::spawn_blocking(move || replay_report(&path, &["--model", "demo"])).await;
+    let report = report.unwrap();
+    let turns: Vec<(Value, u64)> = report["per_request"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| (record["session_id"].clone(), record["input_length"].as_u64().unwrap()))
+        .collect();
+    let named = |name: &str| {
+        let own = turns.iter().filter(|(id, _)| id == name);
+        own.map(|(_, tokens)| *tokens).collect::<Vec<_>>()
+    };
+    assert_eq!((named("session_0"), named("session_1")), (vec![3, 5], vec![2, 3]), "{turns:?}");
+    assert_eq!(turns.iter().filter(|(id, _)| id.is_null()).count(), 1, "{turns:?}");
+}

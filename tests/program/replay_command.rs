@@ -377,4 +377,5 @@ fn rows_that_are_left_out_are_counted() {
     assert!(errors.contains("2 rows of the trace have no prompt or no output"), "{errors}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["summary"]["completed_requests"], 2);
+    assert_eq!(report["summary"]["left_out_rows"], 2);
 }

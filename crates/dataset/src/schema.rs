@@ -33,9 +33,33 @@ pub fn create_tables_sql(table: &str) -> String {
              reasoning_tokens INTEGER NOT NULL,
              finish_reason TEXT,
              streamed INTEGER NOT NULL,
-             token_us JSON NOT NULL
+             token_us JSON NOT NULL,
+             started_us INTEGER,
+             session_id TEXT
          )"
     )
+}
+
+/// Columns of the table of recordings that files of earlier builds lack, with their types.
+pub const ADDED_RECORDING_COLUMNS: [(&str, &str); 2] =
+    [("started_us", "INTEGER"), ("session_id", "TEXT")];
+
+/// Returns a SQL statement that adds a column to the table of recordings.
+pub fn add_recording_column_sql(table: &str, (name, kind): (&str, &str)) -> String {
+    let recording = quote_sql_name(&recording_table_name(table));
+    format!("ALTER TABLE {recording} ADD COLUMN {name} {kind}")
+}
+
+/// Returns a SQL query of the column names of the table of recordings.
+pub fn recording_columns_sql(table: &str) -> String {
+    let name = recording_table_name(table).replace('\'', "''");
+    format!("SELECT name FROM pragma_table_info('{name}')")
+}
+
+/// Returns a SQL query of the smallest id of a recording, at most 0.
+pub fn least_recording_id_sql(table: &str) -> String {
+    let recording = quote_sql_name(&recording_table_name(table));
+    format!("SELECT min(0, coalesce(min(id), 0)) FROM {recording}")
 }
 
 /// Returns a SQL statement that drops the table of recordings.
@@ -54,7 +78,7 @@ pub fn insert_reply_sql(table: &str) -> String {
 /// parameters.
 pub fn insert_recording_sql(table: &str) -> String {
     let table = quote_sql_name(&recording_table_name(table));
-    format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")
+    format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")
 }
 
 /// Returns a SQL query of all replies that have recordings, in insertion order.

@@ -4,18 +4,31 @@ use super::error::DynamoRunError;
 
 /// Fields of a JSON object, taken one by one, so that unknown ones can be rejected.
 pub(super) struct JsonArgs {
-    place: &'static str,
+    place: String,
     map: Map<String, Value>,
 }
 
 impl JsonArgs {
-    pub(super) fn new(place: &'static str, value: &Value) -> Result<Self, DynamoRunError> {
+    pub(super) fn new(place: &str, value: &Value) -> Result<Self, DynamoRunError> {
         let map = match value {
             Value::Object(map) => map.clone(),
             Value::Null => Map::new(),
             _ => return Err(invalid_field_error(place, "must be an object")),
         };
-        Ok(Self { place, map })
+        Ok(Self { place: place.to_owned(), map })
+    }
+
+    /// Takes the object field `key`; a missing one is empty.
+    pub(super) fn take_object(&mut self, key: &str) -> Result<Self, DynamoRunError> {
+        let value = self.take_value(key).unwrap_or_default();
+        Self::new(&self.path_of(key), &value)
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        match self.place.is_empty() {
+            true => key.to_owned(),
+            false => format!("{}.{key}", self.place),
+        }
     }
 
     pub(super) fn take_value(&mut self, key: &str) -> Option<Value> {
@@ -37,7 +50,7 @@ impl JsonArgs {
     }
 
     pub(super) fn invalid_field(&self, key: &str, problem: impl Into<String>) -> DynamoRunError {
-        invalid_field_error(&format!("{}.{key}", self.place), problem)
+        invalid_field_error(&self.path_of(key), problem)
     }
 
     pub(super) fn take_count(&mut self, key: &str) -> Result<Option<u32>, DynamoRunError> {
@@ -105,7 +118,7 @@ impl JsonArgs {
     }
 
     /// Returns an error if a field of the JSON object was not taken.
-    pub(super) fn reject_unknown_fields(self) -> Result<(), DynamoRunError> {
+    pub(super) fn reject_unknown_fields(&self) -> Result<(), DynamoRunError> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
             Some((key, value)) => Err(self.invalid_field(key, format!("{value} is not modelled"))),
             None => Ok(()),

@@ -10,6 +10,7 @@ mod args;
 mod error;
 mod host_offload;
 mod json_args;
+mod prediction;
 mod replay;
 mod router;
 mod tables;
@@ -43,5 +44,21 @@ pub fn replay_dynamo_run(
     let args = serde_json::from_str(&text)
         .map_err(|error| DynamoRunError::Json { place: path.display().to_string(), error })?;
     let folders = RunFolders { run: dir, kernel_tables };
+    typical::replay_typical_seed(&|| args::parse_run_args(&args, folders))
+}
+
+/// Replays the deployment and traffic of a YAML file of AISimulate's `predict`.
+///
+/// Relative paths in the file start at the working directory, as in AISimulate. `kernel_tables` is
+/// the folder of NVIDIA's kernel tables; without it, step times come from the roofline model.
+///
+/// # Errors
+/// Returns [`DynamoRunError`] with the field of the file.
+pub fn replay_prediction(
+    path: &Path,
+    kernel_tables: Option<&Path>,
+) -> Result<ReplayReport, DynamoRunError> {
+    let args = prediction::read_prediction(path)?;
+    let folders = RunFolders { run: Path::new(""), kernel_tables };
     typical::replay_typical_seed(&|| args::parse_run_args(&args, folders))
 }

@@ -123,6 +123,16 @@ fn parse_canonical_table_args(config: &Value) -> Result<KernelTableArgs, DynamoR
     Ok(KernelTableArgs { named, prefix: "extra_engine_args.engine.timing_model.config." })
 }
 
+/// Returns the size of a token in the KV cache of one GPU, in bytes, with 16-bit values.
+pub(super) fn kv_bytes_per_token(
+    model: &str,
+    tp: u32,
+    dir: RunFolders<'_>,
+) -> Result<u64, DynamoRunError> {
+    let args = KernelTableArgs { named: Map::new(), prefix: "engine." };
+    Ok(args.read_model_shape(model, dir.run)?.kv_bytes_per_token(tp, 2))
+}
+
 /// Arguments for the selection of kernel tables.
 struct KernelTableArgs {
     named: Map<String, Value>,

@@ -16,7 +16,8 @@ const MAX_REQUESTS: u64 = 10_000_000;
 
 /// Builds a workload of requests with equal lengths, as Dynamo's `run_synthetic_trace_replay` does.
 ///
-/// `block` is the engine's block size, `concurrency` that of a closed loop.
+/// `block` is the engine's block size, `concurrency` that of a closed loop. A fourth positional
+/// argument, which only AISimulate's sessions have, is the number of tokens that each turn adds.
 pub(super) fn synthetic_workload(
     positional: &[Value],
     kwargs: &mut JsonArgs,
@@ -33,6 +34,10 @@ pub(super) fn synthetic_workload(
     let input = length(0, "input_tokens", 1, MAX_TOKENS_PER_LENGTH)?;
     let output = length(1, "output_tokens", 1, MAX_TOKENS_PER_LENGTH)?;
     let count = length(2, "request_count", 1, MAX_REQUESTS)?;
+    let added = match positional.len() {
+        0..4 => 0,
+        _ => length(3, "new_input_tokens_per_turn", 1, MAX_TOKENS_PER_LENGTH)?,
+    };
     let turns = kwargs.take_count("turns_per_session")?.unwrap_or(1).max(1);
     if u64::from(turns) * u64::from(count) > MAX_REQUESTS {
         let problem = format!("has more than {MAX_REQUESTS} requests");
@@ -43,6 +48,7 @@ pub(super) fn synthetic_workload(
         input: TokenLengthDistribution::Constant(input),
         output: TokenLengthDistribution::Constant(output),
         turns: TokenLengthDistribution::Constant(turns),
+        grows_by: positional.get(3).map(|_| TokenLengthDistribution::Constant(added)),
         shared_prefix_ratio: kwargs.take_number("shared_prefix_ratio")?.unwrap_or(0.0),
         prefix_groups: kwargs.take_count("num_prefix_groups")?.unwrap_or(0),
         think_ms: kwargs.take_number("inter_turn_delay_ms")?.unwrap_or(0.0),
@@ -102,8 +108,9 @@ pub(super) fn trace_workload(
         let problem = "trace_format agentic_mooncake requires it";
         return Err(invalid_field_error("kwargs.execution_model", problem));
     }
-    if agent_order == AgentOrder::ByRequestId && format != WorkloadFormat::AgenticMooncake {
-        let problem = "requires trace_format agentic_mooncake";
+    let has_runs = matches!(format, WorkloadFormat::AgenticMooncake | WorkloadFormat::Weka);
+    if agent_order == AgentOrder::ByRequestId && !has_runs {
+        let problem = "requires trace_format agentic_mooncake or weka";
         return Err(invalid_field_error("kwargs.agentic_lanes", problem));
     }
     let options = load::WorkloadReadOptions {

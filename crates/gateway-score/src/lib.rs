@@ -370,7 +370,7 @@ fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<Onl
             true => CertificateVerification::Disabled,
             false => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.concurrency.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        concurrency: pace.slots().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         speedup: pace.speedup,
         timeout: parse_seconds("--target-timeout", args.target_timeout)?,
         limit: simulated_time_limit(&args.workload)?

@@ -34,6 +34,7 @@ pub(super) fn set_default_workload(args: &mut WorkloadArgs) {
 
 pub(super) struct LoadedWorkload {
     pub(super) sessions: Vec<ClientSession>,
+    agent_runs: bool,
 }
 
 impl LoadedWorkload {
@@ -59,7 +60,7 @@ impl LoadedWorkload {
         if requests == 0 {
             refuse!("the workload has no request");
         }
-        Ok(Self { sessions })
+        Ok(Self { sessions, agent_runs: source.has_agent_runs() })
     }
 
     pub(super) fn request_count(&self) -> usize {
@@ -72,12 +73,13 @@ impl LoadedWorkload {
     }
 
     pub(super) fn as_source(&self) -> WorkloadPlayback<'_> {
-        WorkloadPlayback { sessions: &self.sessions, at: 0 }
+        WorkloadPlayback { sessions: &self.sessions, agent_runs: self.agent_runs, at: 0 }
     }
 }
 
 pub(super) struct WorkloadPlayback<'a> {
     sessions: &'a [ClientSession],
+    agent_runs: bool,
     at: usize,
 }
 
@@ -89,6 +91,10 @@ impl WorkloadSource for WorkloadPlayback<'_> {
     }
 
     fn has_dependencies(&self) -> bool {
-        self.sessions.iter().any(|s| !s.after.is_empty())
+        self.sessions.iter().any(ClientSession::has_dependencies)
+    }
+
+    fn has_agent_runs(&self) -> bool {
+        self.agent_runs
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct RecordedChoice {
     pub(super) stopped: bool,
     /// Arrival time of the choice's last piece of text, since the request was sent.
     pub(super) ended: Duration,
-    /// Whether the choice has tool calls, which a dataset cannot represent.
+    /// Whether the choice has tool calls, which a table of replies cannot represent.
     pub(super) calls: bool,
     /// Token ids of the prompt, if the client requested them.
     pub(super) prompt: Option<Vec<u32>>,
@@ -161,14 +161,18 @@ impl RecordedChoice {
             _ => text(&message["content"]),
         };
         let mut ids = parse_token_ids(&choice["token_ids"]).unwrap_or_default();
-        for (text, reasoning) in [(thought, true), (content, false)] {
+        let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        self.calls |= !calls.is_empty();
+        let called = calls.iter().map(|call| {
+            let function = &call["function"];
+            (text(&function["name"]) + &text(&function["arguments"]), false)
+        });
+        for (text, reasoning) in [(thought, true), (content, false)].into_iter().chain(called) {
             if !text.is_empty() {
                 let ids = std::mem::take(&mut ids);
                 self.pieces.push(TimedText { text, ids, at, reasoning });
             }
         }
-        let calls = message["tool_calls"].as_array();
-        self.calls |= calls.is_some_and(|calls| !calls.is_empty());
         if let Some(finish) = choice["finish_reason"].as_str() {
             self.finish = Some(finish.to_owned());
             self.stopped = !choice["stop_reason"].is_null();

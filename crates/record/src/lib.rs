@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use proxy::RecordingProxy;
+use proxy::{RecordingProxy, WallClock};
 use store::RecordingStore;
 use vllm_sim_http_client::{
     CertificateVerification, Connector, PooledHttpClient, ServerEndpoint, TlsSetupError,
@@ -96,6 +96,7 @@ impl Recorder {
             host: target.host,
             prefix: target.prefix,
             queue: store.capture_queue(),
+            clock: WallClock::start(),
         };
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept_connections(listener, Arc::new(proxy), stopping));

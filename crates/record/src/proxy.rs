@@ -1,6 +1,7 @@
 //! Forwards client requests to the upstream endpoint.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -40,6 +41,26 @@ pub(super) struct RecordingProxy {
     /// Path prefix of the upstream URL, without a trailing slash.
     pub(super) prefix: String,
     pub(super) queue: CaptureQueue,
+    pub(super) clock: WallClock,
+}
+
+/// Converts instants to times since 1970.
+pub(super) struct WallClock {
+    start: Instant,
+    unix: Duration,
+}
+
+impl WallClock {
+    #[expect(clippy::disallowed_methods, reason = "requests of real clients are dated")]
+    pub(super) fn start() -> Self {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self { start: Instant::now(), unix: unix.unwrap_or_default() }
+    }
+
+    fn unix_micros(&self, at: Instant) -> u64 {
+        let since = self.unix + at.saturating_duration_since(self.start);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
 }
 
 impl RecordingProxy {
@@ -97,6 +118,8 @@ impl RecordingProxy {
         let (mut parts, body) = request.into_parts();
         // A compressed response could not be parsed.
         parts.headers.remove(header::ACCEPT_ENCODING);
+        let session = parts.headers.get("x-session-id").and_then(|id| id.to_str().ok());
+        let session = session.map(str::to_owned);
         let body = match Limited::new(body, MAX_REQUEST_BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) => {
@@ -118,7 +141,10 @@ impl RecordingProxy {
             }
             _ => ResponseDelivery::Whole,
         };
-        let captured = CapturedExchange { api, request, delivery, chunks: Vec::new() };
+        let session = session.or_else(|| request["session_id"].as_str().map(str::to_owned));
+        let started_us = self.clock.unix_micros(response.body().sent_at());
+        let chunks = Vec::new();
+        let captured = CapturedExchange { api, request, delivery, started_us, session, chunks };
         let queue = self.queue.clone();
         Ok(response.map(|body| {
             RecordingBody::new(body, captured, queue).map_err(Error::from).boxed_unsync()

@@ -189,9 +189,6 @@ fn insert_recorded_response(
     tokenizer: &Tokenizer,
 ) -> Result<u64, NotRecordedReason> {
     let answer = RecordedResponse::parse_response(captured.delivery, &captured.chunks)?;
-    if answer.choices.iter().any(|choice| choice.calls) {
-        return Err("the response contains tool calls".to_owned().into());
-    }
     let given: Option<Vec<_>> = answer.choices.iter().map(|c| c.prompt.clone()).collect();
     let told = given.filter(|prompts| !prompts.is_empty());
     let prompts = match told {
@@ -241,10 +238,18 @@ struct ReplyRow<'r> {
     tokens: ReplyTokens,
 }
 
+fn recording_columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    let mut columns = connection.prepare(&schema::recording_columns_sql(table))?;
+    let columns = columns.query_map([], |row| row.get(0))?;
+    columns.collect()
+}
+
 struct RecordingDatabase {
     connection: Connection,
     table: String,
     waiting: u32,
+    /// Id of the last recording without a reply; such ids are negative.
+    least_id: i64,
 }
 
 impl RecordingDatabase {
@@ -254,7 +259,15 @@ impl RecordingDatabase {
         connection.execute_batch(&schema::create_tables_sql(table))?;
         // Opening the dataset then need not read the replies.
         connection.execute_batch(&schema::create_index_sql(table))?;
-        Ok(Self { connection, table: table.to_owned(), waiting: 0 })
+        let columns = recording_columns(&connection, table)?;
+        for column in schema::ADDED_RECORDING_COLUMNS {
+            if !columns.iter().any(|name| name == column.0) {
+                connection.execute_batch(&schema::add_recording_column_sql(table, column))?;
+            }
+        }
+        let least = schema::least_recording_id_sql(table);
+        let least_id = connection.query_row(&least, [], |row| row.get(0))?;
+        Ok(Self { connection, table: table.to_owned(), waiting: 0, least_id })
     }
 
     fn insert(&mut self, row: &ReplyRow<'_>) -> rusqlite::Result<()> {
@@ -262,11 +275,17 @@ impl RecordingDatabase {
         if self.waiting == 0 {
             self.connection.execute_batch("BEGIN")?;
         }
-        let insert = schema::insert_reply_sql(&self.table);
-        let mut replies = self.connection.prepare_cached(&insert)?;
-        let reply = json!({"Tokens": tokens.ids, "Strings": tokens.texts});
-        let count = tokens.ids.len() as i64;
-        let id = replies.insert((hash_tokens(prompt), reply.to_string(), count))?;
+        let id = if choice.calls {
+            // A server could only repeat the call as a text.
+            self.least_id -= 1;
+            self.least_id
+        } else {
+            let insert = schema::insert_reply_sql(&self.table);
+            let mut replies = self.connection.prepare_cached(&insert)?;
+            let reply = json!({"Tokens": tokens.ids, "Strings": tokens.texts});
+            let count = tokens.ids.len() as i64;
+            replies.insert((hash_tokens(prompt), reply.to_string(), count))?
+        };
         let insert = schema::insert_recording_sql(&self.table);
         let mut recordings = self.connection.prepare_cached(&insert)?;
         let micros: Vec<u128> = tokens.times.iter().map(Duration::as_micros).collect();
@@ -281,8 +300,10 @@ impl RecordingDatabase {
             &choice.finish,
             captured.delivery == ResponseDelivery::Streamed,
             json!(micros).to_string(),
+            i64::try_from(captured.started_us).unwrap_or(i64::MAX),
+            &captured.session,
         ))?;
-        drop((replies, recordings));
+        drop(recordings);
         self.waiting += 1;
         if self.waiting >= MAX_ROWS_PER_TRANSACTION {
             self.commit()?;

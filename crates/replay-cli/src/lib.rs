@@ -71,23 +71,14 @@ pub fn run_replay_command(
     for (flag, given) in [
         ("--compare", args.compare.is_some()),
         ("--dynamo-run", args.dynamo_run.is_some()),
+        ("--aisimulate", args.aisimulate.is_some()),
         ("--target", served),
     ] {
         if given && let Some(word) = flags.iter().find(|word| word.starts_with('-')) {
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
-    for (flag, given) in [
-        ("--per-request", args.report.per_request.is_some()),
-        ("--trace-out", args.report.trace_out.is_some()),
-    ] {
-        if given && args.dynamo_run.is_some() {
-            refuse!("{flag}: no effect with --dynamo-run, which writes a report only");
-        }
-    }
-    if args.report.gpu_hour_price.is_some() && (served || args.dynamo_run.is_some()) {
-        refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
-    }
+    refuse_flags_without_effect(&args)?;
     if let Some(files) = &args.compare {
         return compare_report_files(files, &args.report, &typed);
     }
@@ -104,11 +95,8 @@ pub fn run_replay_command(
         let origin = Provenance::of_step_times("measured on the servers of --target");
         return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
-    if let Some(dir) = &args.dynamo_run {
-        let tables = args.kernel_tables.clone();
-        let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
-        let report = dynamo_run::replay_dynamo_run(dir, tables.as_deref())?;
-        let origin = Provenance::of_step_times("those of the recorded Dynamo run (--dynamo-run)");
+    if args.run_of_others().is_some() {
+        let (report, origin) = replay_run_of_others(&args)?;
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
     let pools = build_worker_pools(&args.pools, &flags, deploy)?;
@@ -120,7 +108,7 @@ pub fn run_replay_command(
         progress_bar.add_finished(1);
         ControlFlow::Continue(())
     };
-    let report = replay_with_watcher(
+    let mut report = replay_with_watcher(
         &pools,
         source.as_mut(),
         (pace, limit, threads),
@@ -128,7 +116,47 @@ pub fn run_replay_command(
         &mut count_finished,
     )?;
     drop(progress_bar);
+    workload::add_left_out_rows(&mut report, source.as_ref());
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
+}
+
+/// Refuses flags that have no effect with the kind of run that others choose.
+fn refuse_flags_without_effect(args: &ReplayArgs) -> Result<()> {
+    let served = !args.online.target.is_empty();
+    for (flag, given) in [
+        ("--per-request", args.report.per_request.is_some()),
+        ("--trace-out", args.report.trace_out.is_some()),
+    ] {
+        if given && let Some(run) = args.run_of_others() {
+            refuse!("{flag}: no effect with {run}, which writes a report only");
+        }
+    }
+    if args.kernel_tables.is_some() && args.run_of_others().is_none() {
+        refuse!("--kernel-tables: no effect without --dynamo-run or --aisimulate");
+    }
+    if args.report.gpu_hour_price.is_some() && (served || args.run_of_others().is_some()) {
+        refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
+    }
+    Ok(())
+}
+
+/// Replays a run that another program describes: a folder of Dynamo's or a file of AISimulate's.
+fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, Provenance)> {
+    let tables = args.kernel_tables.clone();
+    let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
+    let (report, origin) = match (&args.dynamo_run, &args.aisimulate) {
+        (Some(dir), _) => (
+            dynamo_run::replay_dynamo_run(dir, tables.as_deref())?,
+            "those of the recorded Dynamo run (--dynamo-run)",
+        ),
+        (None, Some(file)) => {
+            let mut report = dynamo_run::replay_prediction(file, tables.as_deref())?;
+            report.summary_at_top = true;
+            (report, "those of the file of AISimulate (--aisimulate)")
+        }
+        (None, None) => bail!("no run is given"),
+    };
+    Ok((report, Provenance::of_step_times(origin)))
 }
 
 fn available_cpu_cores() -> usize {

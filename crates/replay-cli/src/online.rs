@@ -41,7 +41,7 @@ pub(super) fn run_online_replay(
             (None, true) => CertificateVerification::Disabled,
             (None, false) => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.concurrency.map(|n| n as u32),
+        concurrency: pace.slots().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         max_in_flight: online.target_max_in_flight,
         speedup: pace.speedup,
         timeout,
@@ -67,6 +67,7 @@ pub(super) fn run_online_replay(
     let mut finished = sink.finish_report(&facts)?;
     let held_up = serde_json::json!(sent.held_up);
     finished.summary.insert("sessions_held_up".to_owned(), held_up);
+    workload::add_left_out_rows(&mut finished, source.as_ref());
     Ok(finished)
 }
 

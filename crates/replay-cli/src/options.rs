@@ -33,9 +33,17 @@ pub(super) struct ReplayArgs {
     /// Simulate a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs"])]
     pub dynamo_run: Option<PathBuf>,
-    /// With --dynamo-run: folder of NVIDIA's kernel tables, for timing models that need them [the
-    /// tables in $VIRTUAL_ENV or $CONDA_PREFIX].
-    #[arg(long, value_name = "DIR", requires = "dynamo_run")]
+    /// Simulate the deployment and traffic of a YAML file of AISimulate's `predict`; --report-json
+    /// then has the form of its prediction.json.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs", "dynamo_run"]
+    )]
+    pub aisimulate: Option<PathBuf>,
+    /// With --dynamo-run or --aisimulate: folder of NVIDIA's kernel tables, for timing models that
+    /// need them [the tables in $VIRTUAL_ENV or $CONDA_PREFIX].
+    #[arg(long, value_name = "DIR")]
     pub kernel_tables: Option<PathBuf>,
     /// Compare JSON reports with the first one; with --html also as a page. Join runs of one
     /// configuration with different seeds by commas: --compare a1.json,a2.json b1.json,b2.json.
@@ -44,7 +52,8 @@ pub(super) struct ReplayArgs {
         num_args = 2..,
         value_name = "REPORT",
         conflicts_with_all = [
-            "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "replay_mode",
+            "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "aisimulate",
+            "replay_mode",
             "report_json", "per_request", "trace_out", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
             "gpu_hour_price",
         ]
@@ -58,6 +67,14 @@ pub(super) struct ReplayArgs {
     /// session-hash router uses several; the results do not depend on it [all cores].
     #[arg(long)]
     pub threads: Option<usize>,
+}
+
+impl ReplayArgs {
+    /// Returns the flag that names a run of another program, if any.
+    pub(super) fn run_of_others(&self) -> Option<&'static str> {
+        let dynamo = self.dynamo_run.is_some().then_some("--dynamo-run");
+        dynamo.or(self.aisimulate.is_some().then_some("--aisimulate"))
+    }
 }
 
 /// Clock of a replay, with Dynamo's names.
@@ -402,7 +419,7 @@ pub(super) struct OnlineArgs {
         long,
         value_name = "URL",
         value_delimiter = ',',
-        conflicts_with_all = ["PoolArgs", "dynamo_run"]
+        conflicts_with_all = ["PoolArgs", "dynamo_run", "aisimulate"]
     )]
     pub target: Vec<String>,
     /// Endpoint for the requests.

@@ -5,6 +5,7 @@ use anyhow::Result;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::load;
+use vllm_sim_replay::report::ReplayReport;
 use vllm_sim_replay::synth::{
     ArrivalProcess, LoraAdapterSource, RateCurveSource, RescheduledSource, SyntheticWorkload,
     TokenLengthDistribution,
@@ -26,7 +27,7 @@ pub fn open_workload(
     let args = worded.as_ref().unwrap_or(args);
     let (mut source, pace) = open_timed_workload(args, block_size)?;
     if let Some(curve) = &args.rate_curve {
-        if pace.concurrency.is_some() {
+        if pace.slots().is_some() {
             refuse!(
                 "--rate-curve cannot be used with a closed loop, whose requests have no arrival \
                  times"
@@ -132,6 +133,9 @@ fn open_timed_workload(
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
     }
+    if source.has_agent_runs() {
+        pace.plays = pace.concurrency.take();
+    }
     if pace.concurrency.is_none() && source.has_no_start_times() {
         pace.concurrency = source.recorded_concurrency().map(|n| n as usize);
         if pace.concurrency.is_none() {
@@ -142,6 +146,14 @@ fn open_timed_workload(
         }
     }
     Ok((source, pace))
+}
+
+/// Adds the number of rows that a trace's reader left out, if any, to a report.
+pub(super) fn add_left_out_rows(report: &mut ReplayReport, source: &dyn WorkloadSource) {
+    let rows = source.left_out_rows();
+    if rows > 0 {
+        report.summary.insert("left_out_rows".to_owned(), rows.into());
+    }
 }
 
 /// Logs once per process that rows of a trace are left out; a search opens it for every run.

@@ -30,6 +30,12 @@ impl Default for ArrivalPacing {
 }
 
 impl ArrivalPacing {
+    /// Returns the maximum number of concurrent sessions or agent runs of a closed loop; `None` in
+    /// an open loop.
+    pub fn slots(self) -> Option<usize> {
+        self.concurrency.or(self.plays)
+    }
+
     /// Divides a duration in ns by the speedup; a closed loop keeps it.
     pub(super) fn divide_by_speedup(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
@@ -80,7 +86,16 @@ pub(super) struct OpenSession {
     pub number: u64,
     pub session: ClientSession,
     content: SessionContent,
-    /// Number of the session's unfulfilled dependencies.
+    waiting: WaitingTurn,
+}
+
+/// Turn of a session that is not due yet.
+#[derive(Debug, Clone, Copy)]
+struct WaitingTurn {
+    turn: u32,
+    /// Earliest time to send it, whatever it depends on.
+    earliest: SimTime,
+    /// Number of its unfulfilled dependencies.
     missing: usize,
 }
 
@@ -246,8 +261,8 @@ impl<N: NumberedSource> SessionQueue<N> {
         }
         match delay {
             Some(delay) => {
-                let due = SimTime::from_nanos(now.nanos().saturating_add(delay));
-                self.ready.push(Reverse((due, number, turn + 1, place)));
+                let earliest = SimTime::from_nanos(now.nanos().saturating_add(delay));
+                self.schedule_turn(place, turn + 1, earliest);
             }
             None => {
                 let ended = self.open[place as usize].take();
@@ -273,7 +288,7 @@ impl<N: NumberedSource> SessionQueue<N> {
         let Some(sessions) = self.plays.waiting.pop_front() else {
             return;
         };
-        let roots = sessions.iter().filter(|(_, s)| s.after.is_empty());
+        let roots = sessions.iter().filter(|(_, s)| !s.starts_after_others());
         let first = roots.map(|(_, session)| session.start).min();
         let first = first.unwrap_or(SimTime::ZERO);
         for (number, session) in sessions {
@@ -324,8 +339,20 @@ impl<N: NumberedSource> SessionQueue<N> {
             self.open.push(None);
             (self.open.len() - 1) as u32
         });
+        self.open[place as usize] = Some(OpenSession {
+            number,
+            session: ClientSession { start, ..session },
+            content: SessionContent::default(),
+            waiting: WaitingTurn { turn: 0, earliest: start, missing: 0 },
+        });
+        self.schedule_turn(place, 0, start);
+    }
+
+    /// Makes a turn due at `earliest`, or later if it depends on turns of other sessions.
+    fn schedule_turn(&mut self, place: u32, turn: u32, earliest: SimTime) {
+        let open = self.open[place as usize].as_ref().expect("it is open");
         let mut missing = 0;
-        for after in &session.after {
+        for after in &open.turn(turn).after {
             let known = self.history.get(&(after.session, after.turn));
             let happened = known.is_some_and(|(_, ended)| match after.trigger {
                 TurnLifecycleEvent::Dispatch => true,
@@ -337,20 +364,17 @@ impl<N: NumberedSource> SessionQueue<N> {
                 self.waiters.entry(key).or_default().push(place);
             }
         }
-        self.open[place as usize] = Some(OpenSession {
-            number,
-            session: ClientSession { start, ..session },
-            content: SessionContent::default(),
-            missing,
-        });
+        self.get_mut(place).waiting = WaitingTurn { turn, earliest, missing };
         if missing == 0 {
-            self.schedule_first_turn(place);
+            self.queue_waiting_turn(place);
         }
     }
 
-    fn schedule_first_turn(&mut self, place: u32) {
+    /// Queues the waiting turn of a session, all of whose dependencies have happened.
+    fn queue_waiting_turn(&mut self, place: u32) {
         let open = self.get(place);
-        let after = open.session.after.iter().filter_map(|after| {
+        let WaitingTurn { turn, earliest, .. } = open.waiting;
+        let after = open.turn(turn).after.iter().filter_map(|after| {
             let (sent, ended) = self.history.get(&(after.session, after.turn))?;
             let from = match after.trigger {
                 TurnLifecycleEvent::Dispatch => *sent,
@@ -359,23 +383,23 @@ impl<N: NumberedSource> SessionQueue<N> {
             let delay = self.pace.divide_by_speedup(after.delay_ns);
             Some(SimTime::from_nanos(from.nanos().saturating_add(delay)))
         });
-        let due = after.fold(open.session.start, SimTime::max);
-        self.ready.push(Reverse((due, open.number, 0, place)));
+        let due = after.fold(earliest, SimTime::max);
+        self.ready.push(Reverse((due, open.number, turn, place)));
     }
 
     fn wake_dependents(&mut self, session: u64, turn: u32, event: TurnLifecycleEvent) {
         let waiters = self.waiters.remove(&(session, turn, event));
         for place in waiters.unwrap_or_default() {
-            let open = self.get_mut(place);
-            open.missing -= 1;
-            if open.missing == 0 {
-                self.schedule_first_turn(place);
+            let waiting = &mut self.get_mut(place).waiting;
+            waiting.missing -= 1;
+            if waiting.missing == 0 {
+                self.queue_waiting_turn(place);
             }
         }
     }
 
     pub(super) fn describe_stuck_sessions(&self) -> Vec<String> {
-        let waiting = self.open.iter().flatten().filter(|open| open.missing > 0);
+        let waiting = self.open.iter().flatten().filter(|open| open.waiting.missing > 0);
         let name = |open: &OpenSession| match &open.session.id {
             Some(id) => id.to_string(),
             None => open.number.to_string(),

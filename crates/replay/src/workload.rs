@@ -48,6 +48,8 @@ pub struct SessionTurn {
     pub recorded: Option<Arc<[u64]>>,
     /// Name of the LoRA adapter; `None` for the base model.
     pub lora: Option<Arc<str>>,
+    /// Turns of other sessions that must have happened before this turn; usually empty.
+    pub after: Vec<TurnDependency>,
 }
 
 impl SessionTurn {
@@ -63,6 +65,7 @@ impl SessionTurn {
             text: None,
             recorded: None,
             lora: None,
+            after: Vec::new(),
         }
     }
 }
@@ -76,7 +79,7 @@ pub enum TurnLifecycleEvent {
     Completion,
 }
 
-/// Dependency of a session on a turn of another session (agentic traces).
+/// Dependency of a turn on a turn of another session (agentic traces).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnDependency {
     /// Number of the other session, in source order.
@@ -98,10 +101,20 @@ pub struct ClientSession {
     pub start: SimTime,
     /// Turns of the session in order, at least one.
     pub turns: Vec<SessionTurn>,
-    /// Dependencies of the first turn on other sessions; usually empty.
-    pub after: Vec<TurnDependency>,
     /// Agent run to which the session belongs, if any.
     pub play: Option<AgentRun>,
+}
+
+impl ClientSession {
+    /// Returns whether any turn of the session waits for a turn of another session.
+    pub fn has_dependencies(&self) -> bool {
+        self.turns.iter().any(|turn| !turn.after.is_empty())
+    }
+
+    /// Returns whether the session waits for another one before its first turn.
+    pub fn starts_after_others(&self) -> bool {
+        self.turns.first().is_some_and(|turn| !turn.after.is_empty())
+    }
 }
 
 /// Agent run (sessions of one agentic task): its index among the runs, and its name.
@@ -121,9 +134,17 @@ pub trait WorkloadSource {
         None
     }
 
-    /// Returns whether any session depends on another one ([`ClientSession::after`]).
+    /// Returns whether any turn depends on another session ([`SessionTurn::after`]).
     fn has_dependencies(&self) -> bool {
         self.wrapped_source().is_some_and(WorkloadSource::has_dependencies)
+    }
+
+    /// Returns whether the sessions belong to agent runs ([`ClientSession::play`]), whose sessions
+    /// follow one another in the source and start together.
+    ///
+    /// A closed loop then counts runs, because the sessions of a run wait for one another.
+    fn has_agent_runs(&self) -> bool {
+        self.wrapped_source().is_some_and(WorkloadSource::has_agent_runs)
     }
 
     /// Returns whether every session is certain to be one request without dependencies, in order of

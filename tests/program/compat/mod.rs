@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
 mod commands;
+mod migrating;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

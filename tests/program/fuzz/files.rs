@@ -326,6 +326,8 @@ fn fuzz_mocker_engine_args() {
 fn fuzz_traces_and_results() {
     let mut seeds = contents("tests/fixtures/dynamo", ".jsonl");
     seeds.extend(contents("tests/fixtures/results", ".json"));
+    seeds.extend(contents("tests/fixtures/agents", ".jsonl"));
+    seeds.extend(contents("tests/fixtures/aisimulate", ".jsonl"));
     seeds.extend(literals("crates/replay/tests/replay/load"));
     let corpus = Corpus {
         seeds,
@@ -345,6 +347,16 @@ fn fuzz_traces_and_results() {
             "\"after\":",
             "\"turns\":",
             "\"prompt_tokens\":",
+            "\"requests\":[",
+            "\"type\":\"subagent\",",
+            "\"t\":",
+            "\"block_size\":",
+            "\"resourceSpans\":[",
+            "\"scopeSpans\":[",
+            "\"spans\":[",
+            "\"parent_span_id\":",
+            "\"gen_ai.usage.input_tokens\":",
+            "\"gen_ai.operation.name\":\"invoke_agent\"",
             "TIMESTAMP,ContextTokens,GeneratedTokens\n",
             "Timestamp,Model,Request tokens,Response tokens\n",
             "2023-11-16 18:17:03.9799600",

@@ -381,7 +381,7 @@ impl<'c> TrialRunner<'c> {
             trend.add_outcome(outcome);
             tracker.add_outcome(outcome)
         };
-        let is_open = pace.concurrency.is_none();
+        let is_open = pace.slots().is_none();
         let report =
             replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
         let stopped = tracker.is_attainment_lost();

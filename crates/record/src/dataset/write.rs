@@ -121,6 +121,8 @@ impl DatasetWriter {
                 &recording.finish,
                 recording.streamed,
                 json!(recording.micros).to_string(),
+                None::<i64>,
+                None::<String>,
             ))?;
             self.recordings += 1;
         }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::lines::WorkloadLines;
 use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
 use super::mooncake::hash_ids_to_token_runs;
+use super::options::{AgentOrder, WorkloadReadOptions};
 use super::row::JsonRow;
-use super::{AgentOrder, WorkloadReadOptions};
 use crate::synth::SHARED_CONTENT_ID_BITS;
 use crate::workload::{
     ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnDependency,
@@ -135,7 +135,6 @@ fn parse_agent_request(
             id: row.text("session_id")?.map(Arc::from),
             start: sim_time_from_ms(start_ms),
             turns: vec![turn],
-            after: Vec::new(),
             play: None,
         },
         start_ms,
@@ -261,17 +260,11 @@ fn build_sessions(
         let node = &mut nodes[i];
         let mut session = std::mem::replace(
             &mut node.session,
-            ClientSession {
-                id: None,
-                start: sim_time_from_ms(0.0),
-                turns: Vec::new(),
-                after: Vec::new(),
-                play: None,
-            },
+            ClientSession { id: None, start: sim_time_from_ms(0.0), turns: Vec::new(), play: None },
         );
         session.start = sim_time_from_ms(start[i] - first);
         let after = node.after.drain(..).zip(&edges[i]);
-        session.after = after
+        session.turns[0].after = after
             .map(|((_, dependency), target)| TurnDependency {
                 session: number[*target],
                 ..dependency
@@ -317,7 +310,6 @@ pub(super) fn open_applied_compute(
                 id: Some(format!("applied_compute_agentic_session_{}", lines.line_number()).into()),
                 start: sim_time_from_ms(0.0),
                 turns,
-                after: Vec::new(),
                 play: None,
             });
         }

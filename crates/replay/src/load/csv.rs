@@ -278,13 +278,12 @@ pub(super) fn single_request_session(number: u64, input: u32, output: u32) -> Cl
         id: None,
         start: sim_time_from_ms(0.0),
         turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)],
-        after: Vec::new(),
         play: None,
     }
 }
 
 /// Parses a date `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.
-fn date_ms(text: &str) -> Option<f64> {
+pub(super) fn date_ms(text: &str) -> Option<f64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);

@@ -134,7 +134,6 @@ fn build_sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, ClientSession)> 
             id: record.session,
             start: sim_time_from_ms(0.0),
             turns: vec![record.turn],
-            after: Vec::new(),
             play: None,
         };
         sessions.push((record.received_ms, session));

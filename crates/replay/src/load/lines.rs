@@ -3,6 +3,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
+use serde_json::Value;
 
 use crate::workload::WorkloadError;
 
@@ -89,6 +90,29 @@ impl WorkloadLines {
                 return Ok(true);
             }
         }
+    }
+
+    /// Reads the next JSON document: a line, or the rest of the file if the line begins a longer one.
+    pub(super) fn next_document(&mut self) -> Result<Option<Value>, WorkloadError> {
+        if !self.next_line()? {
+            return Ok(None);
+        }
+        let parsed = match serde_json::from_str(&self.line) {
+            Err(error) if error.is_eof() => {
+                let read = (&mut self.reader).take(MAX_LINE).read_to_string(&mut self.line);
+                let read = read.map_err(io_error_of_file(&self.path))?;
+                if read as u64 == MAX_LINE {
+                    return Err(self.error_at_line(format!("is longer than {MAX_LINE} bytes")));
+                }
+                serde_json::from_str(&self.line)
+            }
+            parsed => parsed,
+        };
+        parsed.map(Some).map_err(|error| {
+            let line = self.number + error.line().saturating_sub(1) as u64;
+            let place = format!("{}:{line}", self.path.display());
+            WorkloadError::Bad { place, problem: format!("is not JSON: {error}") }
+        })
     }
 
     pub(super) fn current_line(&self) -> &str {

@@ -21,6 +21,7 @@ pub(super) struct LoadedSessions {
     untimed: bool,
     concurrency: Option<u32>,
     left_out_rows: u64,
+    agent_runs: bool,
 }
 
 impl LoadedSessions {
@@ -41,14 +42,15 @@ impl LoadedSessions {
 
     pub(super) fn in_order(sessions: VecDeque<ClientSession>) -> Self {
         Self {
-            dependencies: sessions.iter().any(|s| !s.after.is_empty()),
-            single_turn: sessions.iter().all(|s| s.turns.len() == 1 && s.after.is_empty())
+            dependencies: sessions.iter().any(ClientSession::has_dependencies),
+            single_turn: sessions.iter().all(|s| s.turns.len() == 1 && !s.has_dependencies())
                 && sessions.iter().is_sorted_by_key(|s| s.start),
             requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
             sessions,
             untimed: false,
             concurrency: None,
             left_out_rows: 0,
+            agent_runs: false,
         }
     }
 
@@ -59,6 +61,12 @@ impl LoadedSessions {
 
     pub(super) fn concurrency(mut self, concurrency: Option<u32>) -> Self {
         self.concurrency = concurrency;
+        self
+    }
+
+    /// Marks the sessions as those of agent runs, which follow one another and start together.
+    pub(super) fn in_agent_runs(mut self) -> Self {
+        self.agent_runs = true;
         self
     }
 
@@ -76,6 +84,10 @@ impl WorkloadSource for LoadedSessions {
 
     fn has_dependencies(&self) -> bool {
         self.dependencies
+    }
+
+    fn has_agent_runs(&self) -> bool {
+        self.agent_runs
     }
 
     fn is_single_turn(&self) -> bool {

@@ -3,6 +3,7 @@
 //! Errors name the file, line, field and value. Any file may be compressed with gzip.
 
 mod agentic;
+mod agents;
 mod bench;
 mod csv;
 mod dynamo;
@@ -10,16 +11,20 @@ mod lifecycle;
 mod lines;
 mod loaded;
 mod mooncake;
+mod options;
+mod otel;
+mod otel_prompt;
+mod otel_span;
 mod published;
 #[cfg(feature = "sqlite")]
 mod recording;
 mod results;
 mod row;
 mod sharegpt;
+mod weka;
 
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
@@ -30,156 +35,12 @@ use mooncake::MooncakeRowContent;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
+pub use options::{AgentOrder, WorkloadFormat, WorkloadReadOptions};
 pub use sharegpt::TokenCounter;
 
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
 const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `sqlite`)";
-
-/// Format of a workload file: a trace or a result of a load generator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WorkloadFormat {
-    /// Detection of the format from the file's first bytes.
-    #[default]
-    Auto,
-    /// JSONL traces of Mooncake.
-    Mooncake,
-    /// JSONL traces of Mooncake, in which later turns hold only the added tokens.
-    MooncakeDelta,
-    /// Agent traces of Mooncake: rows with dependencies on other requests.
-    AgenticMooncake,
-    /// JSONL of Alibaba Bailian's traces of Qwen.
-    Bailian,
-    /// Agent sessions of Applied Compute.
-    AppliedComputeAgentic,
-    /// Request traces of NVIDIA Dynamo.
-    Dynamo,
-    /// Conversations in the JSON format of ShareGPT or OpenAI.
-    ShareGpt,
-    /// CSV traces of BurstGPT.
-    BurstGpt,
-    /// CSV traces of Azure's LLM inference.
-    Azure,
-    /// Result file of `vllm bench serve`.
-    VllmBench,
-    /// Benchmark report of guidellm.
-    Guidellm,
-    /// Benchmark report of inference-perf.
-    InferencePerf,
-    /// `profile_export.jsonl` of aiperf.
-    Aiperf,
-    /// Published benchmark points of InferenceX, one per line.
-    InferenceX,
-    /// CSV with one measured request per row.
-    Csv,
-    /// JSON report of this program or of Dynamo's replay.
-    Report,
-    /// Dataset written by `vllm-sim record`.
-    Recording,
-}
-
-impl WorkloadFormat {
-    /// All formats with their names.
-    pub const NAMES: [(&str, Self); 18] = [
-        ("auto", Self::Auto),
-        ("mooncake", Self::Mooncake),
-        ("mooncake-delta", Self::MooncakeDelta),
-        ("agentic_mooncake", Self::AgenticMooncake),
-        ("bailian", Self::Bailian),
-        ("applied_compute_agentic", Self::AppliedComputeAgentic),
-        ("dynamo", Self::Dynamo),
-        ("sharegpt", Self::ShareGpt),
-        ("burstgpt", Self::BurstGpt),
-        ("azure", Self::Azure),
-        ("vllm-bench", Self::VllmBench),
-        ("guidellm", Self::Guidellm),
-        ("inference-perf", Self::InferencePerf),
-        ("aiperf", Self::Aiperf),
-        ("inferencex", Self::InferenceX),
-        ("csv", Self::Csv),
-        ("report", Self::Report),
-        ("recording", Self::Recording),
-    ];
-}
-
-impl FromStr for WorkloadFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let same = |name: &str| name.replace('_', "-") == text.replace('_', "-");
-        let found = Self::NAMES.iter().find(|(name, _)| same(name));
-        found.map(|(_, format)| *format).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
-            format!("{text:?} is not known, must be one of {}", names.join(", "))
-        })
-    }
-}
-
-/// Order of the requests of an agent trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AgentOrder {
-    /// Start time, after all requests that a request depends on.
-    #[default]
-    ByStart,
-    /// Request id, as in Dynamo; requests depend on others of their agent run only.
-    ByRequestId,
-}
-
-/// Options for reading workload files.
-#[derive(Clone)]
-pub struct WorkloadReadOptions {
-    /// Format of the workload files.
-    pub format: WorkloadFormat,
-    /// Number of tokens per hash id of a Mooncake trace. Default 512.
-    pub trace_block_size: u32,
-    /// Fraction of the first prompt shared by the sessions of a prefix group, 0 to 1. Default 0.
-    ///
-    /// Applies to traces with lengths only (`applied_compute_agentic`).
-    pub shared_prefix_ratio: f64,
-    /// Number of prefix groups in traces with lengths only. Default 0: no shared prefixes.
-    pub prefix_groups: u32,
-    /// Maximum number of sessions to read. Default: all.
-    pub limit: Option<u64>,
-    /// Order of the sessions. Default: by start time; a closed loop keeps the order of the file.
-    pub session_order: SessionOrder,
-    /// Whether rows of a Mooncake trace without a session become sessions named `request_<line>`.
-    ///
-    /// Default false.
-    pub name_rows: bool,
-    /// Order of agent requests. Default: by start time; a limit on concurrent agent runs needs
-    /// their ids.
-    pub agent_order: AgentOrder,
-    /// Seed of arrivals for result files without send times. Default 42.
-    pub seed: u64,
-    /// Token counter for the texts of conversations. Default: one token per four bytes.
-    pub count: TokenCounter,
-}
-
-impl Default for WorkloadReadOptions {
-    fn default() -> Self {
-        Self {
-            format: WorkloadFormat::Auto,
-            trace_block_size: 512,
-            shared_prefix_ratio: 0.0,
-            prefix_groups: 0,
-            limit: None,
-            session_order: SessionOrder::ByStart,
-            name_rows: false,
-            agent_order: AgentOrder::ByStart,
-            seed: 42,
-            count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
-        }
-    }
-}
-
-impl std::fmt::Debug for WorkloadReadOptions {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("LoadOptions")
-            .field("format", &self.format)
-            .field("trace_block_size", &self.trace_block_size)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Opens workload files of one format as one workload.
 ///
@@ -231,9 +92,11 @@ pub fn open_workload_files(
             };
             Box::new(agentic::open_applied_compute(paths, sharing)?)
         }
+        WorkloadFormat::Weka => Box::new(weka::open_weka_traces(paths, options)?),
+        WorkloadFormat::Otel => Box::new(otel::open_otel_traces(paths, options)?),
         WorkloadFormat::Dynamo => Box::new(dynamo::open_dynamo_traces(paths)?),
         #[cfg(feature = "sqlite")]
-        WorkloadFormat::Recording => Box::new(recording::open_recordings(paths)?),
+        WorkloadFormat::Recording => Box::new(recording::open_recordings(paths, options)?),
         #[cfg(not(feature = "sqlite"))]
         WorkloadFormat::Recording => {
             return Err(file_error(&first.display().to_string(), NO_SQLITE));
@@ -258,8 +121,8 @@ pub fn open_workload_files(
         }
     };
     Ok(match options.limit {
-        Some(left) => Box::new(RequestLimitedSource { source, left }),
-        None => source,
+        Some(left) if !source.has_agent_runs() => Box::new(RequestLimitedSource { source, left }),
+        _ => source,
     })
 }
 
@@ -320,7 +183,11 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         reader.read_to_end(&mut head).map_err(lines::io_error_of_file(path))?;
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
-        let found = if has("benchmarks") {
+        let found = if has("resourceSpans") {
+            Some(WorkloadFormat::Otel)
+        } else if has("hash_ids") && has("requests") && has("block_size") {
+            Some(WorkloadFormat::Weka)
+        } else if has("benchmarks") {
             Some(WorkloadFormat::Guidellm)
         } else if has("conversations") || has("conversation") || has("messages") {
             Some(WorkloadFormat::ShareGpt)
@@ -347,6 +214,10 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
     let has = |key: &str| row.contains_key(key);
     Some(if agentic::is_agentic_mooncake(row) {
         WorkloadFormat::AgenticMooncake
+    } else if weka::is_weka_trace(row) {
+        WorkloadFormat::Weka
+    } else if otel::is_otel_document(row) {
+        WorkloadFormat::Otel
     } else if dynamo::is_dynamo_request_trace(row) {
         WorkloadFormat::Dynamo
     } else if agentic::is_applied_compute(row) {

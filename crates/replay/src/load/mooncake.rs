@@ -226,7 +226,6 @@ impl WorkloadSource for MooncakeStream {
                 id: None,
                 start: sim_time_from_ms(at_ms),
                 turns: vec![SessionTurn { prompt: TurnPrompt::Whole(parsed.runs), ..parsed.turn }],
-                after: Vec::new(),
                 play: None,
             }));
         }
@@ -263,7 +262,6 @@ fn load_sessions(
                 id: parsed.session,
                 start: sim_time_from_ms(0.0),
                 turns: vec![parsed.turn],
-                after: Vec::new(),
                 play: None,
             };
             sessions.push((start_ms, session));

@@ -1,13 +1,18 @@
-//! Reads datasets of `vllm-sim record`: prompt tokens and the times of the output tokens.
+//! Reads datasets of `vllm-sim record`: prompt tokens, arrival times and the times of the output
+//! tokens.
 //!
-//! Recordings have no arrival times.
+//! Requests with one session id are turns of a session. Without an id, a request continues the
+//! session whose last prompt its own prompt extends. Files of earlier builds have no arrival times;
+//! each of their requests is a session.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, Row};
+use serde_json::Value;
 
-use super::loaded::{LoadedSessions, sim_time_from_ms};
+use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
+use super::options::WorkloadReadOptions;
 use crate::workload::{
     ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
 };
@@ -17,50 +22,108 @@ use vllm_sim_random::mix_u64_pair;
 /// difference.
 const TOKENS_PER_RUN: usize = 16;
 
-pub(super) fn open_recordings(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
-    let mut sessions = VecDeque::new();
-    for path in paths {
-        let bad =
-            |problem: String| WorkloadError::Bad { place: path.display().to_string(), problem };
-        let sql = |error: rusqlite::Error| bad(format!("is not a readable dataset: {error}"));
-        let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
-        let file = file.map_err(sql)?;
-        let table = find_recorded_table(&file, path)?;
-        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
-        let mut rows = file
-            .prepare(&format!(
-                "SELECT t.n_gen_tokens, CAST(r.prompt_tokens AS TEXT), CAST(r.token_us AS TEXT) \
-                 FROM {} t JOIN {} r ON r.id = t.rowid ORDER BY t.rowid",
-                quoted(&table),
-                quoted(&format!("{table}_recording"))
-            ))
-            .map_err(sql)?;
-        let mut rows = rows.query([]).map_err(sql)?;
-        let mut number = 0;
-        while let Some(row) = rows.next().map_err(sql)? {
-            number += 1;
-            let cell = |i| -> Result<String, WorkloadError> { row.get(i).map_err(sql) };
-            let list = |name: &str, text: String| -> Result<Vec<u64>, WorkloadError> {
-                serde_json::from_str(&text).map_err(|error| {
-                    bad(format!("row {number}: {name} is not a list of numbers: {error}"))
-                })
-            };
-            let output: u32 = row.get(0).map_err(sql)?;
-            let prompt = list("prompt_tokens", cell(1)?)?;
-            let times = list("token_us", cell(2)?)?;
-            if prompt.len() as u64 > MAX_TOKENS_PER_LENGTH
-                || u64::from(output) > MAX_TOKENS_PER_LENGTH
-            {
-                return Err(bad(format!(
-                    "row {number}: has more than {MAX_TOKENS_PER_LENGTH} tokens"
-                )));
-            }
-            if !prompt.is_empty() && output > 0 {
-                sessions.push_back(build_session(&prompt, output, &times));
-            }
-        }
+struct RecordedRequest {
+    /// Time since 1970.
+    start_ms: Option<f64>,
+    session: Option<String>,
+    prompt: Vec<u64>,
+    output: u32,
+    /// Ids of the output tokens; empty if they are unknown.
+    output_ids: Vec<u64>,
+    /// Times of the output tokens since the start, in microseconds.
+    times: Vec<u64>,
+}
+
+impl RecordedRequest {
+    fn end_ms(&self) -> f64 {
+        let took = self.times.last().copied().unwrap_or(0) as f64 / 1e3;
+        self.start_ms.unwrap_or(0.0) + took
     }
-    Ok(LoadedSessions::in_order(sessions).untimed())
+}
+
+pub(super) fn open_recordings(
+    paths: &[PathBuf],
+    options: &WorkloadReadOptions,
+) -> Result<LoadedSessions, WorkloadError> {
+    let (mut requests, mut left_out) = (Vec::new(), 0);
+    for path in paths {
+        let all = read_requests(path)?;
+        let read = all.len();
+        requests.extend(all.into_iter().filter(|r| !r.prompt.is_empty() && r.output > 0));
+        left_out += read;
+    }
+    left_out -= requests.len();
+    if requests.iter().any(|request| request.start_ms.is_none()) {
+        let sessions: VecDeque<_> =
+            requests.iter().map(|request| new_session(request, None)).collect();
+        return Ok(LoadedSessions::in_order(sessions).untimed().leaving_out(left_out as u64));
+    }
+    let start = |request: &RecordedRequest| request.start_ms.unwrap_or(0.0);
+    requests.sort_by(|a, b| start(a).total_cmp(&start(b)));
+    let sessions = SessionBuilder::default().build(&requests);
+    let sessions = LoadedSessions::new(sessions, options.session_order);
+    Ok(sessions.leaving_out(left_out as u64))
+}
+
+fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {
+    let bad = |problem: String| WorkloadError::Bad { place: path.display().to_string(), problem };
+    let sql = |error: rusqlite::Error| bad(format!("is not a readable dataset: {error}"));
+    let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    let file = file.map_err(sql)?;
+    let table = find_recorded_table(&file, path)?;
+    let recording = format!("{table}_recording");
+    let columns = "SELECT count(*) FROM pragma_table_info(?1) \
+                   WHERE name IN ('started_us', 'session_id')";
+    let dated: i64 = file.query_row(columns, [&recording], |row| row.get(0)).map_err(sql)?;
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    let (dates, order) = match dated {
+        2 => ("r.started_us, r.session_id", "r.started_us, r.id"),
+        _ => ("NULL, NULL", "r.id"),
+    };
+    let query = format!(
+        "SELECT CAST(r.prompt_tokens AS TEXT), CAST(r.token_us AS TEXT), {dates}, \
+         t.n_gen_tokens, CAST(t.gen_tokens AS TEXT) FROM {} r LEFT JOIN {} t ON t.rowid = r.id \
+         ORDER BY {order}",
+        quoted(&recording),
+        quoted(&table)
+    );
+    let mut query = file.prepare(&query).map_err(sql)?;
+    let mut rows = query.query([]).map_err(sql)?;
+    let mut requests = Vec::new();
+    while let Some(row) = rows.next().map_err(sql)? {
+        let number = requests.len() + 1;
+        let read = read_request(row).map_err(|problem| bad(format!("row {number}: {problem}")))?;
+        requests.push(read);
+    }
+    Ok(requests)
+}
+
+fn read_request(row: &Row<'_>) -> Result<RecordedRequest, String> {
+    let unreadable = |error: rusqlite::Error| format!("is not readable: {error}");
+    let list = |name: &str, column: usize| -> Result<Vec<u64>, String> {
+        let text: String = row.get(column).map_err(unreadable)?;
+        serde_json::from_str(&text)
+            .map_err(|error| format!("{name} is not a list of numbers: {error}"))
+    };
+    let (prompt, times) = (list("prompt_tokens", 0)?, list("token_us", 1)?);
+    let start: Option<i64> = row.get(2).map_err(unreadable)?;
+    // A response with tool calls has no row in the table of replies.
+    let output: Option<u32> = row.get(4).map_err(unreadable)?;
+    let output = output.map_or(times.len() as u64, u64::from);
+    let reply: Option<String> = row.get(5).map_err(unreadable)?;
+    let reply: Value = reply.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let ids = reply["Tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    if prompt.len() as u64 > MAX_TOKENS_PER_LENGTH || output > MAX_TOKENS_PER_LENGTH {
+        return Err(format!("has more than {MAX_TOKENS_PER_LENGTH} tokens"));
+    }
+    Ok(RecordedRequest {
+        start_ms: start.map(|micros| micros as f64 / 1e3),
+        session: row.get(3).map_err(unreadable)?,
+        output: output as u32,
+        output_ids: ids.iter().filter_map(Value::as_u64).collect(),
+        prompt,
+        times,
+    })
 }
 
 /// Returns the name of the dataset's SQLite table that has a companion table named `…_recording`.
@@ -78,21 +141,102 @@ fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, Workloa
     })
 }
 
-fn build_session(prompt: &[u64], output: u32, times: &[u64]) -> ClientSession {
-    let runs = prompt.chunks(TOKENS_PER_RUN).map(|piece| PromptTokenRun {
-        id: piece.iter().fold(10, |id, token| mix_u64_pair(id, *token)),
-        len: piece.len() as u32,
-        same: false,
-    });
-    let mut turn = SessionTurn::new(TurnPrompt::Whole(runs.collect()), output);
-    if times.len() == output as usize {
-        turn.recorded = Some(times.iter().map(|us| us.saturating_mul(1000)).collect());
+/// Joins recorded requests to sessions.
+#[derive(Default)]
+struct SessionBuilder {
+    /// Start, session, and the index of its last request.
+    sessions: Vec<(f64, ClientSession, usize)>,
+    by_id: HashMap<String, usize>,
+    /// Session by the hash of its last prompt, for requests without a session id.
+    by_prompt: HashMap<u64, usize>,
+}
+
+impl SessionBuilder {
+    /// Builds the sessions of requests that are sorted by their start.
+    fn build(mut self, requests: &[RecordedRequest]) -> Vec<(f64, ClientSession)> {
+        for (index, request) in requests.iter().enumerate() {
+            let continued = match &request.session {
+                Some(id) => self.by_id.get(id).copied(),
+                None => self.session_before(requests, request),
+            };
+            let start_ms = request.start_ms.unwrap_or(0.0);
+            let at = continued.unwrap_or(self.sessions.len());
+            match continued {
+                Some(at) => {
+                    let (_, session, last) = &mut self.sessions[at];
+                    let last = &requests[std::mem::replace(last, index)];
+                    let mut turn = new_turn(request, Some(last));
+                    turn.delay_ns = nanos_from_ms((start_ms - last.end_ms()).max(0.0));
+                    session.turns.push(turn);
+                    session.id.get_or_insert_with(|| format!("session_{at}").into());
+                }
+                None => {
+                    let session = new_session(request, request.session.clone());
+                    self.sessions.push((start_ms, session, index));
+                }
+            }
+            match &request.session {
+                Some(id) => drop(self.by_id.insert(id.clone(), at)),
+                None => {
+                    let hash = request.prompt.iter().fold(0, |hash, id| mix_u64_pair(hash, *id));
+                    self.by_prompt.insert(hash, at);
+                }
+            }
+        }
+        self.sessions.into_iter().map(|(start, session, _)| (start, session)).collect()
     }
+
+    /// Returns the session with the longest last prompt that a request's prompt extends.
+    fn session_before(
+        &self,
+        requests: &[RecordedRequest],
+        request: &RecordedRequest,
+    ) -> Option<usize> {
+        let shorter = request.prompt.split_last()?.1;
+        let hashes = shorter.iter().scan(0, |hash, id| {
+            *hash = mix_u64_pair(*hash, *id);
+            Some(*hash)
+        });
+        let sessions = hashes.filter_map(|hash| self.by_prompt.get(&hash).copied());
+        let ended = sessions.filter(|at| {
+            let last = &requests[self.sessions[*at].2];
+            request.prompt.starts_with(&last.prompt) && Some(last.end_ms()) <= request.start_ms
+        });
+        ended.last()
+    }
+}
+
+fn new_session(request: &RecordedRequest, id: Option<String>) -> ClientSession {
     ClientSession {
-        id: None,
+        id: id.map(Into::into),
         start: sim_time_from_ms(0.0),
-        turns: vec![turn],
-        after: Vec::new(),
+        turns: vec![new_turn(request, None)],
         play: None,
     }
+}
+
+/// Builds a turn; its prompt grows from the `last` request if it repeats prompt and output.
+fn new_turn(request: &RecordedRequest, last: Option<&RecordedRequest>) -> SessionTurn {
+    let runs = |tokens: &[u64]| {
+        let runs = tokens.chunks(TOKENS_PER_RUN).map(|piece| PromptTokenRun {
+            id: piece.iter().fold(10, |id, token| mix_u64_pair(id, *token)),
+            len: piece.len() as u32,
+            same: false,
+        });
+        runs.collect()
+    };
+    let added = last.and_then(|last| {
+        let is_known = last.output_ids.len() == last.output as usize;
+        let rest = request.prompt.strip_prefix(last.prompt.as_slice()).filter(|_| is_known)?;
+        rest.strip_prefix(last.output_ids.as_slice())
+    });
+    let prompt = match added {
+        Some(added) => TurnPrompt::Grown(runs(added)),
+        None => TurnPrompt::Whole(runs(&request.prompt)),
+    };
+    let mut turn = SessionTurn::new(prompt, request.output);
+    if request.times.len() == request.output as usize {
+        turn.recorded = Some(request.times.iter().map(|us| us.saturating_mul(1000)).collect());
+    }
+    turn
 }

@@ -104,6 +104,15 @@ impl<'a> JsonRow<'a> {
         self.check_time_range(names, self.positive_number(names)?)
     }
 
+    /// Returns a duration that the row has in seconds, in milliseconds.
+    pub(super) fn positive_seconds_as_ms(
+        &self,
+        names: &[&str],
+    ) -> Result<Option<f64>, WorkloadError> {
+        let seconds = self.positive_number(names)?;
+        self.check_time_range(names, seconds.map(|seconds| seconds * 1e3))
+    }
+
     fn check_time_range(
         &self,
         names: &[&str],

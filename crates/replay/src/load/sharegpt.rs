@@ -158,7 +158,6 @@ fn build_session(item: Conversation, number: u64, count: &TokenCounter) -> Optio
         id: Some(id.into()),
         start: sim_time_from_ms(0.0),
         turns,
-        after: Vec::new(),
         play: None,
     })
 }

@@ -14,7 +14,9 @@ use super::target::{TargetServer, TurnIdentity};
 use crate::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
-use crate::workload::{ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadSource};
+use crate::workload::{
+    AgentRun, ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadSource,
+};
 use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -35,6 +37,9 @@ struct OnlineRun {
     /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
+    has_agent_runs: bool,
+    /// Permits of the sessions in flight, or of the requests in an open loop with dependencies.
+    places: Arc<Semaphore>,
     moved: Notify,
     out: mpsc::Sender<SessionTaskEvent>,
 }
@@ -202,7 +207,6 @@ pub(super) async fn send_workload(
     let writer = PromptWriter::measure_words_and_template(&tokenizer, model, options).await?;
     let (out, mut news) = mpsc::channel(1024);
     let places = options.concurrency.unwrap_or(options.max_in_flight);
-    let places = Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize));
     let shared = Arc::new(OnlineRun {
         options: options.clone(),
         targets,
@@ -213,6 +217,8 @@ pub(super) async fn send_workload(
         unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),
         has_dependencies: source.has_dependencies(),
+        has_agent_runs: source.has_agent_runs(),
+        places: Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize)),
         moved: Notify::new(),
         out,
     });
@@ -230,7 +236,7 @@ pub(super) async fn send_workload(
             },
             () = tokio::time::sleep_until(deadline) => break,
             _ = sample_timer.tick() => shared.sample_targets(sink),
-            place = feed.wait_until_next_due(&shared, &places), if feed.next.is_some() => {
+            place = feed.wait_until_next_due(&shared), if feed.next.is_some() => {
                 if let Some(session) = feed.next.take() {
                     feed.start_session(&shared, session, place);
                     in_flight += 1;
@@ -264,17 +270,18 @@ struct SessionStarter {
     held_up: u64,
     timer: Option<oneshot::Receiver<()>>,
     is_held_up: bool,
+    /// Last agent run of a closed loop, with its permit.
+    run: Option<(AgentRun, SessionPermit)>,
 }
+
+/// Permit of a session in flight, which the sessions of an agent run share.
+type SessionPermit = Arc<OwnedSemaphorePermit>;
 
 impl SessionStarter {
     /// Waits for a slot and for the start time of the next session (less [`PREPARE_LEAD`]).
     ///
     /// Cancel safe.
-    async fn wait_until_next_due(
-        &mut self,
-        shared: &OnlineRun,
-        places: &Arc<Semaphore>,
-    ) -> Option<OwnedSemaphorePermit> {
+    async fn wait_until_next_due(&mut self, shared: &OnlineRun) -> Option<SessionPermit> {
         let is_open = shared.options.concurrency.is_none();
         if let Some(session) = self.next.as_ref().filter(|_| is_open) {
             let start = shared.epoch + shared.divide_by_speedup(session.start.nanos());
@@ -287,19 +294,35 @@ impl SessionStarter {
             let _ = timer.await;
             self.timer = None;
         }
-        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
-            return Some(place);
+        if is_open && shared.has_dependencies {
+            return None;
         }
-        self.is_held_up = is_open;
-        // The semaphore is never closed.
-        Arc::clone(places).acquire_owned().await.ok()
+        let run = self.next.as_ref().and_then(|next| next.play.clone());
+        let run = run.filter(|_| shared.has_agent_runs && !is_open);
+        if let Some((last, place)) = &self.run
+            && run.as_ref() == Some(last)
+        {
+            return Some(Arc::clone(place));
+        }
+        self.run = None;
+        let place = match Arc::clone(&shared.places).try_acquire_owned() {
+            Ok(place) => place,
+            Err(_) => {
+                self.is_held_up = is_open;
+                // The semaphore is never closed.
+                Arc::clone(&shared.places).acquire_owned().await.ok()?
+            }
+        };
+        let place = Arc::new(place);
+        self.run = run.map(|run| (run, Arc::clone(&place)));
+        Some(place)
     }
 
     fn start_session(
         &mut self,
         shared: &Arc<OnlineRun>,
         session: ClientSession,
-        place: Option<OwnedSemaphorePermit>,
+        place: Option<SessionPermit>,
     ) {
         self.timer = None;
         self.held_up += u64::from(std::mem::take(&mut self.is_held_up));
@@ -323,22 +346,27 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         true => shared.epoch + shared.divide_by_speedup(session.start.nanos()),
         false => now(),
     };
-    for dependency in &session.after {
-        planned = planned.max(
-            wait_for_dependency(shared, dependency).await
-                + shared.divide_by_speedup(dependency.delay_ns),
-        );
-    }
     let mut history = ChatHistory::default();
     let follows = session.turns.len() > 1;
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
             planned = now() + shared.divide_by_speedup(turn.delay_ns);
         }
+        for dependency in &turn.after {
+            planned = planned.max(
+                wait_for_dependency(shared, dependency).await
+                    + shared.divide_by_speedup(dependency.delay_ns),
+            );
+        }
         let which = shared.target_index_of_turn(number, n);
         let target = &shared.targets[which];
         let body = shared.writer.request_body(turn, &mut history, follows).await;
         shared.pacer.sleep_until(planned).await;
+        // The semaphore is never closed.
+        let place = match is_open && shared.has_dependencies {
+            true => shared.places.acquire().await.ok(),
+            false => None,
+        };
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
         update_turn_times(shared, number, |times| times.sent.push(now()));
         let gateway = shared.options.identity.as_ref();
@@ -363,6 +391,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         shared.unreported.lock().insert(order, request.clone());
         let result =
             target.send_generation(&body, identity, turn.output, shared.options.timeout).await;
+        drop(place);
         let failed = result.error.is_some();
         history.push_response(&result);
         let done = finished_request(shared, request, result);

@@ -28,9 +28,11 @@ pub struct OnlineOptions {
     pub api_key: Option<String>,
     /// Certificate verification for `https` targets.
     pub trust: CertificateVerification,
-    /// Number of sessions in flight in a closed loop; `None` sends sessions at their start times.
+    /// Number of sessions, or of agent runs, in flight in a closed loop; `None` sends sessions at
+    /// their start times.
     pub concurrency: Option<u32>,
-    /// Maximum number of sessions in flight. Default 4096.
+    /// Maximum number of sessions in flight, or of requests if sessions wait for one another.
+    /// Default 4096.
     pub max_in_flight: u32,
     /// Divisor of the session start times and of the delays between turns.
     pub speedup: f64,

@@ -2,6 +2,7 @@
 //! and comparisons.
 
 mod compare;
+mod json;
 mod over_time;
 mod record;
 mod rows;
@@ -12,8 +13,6 @@ mod trace_events;
 
 use std::io::Write;
 
-use serde::ser::{SerializeMap, SerializeSeq};
-use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::outcome::{
@@ -294,6 +293,7 @@ impl ReportCollector {
             ],
             summary,
             run: None,
+            summary_at_top: false,
             captured: self.options.records != KeptRecords::None,
             left_out: self.left_out,
             first_error: self.first_error,
@@ -506,6 +506,9 @@ pub struct ReplayReport {
     pub spans: SampledRequestSpans,
     /// Command, program version, model, GPU and source of the step times, for the JSON report.
     pub run: Option<Value>,
+    /// Whether the JSON report has the keys of the summary at its top, as AISimulate's
+    /// `prediction.json`.
+    pub summary_at_top: bool,
     captured: bool,
     /// Number of requests at which the report stopped keeping records, if it did.
     left_out: Option<usize>,
@@ -552,43 +555,5 @@ impl ReplayReport {
             ));
         }
         table
-    }
-}
-
-impl Serialize for ReplayReport {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("summary", &self.summary)?;
-        if let Some(run) = &self.run {
-            map.serialize_entry("run", run)?;
-        }
-        map.serialize_entry("per_request", &RequestRecords(&self.kept))?;
-        let mut coverage = json!({
-            "capture_per_request": self.captured,
-            "capture_planner_details": false,
-            "per_request_records": self.kept.len(),
-        });
-        if let Some(most) = self.left_out {
-            coverage["per_request_left_out_from"] = most.into();
-        }
-        map.serialize_entry("coverage", &coverage)?;
-        map.serialize_entry("planner", &Value::Null)?;
-        if self.over_time.has_worker_changes() {
-            map.serialize_entry("workers_over_time", &self.over_time.workers)?;
-        }
-        map.end()
-    }
-}
-
-/// Serializes request records one by one, so that they need not all be in memory.
-struct RequestRecords<'a>(&'a [OutcomeRecord]);
-
-impl Serialize for RequestRecords<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
-        for kept in self.0 {
-            list.serialize_element(&kept.to_request_record())?;
-        }
-        list.end()
     }
 }

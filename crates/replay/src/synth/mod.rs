@@ -9,7 +9,7 @@ mod curve;
 mod lengths;
 
 use crate::workload::{
-    ClientSession, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError, WorkloadSource,
+    AgentRun, ClientSession, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError, WorkloadSource,
 };
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
@@ -216,7 +216,6 @@ impl WorkloadSource for SyntheticSource {
             id: (!plain).then(|| format!("session_{i}").into()),
             start: SimTime::from_nanos(start),
             turns,
-            after: Vec::new(),
             play: None,
         }))
     }
@@ -236,12 +235,16 @@ impl WorkloadSource for SyntheticSource {
 pub struct RescheduledSource<S> {
     source: S,
     starts: StartTimes,
+    /// Agent run of the previous session, and its start.
+    run: Option<(AgentRun, SimTime)>,
 }
 
 impl<S: WorkloadSource> RescheduledSource<S> {
     /// Replaces the start times of the sessions of `source`, and keeps their order.
+    ///
+    /// The sessions of an agent run arrive together.
     pub fn new(source: S, arrivals: ArrivalProcess, seed: u64) -> Self {
-        Self { starts: arrivals.start_times(seed, 0), source }
+        Self { starts: arrivals.start_times(seed, 0), source, run: None }
     }
 }
 
@@ -250,7 +253,11 @@ impl<S: WorkloadSource> WorkloadSource for RescheduledSource<S> {
         let Some(mut session) = self.source.next_session()? else {
             return Ok(None);
         };
-        session.start = SimTime::from_nanos((self.starts.next_ms() * 1e6).round() as u64);
+        session.start = match (&self.run, &session.play) {
+            (Some((run, start)), Some(play)) if run == play && !play.1.is_empty() => *start,
+            _ => SimTime::from_nanos((self.starts.next_ms() * 1e6).round() as u64),
+        };
+        self.run = session.play.clone().map(|play| (play, session.start));
         Ok(Some(session))
     }
 

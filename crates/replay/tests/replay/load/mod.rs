@@ -1,5 +1,6 @@
 //! Tests workload files of every format, their error messages, and synthetic workloads.
 
+mod agents;
 mod results;
 
 use std::fs;
@@ -282,7 +283,7 @@ fn agent_requests_wait_for_dependencies() {
     use TurnLifecycleEvent::{Completion, Dispatch};
     let after: Vec<Vec<(u64, TurnLifecycleEvent, u64)>> = sessions
         .iter()
-        .map(|s| s.after.iter().map(|d| (d.session, d.trigger, d.delay_ns)).collect())
+        .map(|s| s.turns[0].after.iter().map(|d| (d.session, d.trigger, d.delay_ns)).collect())
         .collect();
     assert_eq!(after[2], [(0, Dispatch, 1_000_000)]);
     assert_eq!(after[3], [(0, Completion, 5_000_000), (2, Dispatch, 0)]);

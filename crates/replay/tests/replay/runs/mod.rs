@@ -251,7 +251,6 @@ fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
             id: None,
             start: SimTime::from_millis(at),
             turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)],
-            after: Vec::new(),
             play: None,
         }
     });
@@ -305,8 +304,8 @@ fn session_waits_for_its_dependencies() {
     let mut list: Vec<ClientSession> =
         requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)]).0.collect();
     let after = |session, trigger| TurnDependency { session, turn: 0, trigger, delay_ns: 1_000 };
-    list[1].after = vec![after(0, TurnLifecycleEvent::Completion)];
-    list[2].after = vec![after(1, TurnLifecycleEvent::Dispatch)];
+    list[1].turns[0].after = vec![after(0, TurnLifecycleEvent::Completion)];
+    list[2].turns[0].after = vec![after(1, TurnLifecycleEvent::Dispatch)];
     list[2].id = Some(Arc::from("last"));
     let settings = settings(PoolSpec::new(vllm(100), 1, RouterConfig::RoundRobin));
     let source = Listed(list.clone().into_iter(), true);
@@ -315,10 +314,39 @@ fn session_waits_for_its_dependencies() {
     assert_eq!(by(1).arrival, by(0).ended + 1_000);
     assert_eq!(by(2).arrival, by(1).arrival + 1_000);
     // A dependency cycle never starts, and is reported by name.
-    list[0].after = vec![after(2, TurnLifecycleEvent::Completion)];
+    list[0].turns[0].after = vec![after(2, TurnLifecycleEvent::Completion)];
     let (notes, totals) = play(&settings, Listed(list.into_iter(), true));
     assert!(notes.seen.is_empty());
     assert_eq!(totals.stuck, ["0", "1", "last"]);
+}
+
+#[test]
+fn a_later_turn_waits_for_another_session() {
+    let mut list: Vec<ClientSession> = requests(&[(0, 1, 100, 5), (0, 2, 100, 90)]).0.collect();
+    let mut turn = list[0].turns[0].clone();
+    turn.delay_ns = 2_000;
+    let after = TurnDependency {
+        session: 1,
+        turn: 0,
+        trigger: TurnLifecycleEvent::Completion,
+        delay_ns: 1_000,
+    };
+    turn.after = vec![after];
+    list[0].turns.push(turn);
+    let settings = settings(PoolSpec::new(vllm(100), 1, RouterConfig::RoundRobin));
+    let arrivals = |list: &[ClientSession]| {
+        let seen = play(&settings, Listed(Vec::from(list).into_iter(), true)).0.sorted();
+        let ended =
+            |session| seen.iter().filter(|s| s.session == session).map(|s| s.ended).min().unwrap();
+        let last = seen.iter().filter(|s| s.session == 0).map(|s| s.arrival).max();
+        (last.unwrap(), ended(0), ended(1))
+    };
+    let (arrival, _, other) = arrivals(&list);
+    assert_eq!(arrival, other + 1_000, "the other session ends last");
+    // If it ends first, the turn waits for its own session.
+    list[1].turns[0].output = 1;
+    let (arrival, own, _) = arrivals(&list);
+    assert_eq!(arrival, own + 2_000);
 }
 
 #[test]

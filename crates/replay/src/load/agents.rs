@@ -1,0 +1,185 @@
+//! Builds sessions from recorded agents: each turn waits for its tools, and for the turns of other
+//! agents.
+//!
+//! A wait is the recorded time between two requests without the time that the recorded server took.
+//! A faster server therefore ends a run sooner.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
+use super::options::WorkloadReadOptions;
+use crate::workload::{ClientSession, SessionTurn, TurnDependency, TurnLifecycleEvent};
+
+/// Tolerance in the comparison of recorded times, in milliseconds.
+///
+/// **Source:** aiperf 0.13 `dataset/loader/weka_trace.py`, `_JOIN_EPSILON_SECONDS`.
+pub(super) const TIME_EPSILON_MS: f64 = 1e-3;
+
+/// Recorded request of an agent, with its times in milliseconds.
+pub(super) struct RecordedCall {
+    pub start_ms: f64,
+    pub end_ms: f64,
+    pub turn: SessionTurn,
+}
+
+/// Index of an agent in its run, and of one of its calls.
+pub(super) type CallIndex = (usize, usize);
+
+/// Recorded agent: its calls, sorted by their start.
+#[derive(Default)]
+pub(super) struct RecordedAgent {
+    pub id: String,
+    pub calls: Vec<RecordedCall>,
+    /// Call of another agent that started this one.
+    pub started_by: Option<CallIndex>,
+    /// Call of another agent that waits for the last call of this one.
+    pub awaited_by: Option<CallIndex>,
+}
+
+impl RecordedAgent {
+    /// Returns the index of the first call that starts at `ms` or later.
+    pub(super) fn first_call_from(&self, ms: f64) -> Option<usize> {
+        self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= ms)
+    }
+
+    /// Returns the end of the last call to end.
+    pub(super) fn end_ms(&self) -> f64 {
+        self.calls.iter().fold(f64::NEG_INFINITY, |end, call| end.max(call.end_ms))
+    }
+}
+
+/// Recorded run of a task: an agent, and those that it starts.
+pub(super) struct RecordedRun {
+    pub name: String,
+    pub agents: Vec<RecordedAgent>,
+}
+
+impl RecordedRun {
+    fn calls(&self) -> impl Iterator<Item = (CallIndex, &RecordedCall)> {
+        self.agents.iter().enumerate().flat_map(|(agent, of)| {
+            of.calls.iter().enumerate().map(move |(call, of)| ((agent, call), of))
+        })
+    }
+
+    fn start_ms(&self) -> Option<f64> {
+        self.calls().map(|(_, call)| call.start_ms).min_by(f64::total_cmp)
+    }
+
+    /// Returns the call that an agent's first one waits for; `None` for the first agent.
+    ///
+    /// Without a known starter it is the last call of the agents before to end, or else the first
+    /// call of an agent without a starter. So no agent waits for itself through others.
+    fn call_before(&self, agent: usize) -> Option<CallIndex> {
+        if let Some(known) = self.agents[agent].started_by {
+            return Some(known);
+        }
+        let start = self.agents[agent].calls.first()?.start_ms;
+        let ended = self.calls().filter(|((of, _), call)| {
+            *of < agent && call.start_ms < start && call.end_ms <= start + TIME_EPSILON_MS
+        });
+        let last = ended.max_by(|(_, a), (_, b)| a.end_ms.total_cmp(&b.end_ms));
+        let roots = self.calls().filter(|((of, _), _)| self.agents[*of].started_by.is_none());
+        let first = roots.min_by(|(_, a), (_, b)| a.start_ms.total_cmp(&b.start_ms));
+        let first = first.filter(|((of, _), _)| *of != agent);
+        last.or(first).map(|(index, _)| index)
+    }
+
+    /// Returns the dependency of a call that starts at `start_ms` on another call.
+    ///
+    /// A call that overlaps the other one waits for its dispatch only.
+    fn dependency(&self, on: CallIndex, session: u64, start_ms: f64) -> TurnDependency {
+        let call = &self.agents[on.0].calls[on.1];
+        let (trigger, from) = match start_ms + TIME_EPSILON_MS < call.end_ms {
+            true => (TurnLifecycleEvent::Dispatch, call.start_ms),
+            false => (TurnLifecycleEvent::Completion, call.end_ms),
+        };
+        TurnDependency {
+            session,
+            turn: on.1 as u32,
+            trigger,
+            delay_ns: nanos_from_ms(start_ms - from),
+        }
+    }
+
+    /// Adds the dependencies between agents to their turns; `numbers` are those of the sessions.
+    fn link_agents(&mut self, numbers: &[u64]) {
+        let mut links: Vec<(CallIndex, TurnDependency)> = Vec::new();
+        for (agent, of) in self.agents.iter().enumerate() {
+            let (Some(first), Some(last)) = (of.calls.first(), of.calls.len().checked_sub(1))
+            else {
+                continue;
+            };
+            if let Some(on) = self.call_before(agent) {
+                let dependency = self.dependency(on, numbers[on.0], first.start_ms);
+                links.push(((agent, 0), dependency));
+            }
+            if let Some(waiting) = of.awaited_by {
+                let start = self.agents[waiting.0].calls[waiting.1].start_ms;
+                let dependency = TurnDependency {
+                    session: numbers[agent],
+                    turn: last as u32,
+                    trigger: TurnLifecycleEvent::Completion,
+                    delay_ns: nanos_from_ms(start - of.calls[last].end_ms),
+                };
+                links.push((waiting, dependency));
+            }
+        }
+        for ((agent, call), dependency) in links {
+            self.agents[agent].calls[call].turn.after.push(dependency);
+        }
+    }
+}
+
+/// Converts recorded runs to sessions, one per agent; those of a run start together.
+pub(super) fn sessions_of_runs(
+    runs: Vec<RecordedRun>,
+    options: &WorkloadReadOptions,
+) -> LoadedSessions {
+    let with_start = |run: RecordedRun| {
+        let start_ms = run.start_ms()?;
+        Some((start_ms, run))
+    };
+    let mut runs: Vec<(f64, RecordedRun)> = runs.into_iter().filter_map(with_start).collect();
+    if options.session_order == SessionOrder::ByStart {
+        runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    if let Some(limit) = options.limit {
+        runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    let first = runs.iter().map(|(start_ms, _)| *start_ms).fold(f64::INFINITY, f64::min);
+    let mut sessions = VecDeque::new();
+    for (order, (start_ms, mut run)) in runs.into_iter().enumerate() {
+        let mut next = sessions.len() as u64;
+        let numbers: Vec<u64> = run
+            .agents
+            .iter()
+            .map(|agent| {
+                let number = next;
+                next += u64::from(!agent.calls.is_empty());
+                number
+            })
+            .collect();
+        run.link_agents(&numbers);
+        let start = sim_time_from_ms(start_ms - first);
+        let play: (u64, Arc<str>) = (order as u64, run.name.into());
+        for agent in run.agents.into_iter().filter(|agent| !agent.calls.is_empty()) {
+            let mut ended = None;
+            let turns = agent.calls.into_iter().map(|call| {
+                let mut turn = call.turn;
+                let wait = ended.map_or(0.0, |ended: f64| (call.start_ms - ended).max(0.0));
+                turn.delay_ns = nanos_from_ms(wait);
+                ended = Some(call.end_ms);
+                turn
+            });
+            let turns = turns.collect();
+            sessions.push_back(ClientSession {
+                id: Some(agent.id.into()),
+                start,
+                turns,
+                play: Some(play.clone()),
+            });
+        }
+    }
+    LoadedSessions::in_order(sessions).in_agent_runs()
+}

@@ -1,0 +1,155 @@
+use std::str::FromStr;
+
+use super::loaded::SessionOrder;
+use super::sharegpt::TokenCounter;
+
+/// Format of a workload file: a trace or a result of a load generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkloadFormat {
+    /// Detection of the format from the file's first bytes.
+    #[default]
+    Auto,
+    /// JSONL traces of Mooncake.
+    Mooncake,
+    /// JSONL traces of Mooncake, in which later turns hold only the added tokens.
+    MooncakeDelta,
+    /// Agent traces of Mooncake: rows with dependencies on other requests.
+    AgenticMooncake,
+    /// JSONL of Alibaba Bailian's traces of Qwen.
+    Bailian,
+    /// Agent sessions of Applied Compute.
+    AppliedComputeAgentic,
+    /// Agent traces of Weka (AgentX), with sub-agents and hash ids.
+    Weka,
+    /// OpenTelemetry spans of `gen_ai` requests: OTLP in JSON, or one span per line.
+    Otel,
+    /// Request traces of NVIDIA Dynamo.
+    Dynamo,
+    /// Conversations in the JSON format of ShareGPT or OpenAI.
+    ShareGpt,
+    /// CSV traces of BurstGPT.
+    BurstGpt,
+    /// CSV traces of Azure's LLM inference.
+    Azure,
+    /// Result file of `vllm bench serve`.
+    VllmBench,
+    /// Benchmark report of guidellm.
+    Guidellm,
+    /// Benchmark report of inference-perf.
+    InferencePerf,
+    /// `profile_export.jsonl` of aiperf.
+    Aiperf,
+    /// Published benchmark points of InferenceX, one per line.
+    InferenceX,
+    /// CSV with one measured request per row.
+    Csv,
+    /// JSON report of this program or of Dynamo's replay.
+    Report,
+    /// Dataset written by `vllm-sim record`.
+    Recording,
+}
+
+impl WorkloadFormat {
+    /// All formats with their names.
+    pub const NAMES: [(&str, Self); 20] = [
+        ("auto", Self::Auto),
+        ("mooncake", Self::Mooncake),
+        ("mooncake-delta", Self::MooncakeDelta),
+        ("agentic_mooncake", Self::AgenticMooncake),
+        ("bailian", Self::Bailian),
+        ("applied_compute_agentic", Self::AppliedComputeAgentic),
+        ("weka", Self::Weka),
+        ("otel", Self::Otel),
+        ("dynamo", Self::Dynamo),
+        ("sharegpt", Self::ShareGpt),
+        ("burstgpt", Self::BurstGpt),
+        ("azure", Self::Azure),
+        ("vllm-bench", Self::VllmBench),
+        ("guidellm", Self::Guidellm),
+        ("inference-perf", Self::InferencePerf),
+        ("aiperf", Self::Aiperf),
+        ("inferencex", Self::InferenceX),
+        ("csv", Self::Csv),
+        ("report", Self::Report),
+        ("recording", Self::Recording),
+    ];
+}
+
+impl FromStr for WorkloadFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let same = |name: &str| name.replace('_', "-") == text.replace('_', "-");
+        let found = Self::NAMES.iter().find(|(name, _)| same(name));
+        found.map(|(_, format)| *format).ok_or_else(|| {
+            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            format!("{text:?} is not known, must be one of {}", names.join(", "))
+        })
+    }
+}
+
+/// Order of the requests of an agent trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AgentOrder {
+    /// Start time, after all requests that a request depends on.
+    #[default]
+    ByStart,
+    /// Request id, as in Dynamo; requests depend on others of their agent run only.
+    ByRequestId,
+}
+
+/// Options for reading workload files.
+#[derive(Clone)]
+pub struct WorkloadReadOptions {
+    /// Format of the workload files.
+    pub format: WorkloadFormat,
+    /// Number of tokens per hash id of a Mooncake trace. Default 512.
+    pub trace_block_size: u32,
+    /// Fraction of the first prompt shared by the sessions of a prefix group, 0 to 1. Default 0.
+    ///
+    /// Applies to traces with lengths only (`applied_compute_agentic`).
+    pub shared_prefix_ratio: f64,
+    /// Number of prefix groups in traces with lengths only. Default 0: no shared prefixes.
+    pub prefix_groups: u32,
+    /// Maximum number of sessions, or of agent runs, to read. Default: all.
+    pub limit: Option<u64>,
+    /// Order of the sessions. Default: by start time; a closed loop keeps the order of the file.
+    pub session_order: SessionOrder,
+    /// Whether rows of a Mooncake trace without a session become sessions named `request_<line>`.
+    ///
+    /// Default false.
+    pub name_rows: bool,
+    /// Order of agent requests. Default: by start time; a limit on concurrent agent runs needs
+    /// their ids.
+    pub agent_order: AgentOrder,
+    /// Seed of arrivals for result files without send times. Default 42.
+    pub seed: u64,
+    /// Token counter for the texts of conversations. Default: one token per four bytes.
+    pub count: TokenCounter,
+}
+
+impl Default for WorkloadReadOptions {
+    fn default() -> Self {
+        Self {
+            format: WorkloadFormat::Auto,
+            trace_block_size: 512,
+            shared_prefix_ratio: 0.0,
+            prefix_groups: 0,
+            limit: None,
+            session_order: SessionOrder::ByStart,
+            name_rows: false,
+            agent_order: AgentOrder::ByStart,
+            seed: 42,
+            count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
+        }
+    }
+}
+
+impl std::fmt::Debug for WorkloadReadOptions {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("LoadOptions")
+            .field("format", &self.format)
+            .field("trace_block_size", &self.trace_block_size)
+            .finish_non_exhaustive()
+    }
+}
