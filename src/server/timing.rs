@@ -289,7 +289,7 @@ pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
     let weights = match shape.quantization.scheme {
         QuantizationScheme::None => 2.0,
         QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
-        QuantizationScheme::Int4 | QuantizationScheme::Fp4 => 0.5,
+        QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 | QuantizationScheme::Fp4 => 0.5,
     };
     Some(WorkModel::new(
         &shape,

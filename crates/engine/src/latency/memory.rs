@@ -107,19 +107,25 @@ pub fn lora_slot_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f6
     f64::from(slots) * f64::from(rank) * rows * 2.0
 }
 
+/// Factor of the size of MXFP4 experts: their width of 2880 is padded to 3072.
+const MXFP4_PADDING: f64 = 3072.0 / 2880.0;
+
 pub(super) fn bytes_per_weight(scheme: QuantizationScheme) -> f64 {
     match scheme {
         QuantizationScheme::None => 2.0,
         QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
         // Includes the scales.
-        QuantizationScheme::Int4 => 0.53,
+        QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 => 0.53,
         QuantizationScheme::Fp4 => 0.5625,
     }
 }
 
 pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
     let Quantization { scheme, keep_attention, keep_mlp, keep_shared } = shape.quantization;
-    let quantized = bytes_per_weight(scheme);
+    let quantized = match scheme {
+        QuantizationScheme::Mxfp4 => bytes_per_weight(scheme) * MXFP4_PADDING,
+        _ => bytes_per_weight(scheme),
+    };
     let width = |kept: bool| if kept { 2.0 } else { quantized };
     let h = f64::from(shape.hidden);
     let d = f64::from(shape.head_dim);

@@ -55,7 +55,7 @@ impl<'a> KernelCostBuilder<'a> {
             QuantizationScheme::Fp4 => {
                 self.fp4_peak_flops_per_us().map_or(int4, |f| (gpu.gemm_fp4, f))
             }
-            QuantizationScheme::Int4 => int4,
+            QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 => int4,
         }
     }
 
@@ -175,6 +175,7 @@ impl<'a> KernelCostBuilder<'a> {
                 None => (&table.int4, self.peak),
             },
             QuantizationScheme::Int4 => (&table.int4, self.peak),
+            QuantizationScheme::Mxfp4 => (&table.mxfp4, self.peak),
         };
         let fit = interpolate_expert_efficiency(rows, moe.experts);
         let ranks = f64::from(self.setup.expert_ranks);

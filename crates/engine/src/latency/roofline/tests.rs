@@ -82,7 +82,7 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
     let gemm = |n: f64, k: f64, t: f64| {
         let bytes = n * k * 2.0 + 2.0 * t * (n + k);
         let flops = 2.0 * t * n * k;
-        let (a, b) = (bytes / (0.924 * bw), flops / (0.591 * f));
+        let (a, b) = (bytes / (0.924 * bw), flops / (0.70 * f));
         3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
     };
     let layer = gemm(6144.0, 4096.0, nd)
@@ -302,4 +302,20 @@ fn more_expert_ranks_slow_no_engine() {
     };
     assert!(time(16) <= time(8), "{:?} {:?}", time(16), time(8));
     assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));
+}
+
+#[test]
+fn hopper_has_faster_kernels_since_0_20() {
+    for (name, share) in [("H100", 0.591), ("H200", 0.572)] {
+        let newest = find_gpu(name).unwrap();
+        let (before, since) = (newest.with_kernels_of((0, 19)), newest.with_kernels_of((0, 20)));
+        assert!((before.gemm.compute - share).abs() < 1e-9, "{name}");
+        assert_eq!(since, *newest);
+        assert_eq!(before.experts.mxfp4, before.experts.int4);
+        assert!(since.experts.mxfp4[1].compute > 2.0 * before.experts.int4[1].compute);
+    }
+    for name in ["A100", "L40S", "B200"] {
+        let newest = find_gpu(name).unwrap();
+        assert_eq!(newest.with_kernels_of((0, 19)), *newest, "{name}");
+    }
 }
