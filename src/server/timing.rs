@@ -320,8 +320,7 @@ fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheM
         engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
         (engine.block_size, kv_dtype_bytes(config)),
-        engine.max_num_batched_tokens,
-        None,
+        &engine.profile_run(),
     );
     memory.minus_bytes(engine.memory.reserved.total_bytes_per_gpu())
 }

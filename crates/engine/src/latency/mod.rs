@@ -20,6 +20,7 @@ mod models;
 #[cfg(feature = "npz")]
 mod npz;
 mod polynomial;
+mod profile_run;
 mod quantization;
 mod roofline;
 mod sampling_defaults;
@@ -43,6 +44,7 @@ pub use kv_cache_plan::{KvCachePlan, kv_bytes_per_value};
 pub use memory::{KvCacheMemory, WeightRanks, lora_slot_bytes};
 pub use models::{known_model_names, known_model_shape};
 pub use polynomial::PolynomialStepTime;
+pub use profile_run::ProfileRun;
 pub use quantization::{Quantization, QuantizationScheme};
 pub use roofline::{
     Roofline, RooflineCoefficients, RooflineError, RooflineSetup, StepBreakdown, StepOverhead,

@@ -1,5 +1,5 @@
 use super::coefficients::RooflineCoefficients;
-use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
+use crate::latency::{CudaGraphs, Gpu, ModelShape, ProfileRun, WeightRanks};
 
 /// Describes a deployment whose step times the roofline models.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,11 @@ impl RooflineSetup {
     /// Returns the numbers of GPUs that share the weights.
     pub fn weight_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
+    }
+
+    /// Returns the profile run of an engine with these limits of a step.
+    pub fn profile_run(&self, batched_tokens: u32, seqs: u32) -> ProfileRun {
+        ProfileRun::new(batched_tokens, seqs, self.graphs.captured_sizes().len() as u32)
     }
 
     /// Returns the number of GPUs of one data-parallel engine.
