@@ -168,6 +168,7 @@ fn build_roofline_setup(
             true => engine.parallel.data,
             false => 1,
         },
+        all2all: engine.parallel.all2all,
         graphs: engine.graphs.clone(),
         truncated_sampling: sampling.truncated,
         penalized_sampling: sampling.penalized,

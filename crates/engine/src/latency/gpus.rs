@@ -1,5 +1,6 @@
 mod efficiency;
 use super::all_reduce::{self, AllReduceTable};
+use super::all2all::Fabric;
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{
     BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, InterconnectTimes,
@@ -451,6 +452,19 @@ impl Gpu {
 
     fn is_hopper(&self) -> bool {
         self.flash_attention == 3 && !self.is_data_center_blackwell()
+    }
+
+    /// Returns the network between GPUs of this type, and the rates of expert-parallel kernels in
+    /// it. Those of GPUs other than H100, H200 and B200 are assumed.
+    pub(super) fn fabric(&self) -> Fabric {
+        let is_rack = ["GB200", "GB300"].iter().any(|name| self.name.starts_with(name));
+        Fabric {
+            gpus_per_node: if is_rack { 72 } else { 8 },
+            kernel_gbs: match self.is_data_center_blackwell() {
+                true => (260.0, 181.0),
+                false => (155.0, 280.0),
+            },
+        }
     }
 
     /// Returns the performance of this GPU with the kernels of a vLLM version (major, minor).

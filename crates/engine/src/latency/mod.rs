@@ -5,6 +5,7 @@
 
 #[cfg(feature = "aic")]
 mod aic;
+mod all2all;
 mod all_reduce;
 mod batch;
 mod cuda_graphs;
@@ -33,6 +34,7 @@ use super::{MAX_SIMULATED_DELAY, TokenDelays};
 #[cfg(feature = "aic")]
 pub use aic::{AicError, AicSetup, AicStepTimes, MixedStepTiming, find_installed_tables};
 pub use all_reduce::AllReduceTable;
+pub use all2all::All2AllBackend;
 pub use batch::BatchWork;
 pub use cuda_graphs::{CudaGraphLimits, CudaGraphs};
 pub use drafter::{DraftLatency, Drafter};

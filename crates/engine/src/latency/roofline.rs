@@ -9,7 +9,7 @@ use super::cuda_graphs;
 use super::{BatchWork, CudaGraphs, QuantizationScheme};
 pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
-use kernels::{AllReduceCost, KernelCostBuilder};
+use kernels::{AllReduceCost, ExchangeCost, KernelCostBuilder};
 pub use setup::RooflineSetup;
 
 /// Models step times from the layer sizes of a model and the bandwidth and arithmetic peak of a
@@ -81,12 +81,7 @@ struct ExpertKernelCost {
     compute: f64,
     /// Number of tokens from all ranks at this engine's experts, per token of its own.
     fan_in: f64,
-    /// Number of tokens that the exchange brings to this engine, per token of its own: those of all
-    /// ranks, or with many ranks one per expert of a token.
-    exchanged: f64,
-    /// Time of the expert-parallel exchange as one all-reduce: gather of the tokens and scatter of
-    /// the sums.
-    exchange: AllReduceCost,
+    exchange: ExchangeCost,
 }
 
 impl ExpertKernelCost {
@@ -99,7 +94,7 @@ impl ExpertKernelCost {
         let active = 1.0 - (self.miss * independent).exp();
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.time_us(tokens * self.exchanged)
+        self.times * (self.fixed + product) + self.exchange.time_us(tokens)
     }
 }
 

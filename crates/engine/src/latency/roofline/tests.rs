@@ -1,4 +1,4 @@
-use crate::latency::{find_gpu, known_model_shape};
+use crate::latency::{All2AllBackend, find_gpu, known_model_shape};
 
 use super::*;
 
@@ -302,6 +302,36 @@ fn more_expert_ranks_slow_no_engine() {
     };
     assert!(time(16) <= time(8), "{:?} {:?}", time(16), time(8));
     assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));
+}
+
+#[test]
+fn all2all_backends_differ_by_the_number_of_tokens() {
+    let time = |all2all, ranks, tokens| {
+        let shape = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
+        let gpu = find_gpu("H200").unwrap().clone();
+        let setup =
+            RooflineSetup { expert_ranks: ranks, all2all, ..RooflineSetup::new(shape, gpu) };
+        Roofline::new(&setup).unwrap().step_time(&decodes(tokens, 1000))
+    };
+    use All2AllBackend::{HighThroughput, LowLatency};
+    assert!(time(LowLatency, 16, 8) < time(HighThroughput, 16, 8));
+    // The low-latency kernels send a token once per expert.
+    assert!(time(LowLatency, 8, 4096) > time(HighThroughput, 8, 4096));
+    // 58 layers of 90 us and 8 x 7168 x 3 bytes a token, 47 GB/s between 256 GPUs, 155 within 8.
+    let more = time(LowLatency, 256, 128) - time(LowLatency, 8, 128);
+    assert!(more > Duration::ZERO, "{more:?}");
+}
+
+#[test]
+fn two_nodes_reduce_slower_than_one() {
+    let time = |tp| {
+        let shape = known_model_shape("meta-llama/Llama-3.1-405B").unwrap();
+        let setup =
+            RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) };
+        Roofline::new(&setup).unwrap().step_breakdown(&decodes(64, 1000)).all_reduce
+    };
+    // Twice 126 all-reduces with two delays of 20 us each.
+    assert!(time(16) - time(8) > 252.0 * 40.0, "{} {}", time(16), time(8));
 }
 
 #[test]
