@@ -349,3 +349,19 @@ fn hopper_has_faster_kernels_since_0_20() {
         assert_eq!(newest.with_kernels_of((0, 19)), *newest, "{name}");
     }
 }
+
+#[test]
+fn each_draft_is_verified_by_logits_of_its_own() {
+    let setup = RooflineSetup { truncated_sampling: true, ..llama(1) };
+    let roofline = Roofline::new(&setup).unwrap();
+    let parts = |drafts: u32| {
+        let mut batch = BatchWork::default();
+        (0..64).for_each(|_| batch.add_decode(1000, 1 + drafts, None));
+        roofline.step_breakdown(&batch)
+    };
+    let (none, four) = (parts(0), parts(4));
+    assert!(four.lm_head > 1.2 * none.lm_head, "{} {}", four.lm_head, none.lm_head);
+    // 256 rows of 128256 entries more are cut.
+    let more = four.overhead - none.overhead;
+    assert!((more - 256.0 * 128_256.0 * 38.8e-6).abs() < 0.01, "{more}");
+}
