@@ -168,6 +168,7 @@ fn build_roofline_setup(
             true => engine.parallel.data,
             false => 1,
         },
+        all2all: engine.parallel.all2all,
         graphs: engine.graphs.clone(),
         truncated_sampling: sampling.truncated,
         penalized_sampling: sampling.penalized,
@@ -289,7 +290,7 @@ pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
     let weights = match shape.quantization.scheme {
         QuantizationScheme::None => 2.0,
         QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
-        QuantizationScheme::Int4 | QuantizationScheme::Fp4 => 0.5,
+        QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 | QuantizationScheme::Fp4 => 0.5,
     };
     Some(WorkModel::new(
         &shape,
@@ -320,8 +321,7 @@ fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheM
         engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
         (engine.block_size, kv_dtype_bytes(config)),
-        engine.max_num_batched_tokens,
-        None,
+        &engine.profile_run(),
     );
     memory.minus_bytes(engine.memory.reserved.total_bytes_per_gpu())
 }

@@ -53,7 +53,7 @@ fn the_searched_layout_has_as_few_gpus_as_the_best_of_all() {
             let decodes = counts[..counts.len() - 1 - index].join(",");
             all.extend(sweep(&format!(
                 "{layout} --grid num-prefill-workers={prefill} \
-                 --grid num-decode-workers={decodes} --kv-transfer-bandwidth 50"
+                 --grid num-decode-workers={decodes} --kv-transfer-bandwidth 10"
             )));
         }
     }

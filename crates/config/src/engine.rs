@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use vllm_sim_engine::kv::HashAlgo;
-use vllm_sim_engine::latency::{CudaGraphs, Drafter};
+use vllm_sim_engine::latency::{CudaGraphs, Drafter, ProfileRun};
 use vllm_sim_engine::sched::sglang::SchedulePolicy;
 use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
 use vllm_sim_engine::{TokenDelays, TtftFormula};
@@ -205,6 +205,12 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
+    /// Returns the largest step of the engine, whose memory vLLM keeps free.
+    pub fn profile_run(&self) -> ProfileRun {
+        let sizes = self.graphs.captured_sizes().len() as u32;
+        ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)
+    }
+
     pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let latency_source = latency_source(v)?;
         let scheduler = read_scheduler_kind(v, &latency_source)?;

@@ -251,8 +251,7 @@ fn plan_gpu_memory(engine: &EngineConfig, stage: &ModelShape, gpu: &Gpu) -> (KvC
         engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
         (engine.block_size, 2),
-        engine.max_num_batched_tokens,
-        None,
+        &engine.profile_run(),
     );
     let offloaded = (engine.memory.cpu_offload_gib * BYTES_PER_GIB).min(memory.weight_bytes);
     let rest = KvCacheMemory { weight_bytes: memory.weight_bytes - offloaded, ..memory };

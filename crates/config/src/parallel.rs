@@ -2,7 +2,7 @@ use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, server};
 use super::values::FlagValues;
-use vllm_sim_engine::latency::WeightRanks;
+use vllm_sim_engine::latency::{All2AllBackend, WeightRanks};
 
 /// Settings of parallel sizes and data-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct ParallelConfig {
     pub api_servers: u32,
     /// Whether the model's experts are spread over data-parallel ranks (expert parallelism).
     pub expert: bool,
+    /// Backend of the token exchange between the ranks of experts.
+    pub all2all: All2AllBackend,
 }
 
 /// Load balancing between data-parallel ranks.
@@ -94,6 +96,9 @@ impl ParallelConfig {
             rpc_port: v.get(&engine::DATA_PARALLEL_RPC_PORT)?,
             api_servers: api_servers(v, data, local_ranks.1, balance)?,
             expert: v.get(&engine::ENABLE_EXPERT_PARALLEL)?,
+            all2all: v
+                .get(&engine::ALL2ALL_BACKEND)?
+                .map_or(All2AllBackend::default(), |name| All2AllBackend::from_flag(&name)),
         })
     }
 }

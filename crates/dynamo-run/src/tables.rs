@@ -313,11 +313,12 @@ impl KernelTimingModel {
         };
         let block_size = told(engine, "block_size", block_size)?.max(1);
         let batched = told(engine, "max_num_batched_tokens", 8192)?;
+        let seqs = told(engine, "max_num_seqs", 256)?;
         let setup = &self.setup;
         let cell = (block_size, setup.kv_bytes);
         let (shape, gpu) = (&setup.shape, &setup.gpu);
-        let memory =
-            KvCacheMemory::new(shape, gpu, setup.weight_ranks(), share, cell, batched, None);
+        let profile = setup.profile_run(batched, seqs);
+        let memory = KvCacheMemory::new(shape, gpu, setup.weight_ranks(), share, cell, &profile);
         if memory.blocks == 0 {
             let (tp, weights) = (setup.tp, memory.weight_bytes / 1e9);
             let problem = format!(

@@ -39,7 +39,7 @@ pub(super) fn write_memory_budget(
         (
             "activations and more",
             memory.overhead_bytes,
-            "estimated from measured servers, by max-num-batched-tokens".to_owned(),
+            "the largest step, sampling, CUDA graphs, buffers; from start-up logs".to_owned(),
         ),
         (
             "KV cache",

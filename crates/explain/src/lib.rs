@@ -272,8 +272,7 @@ fn write_memory(
         setup.weight_ranks(),
         utilization,
         (engine.block_size, setup.kv_bytes),
-        engine.max_num_batched_tokens,
-        None,
+        &setup.profile_run(engine.max_num_batched_tokens, engine.max_num_seqs),
     );
     let plain = memory.block_bytes / f64::from(engine.block_size.max(1));
     let token = cache.map_or(plain, |cache| cache.plan.bytes_per_token());

@@ -211,7 +211,14 @@ fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
 
 fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
-    let memory = KvCacheMemory::new(shape, &setup.gpu, setup.weight_ranks(), 1.0, (16, 2), 1, None);
+    let memory = KvCacheMemory::new(
+        shape,
+        &setup.gpu,
+        setup.weight_ranks(),
+        1.0,
+        (16, 2),
+        &setup.profile_run(1, 1),
+    );
     let asked = RecordedDeployment {
         judge: "",
         model: "",

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    ExpertsShape, KvCacheMemory, ModelShape, Quantization, QuantizationScheme,
+    ExpertsShape, KvCacheMemory, ModelShape, ProfileRun, Quantization, QuantizationScheme,
     RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
 };
 use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmConfig};
@@ -300,14 +300,16 @@ fn engine_config(
 ) -> Result<VllmConfig, ValidateError> {
     let block_size = fields.count_at("vllm.block_size")?.max(1);
     let max_num_batched_tokens = fields.count_at("vllm.max_num_batched_tokens")?;
+    let max_num_seqs = fields.count_at("vllm.max_num_seqs")?;
+    let profile = setup.profile_run(max_num_batched_tokens, max_num_seqs);
+    let version = major_minor_version(fields.value_at("vllm.version"));
     let memory = KvCacheMemory::new(
         &setup.shape,
         &setup.gpu,
         setup.weight_ranks(),
         fields.number_at("vllm.gpu_memory_utilization")?,
         (block_size, setup.kv_bytes),
-        max_num_batched_tokens,
-        None,
+        &ProfileRun { version: version.unwrap_or(profile.version), ..profile },
     );
     let blocks = fields.value_at("vllm.num_gpu_blocks").as_u64();
     let blocks = blocks.map_or(memory.blocks, |n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -316,7 +318,7 @@ fn engine_config(
         // One block is vLLM's null block.
         num_gpu_blocks: blocks.saturating_sub(1),
         block_size,
-        max_num_seqs: fields.count_at("vllm.max_num_seqs")?,
+        max_num_seqs,
         max_num_batched_tokens,
         max_model_len: max_model_len.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         enable_prefix_caching: fields.flag_at("vllm.enable_prefix_caching"),

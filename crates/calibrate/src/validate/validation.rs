@@ -101,15 +101,14 @@ impl ValidatedRun {
         let (run, done) = &replays[0];
         let setup = &run.setup;
         let block = (run.engine.block_size, setup.kv_bytes);
-        let batched = run.engine.max_num_batched_tokens;
+        let (batched, seqs) = (run.engine.max_num_batched_tokens, run.engine.max_num_seqs);
         let memory = KvCacheMemory::new(
             &setup.shape,
             &setup.gpu,
             setup.weight_ranks(),
             1.0,
             block,
-            batched,
-            None,
+            &setup.profile_run(batched, seqs),
         );
         let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
         let regime = text("regime");

@@ -66,6 +66,12 @@ impl BatchWork {
         self.decodes + self.chunks
     }
 
+    /// Returns the number of tokens with logits: all those of decoding sequences, and the last of
+    /// each prompt chunk.
+    pub fn logit_rows(&self) -> u32 {
+        self.decode_tokens + self.chunks
+    }
+
     /// Returns one of `parts` equal parts of this batch, with all counts rounded up.
     pub(super) fn equal_share(&self, parts: u32) -> Self {
         let (few, many) = (parts.max(1), u64::from(parts.max(1)));

@@ -13,8 +13,11 @@ const EAGLE3_VOCAB: u32 = 32_000;
 /// Number of layers of a draft model that drafts all tokens in one pass. Assumed from the published
 /// models for 8 billion weights.
 const PARALLEL_DRAFT_LAYERS: u32 = 5;
-/// Time to launch a pass of the draft model with CUDA graphs, in us. Assumed: 60 to 150 are usual.
-const DRAFT_PASS_LAUNCH_US: f64 = 100.0;
+/// Time of a draft pass on the CPU, in us: vLLM prepares the attention of every single pass.
+///
+/// From vLLM pull request 32628: each further draft of EAGLE-3 makes a step 0.84 ms longer (3 to 8
+/// drafts, one sequence), of which kernels take 0.3 ms.
+const DRAFT_PASS_LAUNCH_US: f64 = 500.0;
 /// Time of an n-gram lookup on the CPU, in us: fixed, and per sequence. Assumed: 0.1 to 1 ms are
 /// usual for large batches.
 const NGRAM_LOOKUP_US: (f64, f64) = (100.0, 3.0);
@@ -266,11 +269,11 @@ mod tests {
     fn draft_pass_takes_a_realistic_share_of_a_step() {
         let llama = "meta-llama/Llama-3.1-8B";
         let eagle = share(llama, 1, "eagle3", None);
-        assert!((0.04..0.09).contains(&eagle), "{eagle}");
+        assert!((0.08..0.17).contains(&eagle), "{eagle}");
         let large = share("meta-llama/Llama-3.1-70B", 4, "eagle3", None);
-        assert!(large < 0.05, "{large}");
+        assert!(large < 0.07, "{large}");
         let small = share(llama, 1, "draft_model", Some("meta-llama/Llama-3.2-1B"));
-        assert!((0.12..0.35).contains(&small), "{small}");
+        assert!((0.2..0.4).contains(&small), "{small}");
         assert!(share(llama, 1, "ngram", None) < 0.03);
     }
 

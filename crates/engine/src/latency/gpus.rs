@@ -1,9 +1,10 @@
 mod efficiency;
 use super::all_reduce::{self, AllReduceTable};
+use super::all2all::Fabric;
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{
     BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, InterconnectTimes,
-    NVLINK_TIMES, PCIE_TIMES, kernel_efficiency,
+    NVLINK_TIMES, PCIE_TIMES, kernel_efficiency, with_hopper_mxfp4,
 };
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
@@ -116,7 +117,8 @@ const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
 }
 
 const H100: Gpu = Gpu {
-    gemm: kernel_efficiency(3.9, 0.924, 0.591),
+    gemm: kernel_efficiency(3.9, 0.924, 0.70),
+    experts: with_hopper_mxfp4(DEFAULT_EXPERT_EFFICIENCY),
     gemm_fp8: kernel_efficiency(7.8, 0.869, 0.506),
     gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
@@ -133,19 +135,18 @@ const H100: Gpu = Gpu {
 };
 
 const H200: Gpu = Gpu {
-    gemm: kernel_efficiency(4.2, 0.865, 0.572),
+    gemm: kernel_efficiency(4.2, 0.865, 0.572 / HOPPER_BF16_FACTOR_BEFORE_V0_20),
     gemm_fp8: kernel_efficiency(8.6, 0.848, 0.541),
     gemm_fp8_block: kernel_efficiency(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.458),
     all_reduce: all_reduce::H200_ALL_REDUCE,
-    experts: ExpertEfficiency {
-        bf16: DEFAULT_EXPERT_EFFICIENCY.bf16,
+    experts: with_hopper_mxfp4(ExpertEfficiency {
         fp8: [kernel_efficiency(40.0, 0.90, 0.45), kernel_efficiency(69.0, 0.56, 0.105)],
         fp8_block: [kernel_efficiency(40.9, 0.809, 0.175), kernel_efficiency(36.5, 0.904, 0.104)],
-        fp4: DEFAULT_EXPERT_EFFICIENCY.fp4,
         int4: [kernel_efficiency(35.4, 0.706, 0.236), kernel_efficiency(46.1, 0.636, 0.154)],
-    },
+        ..DEFAULT_EXPERT_EFFICIENCY
+    }),
     ..gpu_from_data_sheet(
         "H200-SXM-141GB",
         &["H200", "H200-SXM", "H200-141GB"],
@@ -437,6 +438,11 @@ const FAST_BLOCK_FP8_EXPERTS_VERSION: (u32, u32) = (0, 15);
 /// First vLLM version (major, minor) without the slow kernels of late 2025: fp8 products of more
 /// than 16 rows on Hopper, and the launch of prompt steps on Blackwell.
 const FAST_KERNELS_VERSION: (u32, u32) = (0, 12);
+/// First vLLM version (major, minor) with the fast bf16 products and MXFP4 experts on Hopper. Those
+/// measured are of 0.18 and before, and of 0.22 and after.
+const FAST_HOPPER_VERSION: (u32, u32) = (0, 20);
+/// Factor of the arithmetic share of bf16 products on H100 and H200 before `FAST_HOPPER_VERSION`.
+const HOPPER_BF16_FACTOR_BEFORE_V0_20: f64 = 0.591 / 0.70;
 
 impl Gpu {
     /// Returns whether the GPU is a data-center Blackwell (compute capability 10).
@@ -448,14 +454,34 @@ impl Gpu {
         self.flash_attention == 3 && !self.is_data_center_blackwell()
     }
 
+    /// Returns the network between GPUs of this type, and the rates of expert-parallel kernels in
+    /// it. Those of GPUs other than H100, H200 and B200 are assumed.
+    pub(super) fn fabric(&self) -> Fabric {
+        let is_rack = ["GB200", "GB300"].iter().any(|name| self.name.starts_with(name));
+        Fabric {
+            gpus_per_node: if is_rack { 72 } else { 8 },
+            kernel_gbs: match self.is_data_center_blackwell() {
+                true => (260.0, 181.0),
+                false => (155.0, 280.0),
+            },
+        }
+    }
+
     /// Returns the performance of this GPU with the kernels of a vLLM version (major, minor).
     ///
     /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
-    /// October 2025.
+    /// October 2025. Those since 0.20 are fitted to `tests/fixtures/capacity`.
     pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
         let mut gpu = self.clone();
         if version < FAST_BLOCK_FP8_EXPERTS_VERSION {
             gpu.experts.fp8_block = gpu.experts.fp8;
+        }
+        if version < FAST_HOPPER_VERSION && gpu.is_hopper() {
+            gpu.experts.mxfp4 = gpu.experts.int4;
+            // GPUs without a fit have one share for all versions.
+            if gpu.gemm.compute > FALLBACK_GPU.gemm.compute {
+                gpu.gemm.compute *= HOPPER_BF16_FACTOR_BEFORE_V0_20;
+            }
         }
         if version < FAST_KERNELS_VERSION {
             if gpu.is_data_center_blackwell() {

@@ -1,4 +1,4 @@
-use super::{Gpu, ModelShape, Quantization, QuantizationScheme};
+use super::{Gpu, ModelShape, ProfileRun, Quantization, QuantizationScheme};
 
 /// Numbers of GPUs that share the weights of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,36 +42,24 @@ pub struct KvCacheMemory {
     pub blocks: u32,
 }
 
-/// Size of activations, sampler warm-up and memory outside of torch, in bytes, derived from eight
-/// servers.
-const OVERHEAD_BYTES: f64 = 1.35e9;
-/// Size of activations and other overhead for token budgets of 8192 and more, in bytes.
-const LARGE_BUDGET_OVERHEAD_BYTES: f64 = 1.6e9;
-
 impl KvCacheMemory {
     /// Computes the KV cache memory of a model on the GPUs of `ranks`.
     ///
     /// `utilization` is the fraction of GPU memory for the engine, `kv_bytes` the bytes per cached
-    /// number. `overhead` is the memory for neither weights nor cache (`None`: derived from the
-    /// token budget).
+    /// number. The memory of `profile` is for neither weights nor cache.
     pub fn new(
         shape: &ModelShape,
         gpu: &Gpu,
         ranks: impl Into<WeightRanks>,
         utilization: f64,
         (block_size, kv_bytes): (u32, u32),
-        batched_tokens: u32,
-        overhead: Option<f64>,
+        profile: &ProfileRun,
     ) -> Self {
         let ranks = ranks.into();
         let weight_bytes = weight_bytes(shape, ranks);
         let token = shape.kv_bytes_per_token(ranks.tensor, kv_bytes) as f64;
         let block_bytes = f64::from(block_size) * token;
-        let overhead = overhead.unwrap_or(if batched_tokens >= 8192 {
-            LARGE_BUDGET_OVERHEAD_BYTES
-        } else {
-            OVERHEAD_BYTES
-        });
+        let overhead = profile.overhead_bytes(shape, ranks.tensor);
         let room = utilization * gpu.memory_gib * f64::from(1 << 30) - weight_bytes - overhead;
         Self {
             weight_bytes,
@@ -107,19 +95,25 @@ pub fn lora_slot_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f6
     f64::from(slots) * f64::from(rank) * rows * 2.0
 }
 
+/// Factor of the size of MXFP4 experts: their width of 2880 is padded to 3072.
+const MXFP4_PADDING: f64 = 3072.0 / 2880.0;
+
 pub(super) fn bytes_per_weight(scheme: QuantizationScheme) -> f64 {
     match scheme {
         QuantizationScheme::None => 2.0,
         QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
         // Includes the scales.
-        QuantizationScheme::Int4 => 0.53,
+        QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 => 0.53,
         QuantizationScheme::Fp4 => 0.5625,
     }
 }
 
 pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
     let Quantization { scheme, keep_attention, keep_mlp, keep_shared } = shape.quantization;
-    let quantized = bytes_per_weight(scheme);
+    let quantized = match scheme {
+        QuantizationScheme::Mxfp4 => bytes_per_weight(scheme) * MXFP4_PADDING,
+        _ => bytes_per_weight(scheme),
+    };
     let width = |kept: bool| if kept { 2.0 } else { quantized };
     let h = f64::from(shape.hidden);
     let d = f64::from(shape.head_dim);
@@ -160,19 +154,39 @@ mod tests {
 
     use super::*;
 
-    /// Block counts of real servers' logs (0.9 of the memory, blocks of 16).
+    const PROFILE: ProfileRun =
+        ProfileRun { batched_tokens: 8192, seqs: 256, graph_sizes: 51, version: (0, 33) };
+
+    /// Each line of `tests/fixtures/memory/servers.csv` is the start-up log of a server.
     #[test]
-    fn block_counts_are_near_those_of_real_servers() {
-        for (name, tp, tokens, logged) in [
-            ("meta-llama/Llama-3.1-70B-Instruct", 4, 2048, 30425),
-            ("mistralai/Mistral-Nemo-Instruct-2407", 2, 1024, 48009),
-            ("Qwen/Qwen2.5-7B-Instruct", 1, 2048, 65352),
-        ] {
-            let (shape, h100) = (known_model_shape(name).unwrap(), find_gpu("H100").unwrap());
-            let memory = KvCacheMemory::new(&shape, h100, tp, 0.9, (16, 2), tokens, None);
-            let off = f64::from(memory.blocks) / f64::from(logged) - 1.0;
-            assert!(off.abs() < 0.015, "{name}: {} blocks, logged {logged}", memory.blocks);
+    fn block_counts_are_those_of_real_servers() {
+        let text = include_str!("../../../../tests/fixtures/memory/servers.csv");
+        let mut seen = 0;
+        for line in text.lines().skip(1) {
+            let cells: Vec<&str> = line.split(',').collect();
+            let [model, weights, gpu, tp, share, tokens, seqs, sizes, minor, kv, logged, most, _] =
+                cells[..]
+            else {
+                panic!("{line}");
+            };
+            let number = |text: &str| text.parse::<u32>().unwrap();
+            let mut shape = known_model_shape(model).unwrap();
+            if let Some(quantization) = Quantization::from_flag(weights) {
+                shape.quantization = quantization;
+            }
+            let profile = ProfileRun {
+                version: (0, number(minor)),
+                ..ProfileRun::new(number(tokens), number(seqs), number(sizes))
+            };
+            let (gpu, share) = (find_gpu(gpu).unwrap(), share.parse().unwrap());
+            let memory =
+                KvCacheMemory::new(&shape, gpu, number(tp), share, (16, number(kv)), &profile);
+            let off = 100.0 * (f64::from(memory.blocks) / f64::from(number(logged)) - 1.0);
+            let most: f64 = most.parse().unwrap();
+            assert!(off.abs() < most, "{line}: {} blocks, {off:.2} %", memory.blocks);
+            seen += 1;
         }
+        assert_eq!(seen, 38);
     }
 
     #[test]
@@ -184,7 +198,7 @@ mod tests {
         // 256 experts in each of 58 layers: 654 of the 671 billion weights.
         assert!((one - eight - 7.0 / 8.0 * 654.0).abs() < 1.0, "{one} {eight}");
         let memory =
-            KvCacheMemory::new(&shape, h200, WeightRanks::new(1, 8), 0.92, (64, 2), 8192, None);
+            KvCacheMemory::new(&shape, h200, WeightRanks::new(1, 8), 0.92, (64, 2), &PROFILE);
         assert!(memory.room_bytes > 10e9, "{memory:?}");
         assert!(memory.minus_bytes(memory.room_bytes).blocks == 0);
     }
@@ -201,6 +215,6 @@ mod tests {
     fn a_model_that_does_not_fit_leaves_no_block() {
         let (shape, l4) =
             (known_model_shape("meta-llama/Llama-3.1-70B").unwrap(), find_gpu("L4").unwrap());
-        assert_eq!(KvCacheMemory::new(&shape, l4, 1, 0.9, (16, 2), 2048, None).blocks, 0);
+        assert_eq!(KvCacheMemory::new(&shape, l4, 1, 0.9, (16, 2), &PROFILE).blocks, 0);
     }
 }

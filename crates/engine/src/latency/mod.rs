@@ -5,6 +5,7 @@
 
 #[cfg(feature = "aic")]
 mod aic;
+mod all2all;
 mod all_reduce;
 mod batch;
 mod cuda_graphs;
@@ -20,6 +21,7 @@ mod models;
 #[cfg(feature = "npz")]
 mod npz;
 mod polynomial;
+mod profile_run;
 mod quantization;
 mod roofline;
 mod sampling_defaults;
@@ -32,6 +34,7 @@ use super::{MAX_SIMULATED_DELAY, TokenDelays};
 #[cfg(feature = "aic")]
 pub use aic::{AicError, AicSetup, AicStepTimes, MixedStepTiming, find_installed_tables};
 pub use all_reduce::AllReduceTable;
+pub use all2all::All2AllBackend;
 pub use batch::BatchWork;
 pub use cuda_graphs::{CudaGraphLimits, CudaGraphs};
 pub use drafter::{DraftLatency, Drafter};
@@ -43,6 +46,7 @@ pub use kv_cache_plan::{KvCachePlan, kv_bytes_per_value};
 pub use memory::{KvCacheMemory, WeightRanks, lora_slot_bytes};
 pub use models::{known_model_names, known_model_shape};
 pub use polynomial::PolynomialStepTime;
+pub use profile_run::ProfileRun;
 pub use quantization::{Quantization, QuantizationScheme};
 pub use roofline::{
     Roofline, RooflineCoefficients, RooflineError, RooflineSetup, StepBreakdown, StepOverhead,

@@ -13,8 +13,10 @@ pub enum QuantizationScheme {
     Fp8Block,
     /// Weights of 8-bit integers, with quantized activations.
     Int8,
-    /// 4-bit weights with bf16 arithmetic (AWQ, GPTQ, w4a16, MXFP4).
+    /// 4-bit weights with bf16 arithmetic (AWQ, GPTQ, w4a16).
     Int4,
+    /// Weights of 4-bit floats with a scale per 32 values and bf16 arithmetic (gpt-oss).
+    Mxfp4,
     /// Weights and activations of 4-bit floats with a scale per 16 values (NVFP4). GPUs without fp4
     /// units multiply in bf16.
     Fp4,
@@ -28,7 +30,7 @@ impl QuantizationScheme {
             Self::Fp8 => "fp8",
             Self::Fp8Block => "fp8 with block scales",
             Self::Int8 => "int8",
-            Self::Int4 => "4-bit",
+            Self::Int4 | Self::Mxfp4 => "4-bit",
             Self::Fp4 => "fp4",
         }
     }
@@ -73,7 +75,7 @@ impl Quantization {
                 Some(8) => QuantizationScheme::Int8,
                 _ => QuantizationScheme::Int4,
             },
-            "mxfp4" => QuantizationScheme::Int4,
+            "mxfp4" => QuantizationScheme::Mxfp4,
             "modelopt_fp4" | "nvfp4" => QuantizationScheme::Fp4,
             "bitsandbytes" if config["load_in_8bit"].as_bool() == Some(true) => {
                 QuantizationScheme::Int8
@@ -105,7 +107,9 @@ impl Quantization {
         let repo = repo.to_ascii_lowercase();
         let (owner, name) = repo.rsplit_once('/').unwrap_or(("", &repo));
         let has = |words: &[&str]| words.iter().any(|w| name.contains(w));
-        let scheme = if has(&["awq", "gptq", "int4", "w4a16", "4bit", "mxfp4"]) {
+        let scheme = if has(&["mxfp4"]) {
+            QuantizationScheme::Mxfp4
+        } else if has(&["awq", "gptq", "int4", "w4a16", "4bit"]) {
             QuantizationScheme::Int4
         } else if has(&["fp4"]) {
             QuantizationScheme::Fp4
@@ -129,9 +133,10 @@ impl Quantization {
             "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => QuantizationScheme::Fp8,
             "fp8_block" | "deepgemm" => QuantizationScheme::Fp8Block,
             "int8" | "experts_int8" => QuantizationScheme::Int8,
-            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "mxfp4" | "bitsandbytes" | "int4" => {
+            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "bitsandbytes" | "int4" => {
                 QuantizationScheme::Int4
             }
+            "mxfp4" => QuantizationScheme::Mxfp4,
             "modelopt_fp4" | "nvfp4" | "fp4" => QuantizationScheme::Fp4,
             _ => return None,
         };

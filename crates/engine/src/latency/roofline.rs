@@ -9,7 +9,7 @@ use super::cuda_graphs;
 use super::{BatchWork, CudaGraphs, QuantizationScheme};
 pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
-use kernels::{AllReduceCost, KernelCostBuilder};
+use kernels::{AllReduceCost, ExchangeCost, KernelCostBuilder};
 pub use setup::RooflineSetup;
 
 /// Models step times from the layer sizes of a model and the bandwidth and arithmetic peak of a
@@ -31,6 +31,8 @@ pub struct Roofline {
     small: (f64, f64),
     step: f64,
     per_sequence: f64,
+    /// Time to sample from one row of logits, in us.
+    per_row: f64,
     mixed: f64,
     /// Fraction of the KV cache that decode attention reads again in steps with a prompt chunk.
     mixed_again: f64,
@@ -81,12 +83,7 @@ struct ExpertKernelCost {
     compute: f64,
     /// Number of tokens from all ranks at this engine's experts, per token of its own.
     fan_in: f64,
-    /// Number of tokens that the exchange brings to this engine, per token of its own: those of all
-    /// ranks, or with many ranks one per expert of a token.
-    exchanged: f64,
-    /// Time of the expert-parallel exchange as one all-reduce: gather of the tokens and scatter of
-    /// the sums.
-    exchange: AllReduceCost,
+    exchange: ExchangeCost,
 }
 
 impl ExpertKernelCost {
@@ -99,7 +96,7 @@ impl ExpertKernelCost {
         let active = 1.0 - (self.miss * independent).exp();
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.time_us(tokens * self.exchanged)
+        self.times * (self.fixed + product) + self.exchange.time_us(tokens)
     }
 }
 
@@ -199,11 +196,10 @@ impl Roofline {
             ),
             step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
             eager_prefill: (gpu.eager_prefill_us.0 * layers, gpu.eager_prefill_us.1 * layers),
-            per_sequence: co.sequence_us
-                + sync_sequence
-                + (co.vocab_us * truncated + co.penalty_vocab_us * penalized)
-                    * vocab
-                    * (3.35e6 / k.bandwidth),
+            per_sequence: co.sequence_us + sync_sequence,
+            per_row: (co.vocab_us * truncated + co.penalty_vocab_us * penalized)
+                * vocab
+                * (3.35e6 / k.bandwidth),
             mixed: co.mixed_us,
             mixed_again,
             stages: setup.pp,
@@ -226,7 +222,11 @@ impl Roofline {
 
     /// Returns the time of a step outside of its GPU kernels.
     pub fn step_overhead(&self) -> StepOverhead {
-        StepOverhead { step: self.step, sequence: self.per_sequence, mixed: self.mixed }
+        StepOverhead {
+            step: self.step,
+            sequence: self.per_sequence + self.per_row,
+            mixed: self.mixed,
+        }
     }
 
     /// Returns the sliding window in tokens, if some layers have one.
@@ -279,6 +279,8 @@ impl Roofline {
             false => 0.0,
         };
         let sequences = f64::from(batch.sequence_count());
+        // Each draft token is verified by logits of its own.
+        let rows = f64::from(batch.logit_rows());
         let prefill = batch.chunks > 0;
         let decode_attention = if batch.decodes > 0 {
             let [(fixed, per_token), (window_fixed, window_per_token)] = self.decode;
@@ -301,7 +303,7 @@ impl Roofline {
             gemm: self.gemms.iter().map(|g| g.time_us(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
             moe: self.experts.map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
-            lm_head: self.head.time_us(sequences),
+            lm_head: self.head.time_us(rows),
             decode_attention,
             prefill_attention,
             all_reduce: self.reduce.time_us(tokens) + self.stage_transfer.time_us(tokens),
@@ -319,6 +321,7 @@ impl Roofline {
         parts.overhead += self.step
             + launch
             + self.per_sequence * sequences
+            + self.per_row * rows
             + if prefill { self.mixed } else { 0.0 };
         parts
     }

@@ -418,7 +418,9 @@ fn load_expert_table(
         QuantizationScheme::None => ("bfloat16", GemmDtype::Bf16, 2.0),
         QuantizationScheme::Fp8 => ("fp8", GemmDtype::Fp8, 1.0),
         QuantizationScheme::Fp8Block => ("fp8_block", GemmDtype::Fp8Block, 1.0),
-        QuantizationScheme::Int4 => ("w4a16_mxfp4", GemmDtype::Bf16, 0.5),
+        QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 => {
+            ("w4a16_mxfp4", GemmDtype::Bf16, 0.5)
+        }
         QuantizationScheme::Int8 | QuantizationScheme::Fp4 => {
             return Err(AicError::Model(
                 "experts with 8-bit integer or fp4 weights are not supported",
@@ -459,7 +461,10 @@ fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AicError
         QuantizationScheme::None => Ok(GemmDtype::Bf16),
         QuantizationScheme::Fp8 => Ok(GemmDtype::Fp8),
         QuantizationScheme::Fp8Block => Ok(GemmDtype::Fp8Block),
-        QuantizationScheme::Int8 | QuantizationScheme::Int4 | QuantizationScheme::Fp4 => {
+        QuantizationScheme::Int8
+        | QuantizationScheme::Int4
+        | QuantizationScheme::Mxfp4
+        | QuantizationScheme::Fp4 => {
             Err(AicError::Model("dense weights of 4 bits or 8-bit integers are not supported"))
         }
     }

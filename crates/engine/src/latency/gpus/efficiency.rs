@@ -25,8 +25,10 @@ pub struct ExpertEfficiency {
     pub fp8_block: [KernelEfficiency; 2],
     /// Efficiency of expert kernels with fp4 weights and activations.
     pub fp4: [KernelEfficiency; 2],
-    /// Efficiency of expert kernels with 4-bit weights and bf16 arithmetic.
+    /// Efficiency of expert kernels with 4-bit integer weights and bf16 arithmetic.
     pub int4: [KernelEfficiency; 2],
+    /// Efficiency of expert kernels with MXFP4 weights, as a fraction of the bf16 peak.
+    pub mxfp4: [KernelEfficiency; 2],
 }
 
 pub(super) const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
@@ -53,8 +55,24 @@ pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency 
     fp8_block: [kernel_efficiency(39.3, 0.841, 0.174), kernel_efficiency(37.8, 0.97, 0.103)],
     // Unused without fp4 units.
     fp4: [kernel_efficiency(43.0, 0.88, 0.26), kernel_efficiency(59.0, 0.81, 0.18)],
-    int4: [kernel_efficiency(35.4, 0.875, 0.236), kernel_efficiency(48.5, 0.805, 0.163)],
+    int4: INT4_EXPERT_EFFICIENCY,
+    mxfp4: INT4_EXPERT_EFFICIENCY,
 };
+const INT4_EXPERT_EFFICIENCY: [KernelEfficiency; 2] =
+    [kernel_efficiency(35.4, 0.875, 0.236), kernel_efficiency(48.5, 0.805, 0.163)];
+
+/// Returns `experts` with the MXFP4 kernels that vLLM has on Hopper since 0.20, which are much faster
+/// in arithmetic.
+///
+/// The fraction is fitted to prompts of gpt-oss-120b (`tests/fixtures/capacity`): 0.44 to those on
+/// one H200, 0.39 to that on one H100.
+pub(super) const fn with_hopper_mxfp4(experts: ExpertEfficiency) -> ExpertEfficiency {
+    let [few, many] = experts.int4;
+    let few = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..few };
+    let many = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..many };
+    ExpertEfficiency { mxfp4: [few, many], ..experts }
+}
+const HOPPER_MXFP4_COMPUTE: f64 = 0.42;
 
 /// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
 pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
@@ -62,6 +80,8 @@ pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficienc
     fp8: [kernel_efficiency(13.9, 0.654, 0.310), kernel_efficiency(27.8, 0.930, 0.241)],
     fp8_block: [kernel_efficiency(54.6, 0.646, 0.181), kernel_efficiency(49.4, 0.930, 0.114)],
     fp4: [kernel_efficiency(27.4, 0.783, 0.245), kernel_efficiency(37.6, 0.918, 0.134)],
+    // Marlin's kernels, as on other GPUs; not fitted.
+    int4: INT4_EXPERT_EFFICIENCY,
     // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    int4: [kernel_efficiency(33.4, 0.97, 0.539), kernel_efficiency(33.4, 0.97, 0.539)],
+    mxfp4: [kernel_efficiency(33.4, 0.97, 0.539), kernel_efficiency(33.4, 0.97, 0.539)],
 };

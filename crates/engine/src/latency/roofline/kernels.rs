@@ -1,7 +1,8 @@
 use super::{ExpertKernelCost, GemmCost, RooflineSetup};
+use crate::latency::all2all::Fabric;
 use crate::latency::gpus::KernelEfficiency;
 use crate::latency::memory::bytes_per_weight;
-use crate::latency::{QuantizationScheme, all_reduce};
+use crate::latency::{All2AllBackend, QuantizationScheme, all_reduce};
 
 /// Factor of the bandwidth of decode attention with an fp8 KV cache, which is converted while it is
 /// read. Fitted to InferenceX points of Llama 70B: 0.88 on Hopper, 0.94 on Blackwell.
@@ -55,7 +56,7 @@ impl<'a> KernelCostBuilder<'a> {
             QuantizationScheme::Fp4 => {
                 self.fp4_peak_flops_per_us().map_or(int4, |f| (gpu.gemm_fp4, f))
             }
-            QuantizationScheme::Int4 => int4,
+            QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 => int4,
         }
     }
 
@@ -175,6 +176,7 @@ impl<'a> KernelCostBuilder<'a> {
                 None => (&table.int4, self.peak),
             },
             QuantizationScheme::Int4 => (&table.int4, self.peak),
+            QuantizationScheme::Mxfp4 => (&table.mxfp4, self.peak),
         };
         let fit = interpolate_expert_efficiency(rows, moe.experts);
         let ranks = f64::from(self.setup.expert_ranks);
@@ -191,13 +193,25 @@ impl<'a> KernelCostBuilder<'a> {
             per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
             compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
             fan_in: ranks,
-            exchanged: ranks.min(k),
-            exchange: AllReduceCost {
-                table: self.setup.gpu.exchange
-                    [all_reduce::row_of_gpu_count(self.setup.expert_ranks)],
-                ..self.all_reduce_cost(f64::from(moe.layers), self.setup.expert_ranks)
-            },
+            exchange: self.exchange_cost(f64::from(moe.layers), k),
         })
+    }
+
+    fn exchange_cost(&self, times: f64, chosen: f64) -> ExchangeCost {
+        let ranks = self.setup.expert_ranks;
+        ExchangeCost {
+            backend: self.setup.all2all,
+            times: if ranks > 1 { times } else { 0.0 },
+            fabric: self.setup.gpu.fabric(),
+            gpus: ranks.saturating_mul(self.setup.tp),
+            chosen,
+            hidden: f64::from(self.setup.shape.hidden),
+            copies: f64::from(ranks).min(chosen),
+            gather: AllReduceCost {
+                table: self.setup.gpu.exchange[all_reduce::row_of_gpu_count(ranks)],
+                ..self.all_reduce_cost(times, ranks)
+            },
+        }
     }
 
     pub(super) fn all_reduce_cost(&self, times: f64, gpus: u32) -> AllReduceCost {
@@ -206,6 +220,8 @@ impl<'a> KernelCostBuilder<'a> {
             times: if gpus > 1 { times * scale } else { 0.0 },
             bytes_per_token: 2.0 * f64::from(self.setup.shape.hidden),
             table: self.setup.gpu.all_reduce[all_reduce::row_of_gpu_count(gpus)],
+            fabric: self.setup.gpu.fabric(),
+            gpus,
         }
     }
 
@@ -251,6 +267,8 @@ pub(super) struct AllReduceCost {
     times: f64,
     bytes_per_token: f64,
     table: all_reduce::AllReduceRow,
+    fabric: Fabric,
+    gpus: u32,
 }
 
 impl AllReduceCost {
@@ -258,7 +276,43 @@ impl AllReduceCost {
         if self.times == 0.0 {
             return 0.0;
         }
-        self.times * all_reduce::all_reduce_us(&self.table, self.bytes_per_token * tokens)
+        let bytes = self.bytes_per_token * tokens;
+        let network = self.fabric.network_all_reduce_us(self.gpus, bytes);
+        self.times * (all_reduce::all_reduce_us(&self.table, bytes) + network)
+    }
+}
+
+/// Cost to exchange the tokens of expert-parallel ranks in all layers of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ExchangeCost {
+    backend: All2AllBackend,
+    times: f64,
+    fabric: Fabric,
+    /// Number of GPUs with experts.
+    gpus: u32,
+    /// Number of experts per token.
+    chosen: f64,
+    hidden: f64,
+    /// Number of tokens that a gather brings to this engine, per token of its own: those of all
+    /// ranks, or with many ranks one per expert of a token.
+    copies: f64,
+    /// Time of a gather and a scatter as one all-reduce.
+    gather: AllReduceCost,
+}
+
+impl ExchangeCost {
+    pub(super) fn time_us(&self, tokens: f64) -> f64 {
+        let (gpus, chosen, hidden) = (self.gpus, self.chosen, self.hidden);
+        let layer = match self.backend {
+            All2AllBackend::AllGatherReduceScatter => {
+                return self.gather.time_us(tokens * self.copies);
+            }
+            All2AllBackend::LowLatency => self.fabric.low_latency_us(gpus, tokens, chosen, hidden),
+            All2AllBackend::HighThroughput => {
+                self.fabric.high_throughput_us(gpus, tokens, chosen, hidden)
+            }
+        };
+        self.times * layer
     }
 }
 

@@ -1,5 +1,5 @@
 use super::coefficients::RooflineCoefficients;
-use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
+use crate::latency::{All2AllBackend, CudaGraphs, Gpu, ModelShape, ProfileRun, WeightRanks};
 
 /// Describes a deployment whose step times the roofline models.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub struct RooflineSetup {
     /// Number of data-parallel ranks that each hold a part of the experts; 1: experts are not
     /// spread.
     pub expert_ranks: u32,
+    /// Backend of the token exchange between the ranks of experts.
+    pub all2all: All2AllBackend,
     /// Whether the next step is scheduled while one runs (asynchronous scheduling).
     pub async_scheduling: bool,
     /// Bytes per number in the KV cache: 2, or 1 with fp8.
@@ -41,6 +43,7 @@ impl RooflineSetup {
             pp: 1,
             pcp: 1,
             expert_ranks: 1,
+            all2all: All2AllBackend::default(),
             async_scheduling: true,
             kv_bytes: 2,
             truncated_sampling: false,
@@ -53,6 +56,11 @@ impl RooflineSetup {
     /// Returns the numbers of GPUs that share the weights.
     pub fn weight_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
+    }
+
+    /// Returns the profile run of an engine with these limits of a step.
+    pub fn profile_run(&self, batched_tokens: u32, seqs: u32) -> ProfileRun {
+        ProfileRun::new(batched_tokens, seqs, self.graphs.captured_sizes().len() as u32)
     }
 
     /// Returns the number of GPUs of one data-parallel engine.

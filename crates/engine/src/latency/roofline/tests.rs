@@ -1,4 +1,4 @@
-use crate::latency::{find_gpu, known_model_shape};
+use crate::latency::{All2AllBackend, find_gpu, known_model_shape};
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
     let gemm = |n: f64, k: f64, t: f64| {
         let bytes = n * k * 2.0 + 2.0 * t * (n + k);
         let flops = 2.0 * t * n * k;
-        let (a, b) = (bytes / (0.924 * bw), flops / (0.591 * f));
+        let (a, b) = (bytes / (0.924 * bw), flops / (0.70 * f));
         3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
     };
     let layer = gemm(6144.0, 4096.0, nd)
@@ -302,4 +302,66 @@ fn more_expert_ranks_slow_no_engine() {
     };
     assert!(time(16) <= time(8), "{:?} {:?}", time(16), time(8));
     assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));
+}
+
+#[test]
+fn all2all_backends_differ_by_the_number_of_tokens() {
+    let time = |all2all, ranks, tokens| {
+        let shape = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
+        let gpu = find_gpu("H200").unwrap().clone();
+        let setup =
+            RooflineSetup { expert_ranks: ranks, all2all, ..RooflineSetup::new(shape, gpu) };
+        Roofline::new(&setup).unwrap().step_time(&decodes(tokens, 1000))
+    };
+    use All2AllBackend::{HighThroughput, LowLatency};
+    assert!(time(LowLatency, 16, 8) < time(HighThroughput, 16, 8));
+    // The low-latency kernels send a token once per expert.
+    assert!(time(LowLatency, 8, 4096) > time(HighThroughput, 8, 4096));
+    // 58 layers of 90 us and 8 x 7168 x 3 bytes a token, 47 GB/s between 256 GPUs, 155 within 8.
+    let more = time(LowLatency, 256, 128) - time(LowLatency, 8, 128);
+    assert!(more > Duration::ZERO, "{more:?}");
+}
+
+#[test]
+fn two_nodes_reduce_slower_than_one() {
+    let time = |tp| {
+        let shape = known_model_shape("meta-llama/Llama-3.1-405B").unwrap();
+        let setup =
+            RooflineSetup { tp, ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone()) };
+        Roofline::new(&setup).unwrap().step_breakdown(&decodes(64, 1000)).all_reduce
+    };
+    // Twice 126 all-reduces with two delays of 20 us each.
+    assert!(time(16) - time(8) > 252.0 * 40.0, "{} {}", time(16), time(8));
+}
+
+#[test]
+fn hopper_has_faster_kernels_since_0_20() {
+    for (name, share) in [("H100", 0.591), ("H200", 0.572)] {
+        let newest = find_gpu(name).unwrap();
+        let (before, since) = (newest.with_kernels_of((0, 19)), newest.with_kernels_of((0, 20)));
+        assert!((before.gemm.compute - share).abs() < 1e-9, "{name}");
+        assert_eq!(since, *newest);
+        assert_eq!(before.experts.mxfp4, before.experts.int4);
+        assert!(since.experts.mxfp4[1].compute > 2.0 * before.experts.int4[1].compute);
+    }
+    for name in ["A100", "L40S", "B200"] {
+        let newest = find_gpu(name).unwrap();
+        assert_eq!(newest.with_kernels_of((0, 19)), *newest, "{name}");
+    }
+}
+
+#[test]
+fn each_draft_is_verified_by_logits_of_its_own() {
+    let setup = RooflineSetup { truncated_sampling: true, ..llama(1) };
+    let roofline = Roofline::new(&setup).unwrap();
+    let parts = |drafts: u32| {
+        let mut batch = BatchWork::default();
+        (0..64).for_each(|_| batch.add_decode(1000, 1 + drafts, None));
+        roofline.step_breakdown(&batch)
+    };
+    let (none, four) = (parts(0), parts(4));
+    assert!(four.lm_head > 1.2 * none.lm_head, "{} {}", four.lm_head, none.lm_head);
+    // 256 rows of 128256 entries more are cut.
+    let more = four.overhead - none.overhead;
+    assert!((more - 256.0 * 128_256.0 * 38.8e-6).abs() < 0.01, "{more}");
 }
