@@ -18,6 +18,16 @@ impl Dialect for TokenIdDialect {
         Ok(())
     }
 
+    /// Accepts any requested output: these APIs shorten it.
+    fn check_prompt_and_output(
+        &self,
+        _: &ServerLimits,
+        _: usize,
+        _: Option<i128>,
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
     fn check_encoded_length(&self, limits: &ServerLimits, tokens: usize) -> Result<(), Fault> {
         limits.check_prompt_tokens(tokens)
     }
