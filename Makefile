@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire vllm-flags front-end lab metric-families
+.PHONY: help check extremes run test bench load instructions bless fmt build docs chart cluster gateways image wheel wheels dist clients python npm action examples site picture wire front-end lab
 
 # What docs, chart and image start.
 BINARY ?= target/release/vllm-sim
@@ -102,12 +102,6 @@ wire: ## the Responses schema anew, from the openai SDK of crates/wire/generate/
 	python3 -m venv target/wire-venv
 	target/wire-venv/bin/pip install -q -r crates/wire/generate/requirements.txt
 	target/wire-venv/bin/python crates/wire/generate/responses_schema.py
-
-vllm-flags: ## add the flags of the vLLM that is installed to the list of those known
-	vllm serve --help=all | python3 crates/config/generate/vllm_serve_flags.py
-
-metric-families: ## SITE_PACKAGES (with vLLM) to the list of its metric families, types, labels and HELP texts
-	python3 crates/observe/generate/metric_families.py $(SITE_PACKAGES)
 
 image: ## run the Dockerfile without Docker, and its image read-only
 	python3 tests/ship/image_root.py

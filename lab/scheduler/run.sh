@@ -9,10 +9,7 @@ version=0.33.0
 if [ ! -e "$lab/ready-$version" ]; then
     mkdir -p "$lab"
     python3 -m venv "$lab/venv"
-    "$lab/venv/bin/pip" install -q torch==2.14.0 'setuptools>=77' regex cachetools psutil sentencepiece numpy requests tqdm blake3 \
-        py-cpuinfo 'transformers<5.21,>=5.16.1' tokenizers safetensors protobuf pydantic orjson prometheus_client pillow filelock \
-        jsonschema pyzmq msgspec pyyaml einops cloudpickle cbor2 python-json-logger pybase64 setproctitle openai fastapi aiohttp \
-        opentelemetry-sdk openai-harmony uvloop xgrammar partial_json_parser llguidance
+    "$lab/venv/bin/pip" install -q -r lab/requirements.txt
     "$lab/venv/bin/pip" download -q --no-deps -d "$lab" "vllm==$version"
     # Compiled parts need a GPU; the scheduler does not use them.
     unzip -q -o "$lab/vllm-$version"-*.whl -x '*.so' -d "$lab/vllm"

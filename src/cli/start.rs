@@ -14,7 +14,7 @@ use vllm_sim_http::SGLANG_VERSION;
 /// Logs one line with the imitated release and the command-line mode.
 pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
     let model = &loaded.config.model;
-    let vllm = ("vLLM", &*model.vllm_version);
+    let vllm = ("vLLM", model.vllm_version.as_str());
     let ((project, release), command_line) = match (model.compat, model.cli_mode) {
         (Compat::Sglang, _) => (("SGLang", SGLANG_VERSION), "`sglang.launch_server`"),
         (_, CliMode::Llmd) => (vllm, "llm-d-inference-sim"),
@@ -24,6 +24,13 @@ pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
         "vllm-sim {} imitates {project} {release}, with the flags of {command_line}",
         env!("CARGO_PKG_VERSION"),
     );
+    for preview in &model.previews {
+        tracing::info!(
+            "preview: {} of the open pull request vllm-project/vllm#{}",
+            preview.name,
+            preview.pull_request
+        );
+    }
     // The `Debug` output of the configuration would contain keys.
     let configuration = Value::Object(loaded.to_admin_json());
     tracing::debug!(%configuration, "all arguments");

@@ -296,7 +296,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> Prove
         model: Some(config.model.name.clone()),
         gpu,
         step_times,
-        vllm_version: Some(config.model.vllm_version.clone()),
+        vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
     }
 }
 

@@ -75,7 +75,7 @@ fn model_settings(config: &Config) -> ModelSettings {
         is_encoder: config.content.mode == TextMode::Encoder,
         chat_template_kwargs: model.chat_template_kwargs.clone(),
         response_role: model.response_role.clone(),
-        vllm_version: model.vllm_version.clone(),
+        vllm_version: model.vllm_version,
         fingerprint: system_fingerprint(config).map(Into::into),
     }
 }
@@ -162,7 +162,7 @@ fn system_fingerprint(config: &Config) -> Option<String> {
         SystemFingerprintForm::Custom => config.api.fingerprint_value.clone(),
         SystemFingerprintForm::Hash => Some(config_hash(config)),
         SystemFingerprintForm::Full => {
-            let mut text = format!("vllm-{}", config.model.vllm_version);
+            let mut text = format!("vllm-{}", config.model.vllm_version.as_str());
             for (name, degree) in
                 [("tp", parallel.tensor), ("pp", parallel.pipeline), ("dp", parallel.data)]
             {

@@ -7,7 +7,7 @@ use vllm_sim_service::dialect::{Dialect, Llmd, Sglang, TokenIdDialect, Vllm};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::{SamplingDefaults, ServerLimits, VllmVersion};
+use vllm_sim_wire::{SamplingDefaults, ServerLimits};
 
 pub(super) fn http_request_rules(config: &Config, service: &InferenceService) -> RequestRules {
     let (api, tools) = (&config.api, &config.content.tools);
@@ -101,7 +101,7 @@ fn shared_request_limits(config: &Config, service: &InferenceService) -> ServerL
         // The simulated tokenizer accepts every id.
         vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
         speculative: config.engine.speculative.is_some(),
-        version: VllmVersion::from_release(&config.model.vllm_version),
+        version: config.model.vllm_version,
         ..ServerLimits::default()
     }
 }

@@ -23,7 +23,6 @@ use vllm_sim_service::InferenceService;
 use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
 use vllm_sim_service::{LiveFaultSettings, NgramLookup};
 use vllm_sim_tokenizer::{HuggingFaceHub, MediaModality, TokenizerLocation};
-use vllm_sim_wire::VllmVersion;
 
 /// Default number of KV cache blocks per data-parallel rank.
 const DEFAULT_KV_BLOCKS: u32 = 16_384;
@@ -255,8 +254,7 @@ pub(super) fn metrics_cache_config(config: &Config) -> CacheConfig {
         }),
         concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
         retention_interval: engine.prefix_cache.retention_interval,
-        names_simple_cpu_offload: VllmVersion::from_release(&config.model.vllm_version)
-            >= VllmVersion::V033,
+        version: config.model.vllm_version,
     }
 }
 
@@ -322,6 +320,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         max_model_len: config.model.max_model_len,
         lora: config.lora.enabled.then_some(config.lora.max_loras),
         compat: config.model.compat,
+        version: config.model.vllm_version,
         legacy: config.metrics.legacy,
         finish_reason_label: config.model.compat == Compat::Llmd,
         tool_parser: config.api.tool_call_parser.is_some(),

@@ -44,6 +44,7 @@
 //! - `tuning`: bounds and delays changed at runtime, and what a restart forgets
 //! - `transfer`: disaggregated prefill and cache thresholds
 //! - `upstream`: where several routes of vLLM agree with each other
+//! - `versions`: the answers of each imitated vLLM release
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: what cannot be unwrapped is a failure")]
 
@@ -111,4 +112,5 @@ mod transfer;
 mod transport;
 mod tuning;
 mod upstream;
+mod versions;
 mod wire;

@@ -6,6 +6,7 @@ use super::error::ConfigError;
 use super::flags::engine;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::find_gpu;
+use vllm_sim_wire::VllmVersion;
 
 /// GPU memory, in GiB, from which vLLM uses its highest default limits (B200, MI300X).
 const LARGEST_GPU_CLASS_GIB: f64 = 160.0;
@@ -105,7 +106,8 @@ fn gpu_default_limits(
         return Ok((DefaultWithRule::new(without.0, rule), DefaultWithRule::new(without.1, rule)));
     };
     let is_a100 = gpu.name.to_ascii_lowercase().contains("a100");
-    let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GPU_CLASS_GIB {
+    let has_largest_class = v.vllm_version()? > VllmVersion::V026;
+    let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GPU_CLASS_GIB && has_largest_class {
         (1024, 16_384, "with 160 GiB or more")
     } else if gpu.memory_gib >= LARGE_GPU_CLASS_GIB && !is_a100 {
         (1024, 8192, "with 70 GiB or more, except A100")

@@ -127,6 +127,12 @@ impl<'a> CommandLineParser<'a> {
         if let Some(known) = find_long_flag(&base) {
             return self.set_known_flag(known, &base, key, inline);
         }
+        if let Some(known) = ignored::inverse_switch(&base).and_then(find_long_flag)
+            && key.is_none()
+        {
+            self.out.layer.release_dependent.push(format!("--{base}"));
+            return self.set_negated_switch(known, word, inline);
+        }
         if let Some(known) = base.strip_prefix("no-").and_then(find_long_flag)
             && key.is_none()
             && is_switch(known)
@@ -187,8 +193,8 @@ impl<'a> CommandLineParser<'a> {
                 self.handle_unknown_flag(&format!("--{typed}.{key}"), typed)
             }
             (KnownFlag::Ours(flag), None) => {
-                if ignored::last_vllm_release_with_flag(typed).is_some() {
-                    self.out.layer.dropped.push(format!("--{typed}"));
+                if ignored::depends_on_release(typed) {
+                    self.out.layer.release_dependent.push(format!("--{typed}"));
                 }
                 let values = match flag.kind {
                     FlagKind::Switch => vec![self.take_switch_value(typed, inline)],

@@ -260,8 +260,8 @@ pub fn flags_markdown() -> String {
         "\n## Accepted and ignored\n\n\
          Flags of vLLM, llm-d-inference-sim, klog and Dynamo without effect in a simulator. \
          They are listed in one log line at start; those marked * have an effect in vLLM and are \
-         listed in a warning. With `serve`, a flag that vLLM has removed is rejected, as in vLLM, \
-         unless `--vllm-version` is a release that has it.\n\n",
+         listed in a warning. With `serve`, a flag that the release of `--vllm-version` does not have \
+         is rejected, as in vLLM.\n\n",
     );
     for (name, remark) in ignored::ignored_flags_for_docs() {
         let _ = writeln!(out, "- `--{name}`{remark}");

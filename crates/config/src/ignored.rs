@@ -2,14 +2,16 @@
 //!
 //! Ignored flags of `vllm serve` are all flags of its list that [`flags`] does not define.
 //!
-//! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/launchers/cli_args.py` (0.6
+//! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/common/cli_args.py` (0.6
 //! to 0.33); llm-d-inference-sim's `pkg/common/config.go`; klog's flags; Dynamo's
 //! `dynamo/mocker/args.py`.
 
 use std::sync::LazyLock;
 
 use super::error::ConfigError;
+use super::flag::FlagSpec;
 use super::flags;
+use vllm_sim_wire::VllmVersion;
 
 /// Number of values that an ignored flag takes on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,16 +24,121 @@ pub enum IgnoredFlagArity {
     List,
 }
 
-/// Flags of `vllm serve`, one per line: name, kind, short names.
+/// Flags of `vllm serve`, one per line: name, kind, short names. `lab/upstream` writes the list.
 ///
-/// In the list, `until=0.10` is the last release with the flag. `felt` marks flags with an effect
-/// that users of vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
+/// In the list, `since=0.31` is the first and `until=0.10` the last release with the flag. If
+/// `since` is after `until`, the releases between lack it. `inverse=enable-x` marks another
+/// spelling of `--no-enable-x`. `felt` marks flags with an effect that users of vLLM would miss.
 const VLLM_SERVE_FLAG_LIST: &str = include_str!("vllm_serve_flags.txt");
+
+/// Defaults of `vllm serve` that a later release changed: flag, last release, value.
+const OLDER_DEFAULT_LIST: &str = include_str!("vllm_older_defaults.txt");
+
+/// A flag of `vllm serve` of any release from 0.6 on.
+struct VllmServeFlag {
+    name: &'static str,
+    arity: IgnoredFlagArity,
+    shorts: Vec<&'static str>,
+    /// The switch that this flag turns off.
+    inverse: Option<&'static str>,
+    since: Option<VllmRelease>,
+    until: Option<VllmRelease>,
+    /// Whether the flag has an effect in vLLM that users would miss.
+    has_vllm_effect: bool,
+}
+
+impl VllmServeFlag {
+    fn is_in(&self, release: VllmRelease) -> bool {
+        let is_old = self.until.is_some_and(|until| release <= until);
+        let is_new = self.since.is_none_or(|since| since <= release);
+        match (self.since, self.until) {
+            (Some(since), Some(until)) if until < since => is_old || is_new,
+            (_, until) => is_new && (until.is_none() || is_old),
+        }
+    }
+
+    /// Returns the releases with the flag, in words for a user whose release lacks it.
+    fn releases_with_flag(&self, imitated: VllmRelease) -> String {
+        match (self.since, self.until) {
+            (Some((major, minor)), _) if imitated < (major, minor) => {
+                format!("it came in {major}.{minor}")
+            }
+            (_, Some((major, minor))) => format!("the last release with it is {major}.{minor}"),
+            _ => "all others have it".to_owned(),
+        }
+    }
+}
+
+static VLLM_SERVE_FLAGS: LazyLock<Vec<VllmServeFlag>> =
+    LazyLock::new(|| VLLM_SERVE_FLAG_LIST.lines().filter_map(parse_vllm_serve_flag).collect());
+
+fn parse_vllm_serve_flag(line: &'static str) -> Option<VllmServeFlag> {
+    let mut words = line.split_whitespace();
+    let name = words.next().filter(|name| !name.starts_with('#'))?;
+    let arity = match words.next()? {
+        "switch" => IgnoredFlagArity::Switch,
+        "list" => IgnoredFlagArity::List,
+        _ => IgnoredFlagArity::Value,
+    };
+    let mut flag = VllmServeFlag {
+        name,
+        arity,
+        shorts: Vec::new(),
+        inverse: None,
+        since: None,
+        until: None,
+        has_vllm_effect: false,
+    };
+    for word in words {
+        match word.split_once('=') {
+            Some(("since", first)) => flag.since = parse_release(first),
+            Some(("until", last)) => flag.until = parse_release(last),
+            Some((_, inverse)) => flag.inverse = Some(inverse),
+            None if word == "felt" => flag.has_vllm_effect = true,
+            None => flag.shorts.push(word),
+        }
+    }
+    Some(flag)
+}
+
+fn find_vllm_serve_flag(name: &str) -> Option<&'static VllmServeFlag> {
+    VLLM_SERVE_FLAGS.iter().find(|flag| flag.name == name)
+}
 
 /// Returns whether `vllm serve` of any release from 0.6 to 0.33 has a flag of this name.
 pub fn is_vllm_serve_flag(name: &str) -> bool {
-    let lines = VLLM_SERVE_FLAG_LIST.lines();
-    lines.filter(|line| !line.starts_with('#')).any(|line| line.split(' ').next() == Some(name))
+    find_vllm_serve_flag(name).is_some()
+}
+
+/// Returns the switch that a flag turns off, as `--disable-lora` does `--enable-lora`.
+pub(super) fn inverse_switch(name: &str) -> Option<&'static str> {
+    find_vllm_serve_flag(name)?.inverse
+}
+
+/// Returns whether only some releases of vLLM have the flag.
+pub(super) fn depends_on_release(name: &str) -> bool {
+    find_vllm_serve_flag(name).is_some_and(|flag| flag.since.is_some() || flag.until.is_some())
+}
+
+/// Returns the flags whose default is another one in this release, each with its default.
+pub(super) fn older_defaults(version: VllmVersion) -> Vec<(&'static FlagSpec, &'static str)> {
+    let mut out: Vec<(&'static FlagSpec, &'static str)> = Vec::new();
+    for line in OLDER_DEFAULT_LIST.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.splitn(3, ' ');
+        let (Some(name), Some(until), Some(value)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let until = until.strip_prefix("until=").and_then(parse_release);
+        let is_older = until.is_some_and(|until| version.major_minor() <= until);
+        // The first line that fits has the oldest value.
+        if let Some(flag) = flags::find_long_flag(name).filter(|_| is_older)
+            && !out.iter().any(|(known, _)| known.name == flag.name)
+        {
+            out.push((flag, value));
+        }
+    }
+    out
 }
 
 const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
@@ -78,92 +185,63 @@ const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
 struct IgnoredFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
-    shorts: Vec<&'static str>,
-    /// Last release of vLLM with the flag; `None`: the imitated release has the flag.
-    until: Option<VllmRelease>,
-    /// Whether the flag has an effect in vLLM that users would miss.
-    has_vllm_effect: bool,
+    /// The flag in vLLM's list; `None`: a flag of another program.
+    vllm: Option<&'static VllmServeFlag>,
 }
 
-pub(super) type VllmRelease = (u32, u32);
+type VllmRelease = (u32, u32);
 
-pub(super) fn parse_release(text: &str) -> Option<VllmRelease> {
-    let mut parts = text.trim_start_matches('v').split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+fn parse_release(text: &str) -> Option<VllmRelease> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 static IGNORED_FLAGS: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
-    let others = OTHER_IGNORED_FLAGS.iter().map(|(name, arity)| IgnoredFlag {
-        name,
-        arity: *arity,
-        shorts: Vec::new(),
-        until: None,
-        has_vllm_effect: false,
-    });
-    let all = VLLM_SERVE_FLAG_LIST.lines().filter_map(parse_ignored_flag_line).chain(others);
+    // An inverse spelling that is also an older flag stays a key of files and of the chart.
+    let is_own = |flag: &&VllmServeFlag| flag.inverse.is_none() || flag.until.is_some();
+    let vllm = VLLM_SERVE_FLAGS.iter().filter(is_own);
+    let vllm =
+        vllm.map(|flag| IgnoredFlag { name: flag.name, arity: flag.arity, vllm: Some(flag) });
+    let others = OTHER_IGNORED_FLAGS.iter();
+    let others = others.map(|(name, arity)| IgnoredFlag { name, arity: *arity, vllm: None });
+    let all = vllm.chain(others);
     let mut flags: Vec<_> = all.filter(|flag| flags::find_long_flag(flag.name).is_none()).collect();
     // The chart's schema keeps this order.
     flags.sort_by_key(|flag| flag.arity);
     flags
 });
 
-fn parse_ignored_flag_line(line: &'static str) -> Option<IgnoredFlag> {
-    let mut words = line.split_whitespace();
-    let name = words.next().filter(|name| !name.starts_with('#'))?;
-    let arity = match words.next()? {
-        "switch" => IgnoredFlagArity::Switch,
-        "list" => IgnoredFlagArity::List,
-        _ => IgnoredFlagArity::Value,
-    };
-    let mut flag =
-        IgnoredFlag { name, arity, shorts: Vec::new(), until: None, has_vllm_effect: false };
-    for word in words {
-        match word.strip_prefix("until=") {
-            Some(last) => flag.until = parse_release(last),
-            None if word == "felt" => flag.has_vllm_effect = true,
-            None => flag.shorts.push(word),
-        }
-    }
-    Some(flag)
-}
-
-/// Rejects command-line flags that the imitated release of vLLM has removed, as vLLM's parser does.
+/// Rejects flags that the imitated release of vLLM does not have, as vLLM's parser does.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with argparse's message and the last release with the flags.
-pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), ConfigError> {
-    let Some(imitated) = parse_release(version) else {
-        return Ok(());
-    };
-    let removed = typed.iter().filter_map(|typed| {
-        let (major, minor) = last_vllm_release_with_flag(typed.strip_prefix("--")?)?;
-        ((major, minor) < imitated).then_some((typed, major, minor))
+/// [`ConfigError::Invalid`] with argparse's message and the releases with the flag.
+pub(super) fn refuse_flags_of_other_releases(
+    typed: &[String],
+    version: VllmVersion,
+) -> Result<(), ConfigError> {
+    let imitated = version.major_minor();
+    let missing = typed.iter().filter_map(|typed| {
+        let flag = find_vllm_serve_flag(typed.strip_prefix("--")?)?;
+        (!flag.is_in(imitated)).then_some((typed, flag))
     });
-    match removed.min() {
+    match missing.min_by_key(|(typed, _)| *typed) {
         None => Ok(()),
-        Some((flag, major, minor)) => Err(ConfigError::Invalid(format!(
-            "unrecognized arguments: {flag} (vLLM {version} has no such flag; --vllm-version \
-             {major}.{minor} takes it)"
+        Some((typed, flag)) => Err(ConfigError::Invalid(format!(
+            "unrecognized arguments: {typed} (vLLM {} has no such flag; {})",
+            version.as_str(),
+            flag.releases_with_flag(imitated)
         ))),
     }
 }
 
 /// Returns the flags in `typed` that are ignored here but have an effect in vLLM.
 pub(super) fn ignored_flags_with_vllm_effect(typed: &[String]) -> Vec<String> {
-    let has_vllm_effect =
-        |typed: &&String| find_ignored_flag(typed).is_some_and(|flag| flag.has_vllm_effect);
+    let has_vllm_effect = |typed: &&String| {
+        let name = typed.strip_prefix("--").unwrap_or_default();
+        let ignored = IGNORED_FLAGS.iter().find(|flag| flag.name == name);
+        ignored.and_then(|flag| flag.vllm).is_some_and(|flag| flag.has_vllm_effect)
+    };
     typed.iter().filter(has_vllm_effect).cloned().collect()
-}
-
-/// Returns the last release of vLLM with this flag, also for flags that have an effect here.
-pub(super) fn last_vllm_release_with_flag(name: &str) -> Option<VllmRelease> {
-    let mut lines = VLLM_SERVE_FLAG_LIST.lines().filter_map(parse_ignored_flag_line);
-    lines.find(|flag| flag.name == name)?.until
-}
-
-fn find_ignored_flag(typed: &str) -> Option<&'static IgnoredFlag> {
-    let name = typed.strip_prefix("--")?;
-    IGNORED_FLAGS.iter().find(|flag| flag.name == name)
 }
 
 /// Returns every ignored flag and the number of values that it takes.
@@ -175,11 +253,12 @@ pub(super) fn ignored_flags_for_docs() -> Vec<(&'static str, String)> {
     let mut flags: Vec<_> = IGNORED_FLAGS.iter().collect();
     flags.sort_unstable_by_key(|flag| flag.name);
     let remark = |flag: &IgnoredFlag| {
+        let Some(flag) = flag.vllm else { return String::new() };
         let mark = if flag.has_vllm_effect { " *" } else { "" };
-        let until = flag
-            .until
-            .map_or_else(String::new, |(major, minor)| format!(", until {major}.{minor}"));
-        format!("{mark}{until}")
+        let release = |word: &str, release: Option<VllmRelease>| {
+            release.map_or_else(String::new, |(major, minor)| format!(", {word} {major}.{minor}"))
+        };
+        format!("{mark}{}{}", release("since", flag.since), release("until", flag.until))
     };
     flags.iter().map(|flag| (flag.name, remark(flag))).collect()
 }
@@ -189,6 +268,7 @@ pub(super) fn find_ignored_long_flag(name: &str) -> Option<(&'static str, Ignore
 }
 
 pub(super) fn find_ignored_short_flag(name: &str) -> Option<(&'static str, IgnoredFlagArity)> {
-    let flag = IGNORED_FLAGS.iter().find(|flag| flag.shorts.contains(&name))?;
+    let has_short = |flag: &VllmServeFlag| flag.shorts.contains(&name);
+    let flag = IGNORED_FLAGS.iter().find(|flag| flag.vllm.is_some_and(has_short))?;
     Some((flag.name, flag.arity))
 }

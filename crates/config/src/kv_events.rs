@@ -4,11 +4,12 @@ use super::did_you_mean::closest_name;
 use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::kv;
+use super::preview;
 use super::values::FlagValues;
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_observe::kv_events::{
-    AttentionKind, HashFormat, HostDetail, KvEventEncoding, KvEventFormat, LLMD_TOPIC_TEMPLATE,
-    LayerCacheGroups, for_rank,
+    AttentionKind, HashFormat, HostDetail, KvEventEncoding, KvEventFormat, KvEventPreview,
+    LLMD_TOPIC_TEMPLATE, LayerCacheGroups, for_rank,
 };
 
 /// Settings of the KV event publisher.
@@ -73,6 +74,7 @@ impl KvEventsConfig {
         };
         let mut events = Self::from_vllm_config(v, &config, &own)?;
         events.encoding.host = host_event_detail(engine);
+        events.encoding.preview = preview::kv_event_preview(&preview::read_previews(v)?);
         events.encoding.groups = cache_groups(engine);
         if events.enabled && v.is_set(&kv::ZMQ_ENDPOINT) {
             v.warn(
@@ -102,6 +104,8 @@ impl KvEventsConfig {
                 hashes: HashFormat::Int,
                 host: host_event_detail(engine),
                 groups: cache_groups(engine),
+                version: v.vllm_version()?,
+                preview: KvEventPreview::default(),
             },
             buffer_steps: match (v.get(queue)?, &replay_endpoint) {
                 (size, Some(_)) => {
@@ -144,7 +148,7 @@ impl KvEventsConfig {
         let topic = field.get_text("topic")?;
         Ok(Self {
             enabled: enabled && publisher == "zmq",
-            encoding: KvEventEncoding::default(),
+            encoding: KvEventEncoding { version: v.vllm_version()?, ..KvEventEncoding::default() },
             endpoint,
             replay_endpoint: field.get_text("replay_endpoint")?,
             buffer_steps: field.get_count("buffer_steps", 10_000)?,

@@ -53,8 +53,8 @@ pub(super) struct ConfigLayer {
     pub(super) settings: IndexMap<&'static str, LayerSetting>,
     /// Flags without effect in a simulator, with their dashes as typed.
     pub(super) ignored: Vec<String>,
-    /// Flags with an effect here that vLLM has removed, with their dashes as typed.
-    pub(super) dropped: Vec<String>,
+    /// Flags with an effect here that some releases of vLLM lack, with their dashes as typed.
+    pub(super) release_dependent: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ impl ConfigLayer {
     /// Merges the settings of `upper` over this layer; a flag in `upper` replaces the whole value.
     pub(super) fn merge_from_upper_layer(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
-        self.dropped.extend(upper.dropped);
+        self.release_dependent.extend(upper.release_dependent);
         for name in upper.ignored {
             if !self.ignored.contains(&name) {
                 self.ignored.push(name);

@@ -37,6 +37,7 @@ mod metrics;
 mod model;
 mod parallel;
 mod parsers;
+mod preview;
 mod profiler;
 mod read;
 mod reserved_memory;
@@ -82,6 +83,7 @@ pub use lora::{LoraConfig, LoraModuleConfig};
 pub use metrics::MetricsConfig;
 pub use model::{ModelConfig, TokenizerSource};
 pub use parallel::{LoadBalancing, ParallelConfig};
+pub use preview::Preview;
 pub use reserved_memory::ReservedMemory;
 pub use server::{
     CertificateSource, ClientCerts, CorsConfig, DashboardConfig, HistoryLimits, HttpServerConfig,

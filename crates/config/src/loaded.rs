@@ -9,7 +9,7 @@ use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
-use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG, VLLM_VERSION};
+use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
 use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
@@ -95,7 +95,8 @@ pub fn load_config(
     if let CommandAction::Tool(name) = entry.action {
         let mut own = entry.words.iter().take_while(|word| *word != "--");
         if own.any(|word| matches!(word.as_str(), "-V" | "--version")) {
-            return Ok(ParsedCommand::Version(version_text(&entry, &ConfigLayer::default(), env)));
+            let text = version_text(&entry, &ConfigLayer::default(), env)?;
+            return Ok(ParsedCommand::Version(text));
         }
         let args = entry.words.to_vec();
         return Ok(ParsedCommand::Tool { name, args });
@@ -138,7 +139,7 @@ pub fn load_config(
     }
     let mut typed = read.layer;
     if read.version || entry.action == CommandAction::Version {
-        return Ok(ParsedCommand::Version(version_text(&entry, &typed, env)));
+        return Ok(ParsedCommand::Version(version_text(&entry, &typed, env)?));
     }
     assign_positional(&entry, &read.positional, &mut typed)?;
     if entry.render {
@@ -229,21 +230,14 @@ fn version_text(
     entry: &Invocation<'_>,
     typed: &ConfigLayer,
     env: &dyn Fn(&str) -> Option<String>,
-) -> String {
+) -> Result<String, ConfigError> {
     let mut settings = layers::layer_from_environment(env);
     settings.merge_from_upper_layer(typed.clone());
-    let release = settings
-        .settings
-        .get(VLLM_VERSION.name)
-        .and_then(|setting| setting.values.last().cloned())
-        .or_else(|| VLLM_VERSION.default_for_mode(CliMode::Llmd).map(str::to_owned))
-        .unwrap_or_default();
-    if entry.called_vllm {
-        release
-    } else {
-        let own = env!("CARGO_PKG_VERSION");
-        format!("vllm-sim {own}, imitates vLLM {release}")
-    }
+    let version = FlagValues::new(&settings, CliMode::Llmd).vllm_version()?.as_str();
+    Ok(match entry.called_vllm {
+        true => version.to_owned(),
+        false => format!("vllm-sim {}, imitates vLLM {version}", env!("CARGO_PKG_VERSION")),
+    })
 }
 
 impl LoadedConfig {
@@ -294,6 +288,12 @@ impl LoadedConfig {
         }
         let named = read_cli_mode(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);
+        if cli_mode == CliMode::Vllm {
+            let version = FlagValues::new(&settings, cli_mode).vllm_version()?;
+            for (flag, value) in ignored::older_defaults(version) {
+                set_if_unset(&mut settings, flag, value, ValueSource::Derived);
+            }
+        }
         Self::from_merged_layer(settings, cli_mode)
     }
 
@@ -301,9 +301,9 @@ impl LoadedConfig {
         let values = FlagValues::new(&settings, cli_mode);
         let mut warnings = settings.warnings.clone();
         if cli_mode == CliMode::Vllm {
-            let dropped = removed_vllm_flags(&settings, &values, &mut warnings);
-            let removed = [settings.ignored.clone(), dropped].concat();
-            ignored::refuse_removed(&removed, &values.get(&VLLM_VERSION)?)?;
+            let dependent = release_dependent_flags(&settings, &values, &mut warnings);
+            let typed = [settings.ignored.clone(), dependent].concat();
+            ignored::refuse_flags_of_other_releases(&typed, values.vllm_version()?)?;
         }
         let config = Config::from_values(&values);
         let config = config.map_err(|error| match settings.warnings.is_empty() {
@@ -475,7 +475,7 @@ fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String,
 /// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
 ///
 /// The removed flag `--task` adds a warning; `--preemption-mode` has values of its own here.
-fn removed_vllm_flags(
+fn release_dependent_flags(
     settings: &ConfigLayer,
     values: &FlagValues,
     warnings: &mut Vec<String>,
@@ -487,14 +487,15 @@ fn removed_vllm_flags(
         }
         flag => flag == "--task",
     };
-    let (own, dropped) = settings.dropped.iter().cloned().partition(|flag| is_own(flag));
+    let (own, dependent) =
+        settings.release_dependent.iter().cloned().partition(|flag| is_own(flag));
     let own: Vec<String> = own;
     if own.iter().any(|flag| flag == "--task") {
         warnings.push(
             "--task is ignored because vLLM has removed it; use --runner and --convert".to_owned(),
         );
     }
-    dropped
+    dependent
 }
 
 fn admin_value_to_flag_values(

@@ -8,9 +8,11 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::model;
+use super::preview::{Preview, read_previews};
 use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;
+use vllm_sim_wire::VllmVersion;
 
 /// Settings of the imitated model.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +46,9 @@ pub struct ModelConfig {
     /// Sampling defaults with precedence over `generation_config`.
     pub generation_config_overrides: Map<String, Value>,
     /// Release of vLLM to imitate (default 0.33.0).
-    pub vllm_version: String,
+    pub vllm_version: VllmVersion,
+    /// Open pull requests of vLLM whose behaviour is switched on.
+    pub previews: Vec<Preview>,
     /// Project (vLLM or llm-d-inference-sim) to imitate where the two contradict each other.
     pub compat: Compat,
     /// Command-line mode, which selects the flag defaults.
@@ -157,7 +161,8 @@ impl ModelConfig {
             generation_config_overrides: v
                 .get(&model::OVERRIDE_GENERATION_CONFIG)?
                 .unwrap_or_default(),
-            vllm_version: v.get(&model::VLLM_VERSION)?,
+            vllm_version: v.vllm_version()?,
+            previews: read_previews(v)?,
             compat,
             cli_mode: v.cli_mode,
             name,

@@ -10,6 +10,7 @@ use super::model::{ModelConfig, read_json_object_file};
 use super::speculative_keys;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{self, ModelShape};
+use vllm_sim_wire::VllmVersion;
 
 const MAX_DRAFTS: u64 = 64;
 /// Default number of draft tokens for the method `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
@@ -312,7 +313,8 @@ impl SpeculativeConfigKeys {
         let eagle = matches!(method, "eagle" | "eagle3") || method.ends_with("mtp");
         let eagle = eagle && !self.is_true("disable_eagle_block_drop");
         let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
-        let plain = self.is_true("disable_lookahead_block_hashes")
+        let plain = v.vllm_version()? < VllmVersion::V033
+            || self.is_true("disable_lookahead_block_hashes")
             || offloads
             || v.get(&kv::KV_TRANSFER_CONFIG)?.is_some();
         Ok((eagle && plain, eagle && !plain))

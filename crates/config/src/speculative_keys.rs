@@ -6,11 +6,8 @@ use serde_json::{Map, Value};
 
 use super::did_you_mean::closest_name;
 use super::error::ConfigError;
-use super::flags::model::VLLM_VERSION;
-use super::ignored::parse_release;
 use super::values::FlagValues;
-
-const IMITATED_RELEASE: (u32, u32) = (0, 33);
+use vllm_sim_wire::VllmVersion;
 
 const METHOD_NAMES: [&str; 10] = [
     "ngram",
@@ -114,8 +111,7 @@ fn invalid_config_error(words: String) -> ConfigError {
 }
 
 fn is_older(v: &FlagValues) -> Result<bool, ConfigError> {
-    let version = v.get(&VLLM_VERSION)?;
-    Ok(parse_release(&version).is_some_and(|imitated| imitated < IMITATED_RELEASE))
+    Ok(v.vllm_version()? < VllmVersion::default())
 }
 
 /// Returns the name of the speculative method in the imitated release.

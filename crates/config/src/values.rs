@@ -11,7 +11,9 @@ use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, FlagValueError, RawFlagValues};
 use super::flags;
+use super::flags::model::VLLM_VERSION;
 use super::layers::{ConfigLayer, LayerSetting, ValueSource};
+use vllm_sim_wire::VllmVersion;
 
 /// Values of all flags by name, including defaults.
 #[derive(Debug, Clone)]
@@ -103,6 +105,14 @@ impl FlagValues {
                 Err(self.unreadable_value_error(flag, text, format!("one of {allowed}{hint}")))
             }
         }
+    }
+
+    /// Returns the vLLM release to imitate.
+    ///
+    /// # Errors
+    /// The error of a release that is not one of those imitated.
+    pub(super) fn vllm_version(&self) -> Result<VllmVersion, ConfigError> {
+        Ok(self.get_choice(&VLLM_VERSION)?.unwrap_or_default())
     }
 
     pub(super) fn get_integer(&self, flag: &FlagSpec) -> Result<Option<i64>, ConfigError> {

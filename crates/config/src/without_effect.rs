@@ -4,6 +4,7 @@ use super::values::FlagValues;
 use super::{
     Compat, Config, LatencySource, SchedulerKind, ServingRole, all_effective_flags, closest_name,
 };
+use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
 
 const POOL_DELAY_FLAGS: [&str; 7] = [
@@ -28,11 +29,17 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         || engine.kv_offload.is_some()
         || engine.role == ServingRole::Decode
         || config.model.compat == Compat::Llmd;
-    let rules: [(&[&str], bool, &str); 3] = [
+    let events = &config.kv_events;
+    let rules: [(&[&str], bool, &str); 4] = [
         (
             &POOL_DELAY_FLAGS,
             is_modelled,
             "a latency model computes the times (--latency-model, --gpu)",
+        ),
+        (
+            &["preview"],
+            !events.enabled || events.encoding.format != KvEventFormat::Vllm,
+            "KV events of vLLM's form are not published (--kv-events-config)",
         ),
         (&["failure-types"], rates.rate == 0, "--failure-injection-rate is 0"),
         (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),

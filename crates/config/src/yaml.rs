@@ -89,7 +89,12 @@ fn set_from_yaml_key(
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
-    if let Some(flag) = base.strip_prefix("no-").and_then(flags::find_long_flag)
+    let inverse = ignored::inverse_switch(&base);
+    if inverse.is_some() {
+        layer.release_dependent.push(format!("--{base}"));
+    }
+    let negated = inverse.or_else(|| base.strip_prefix("no-"));
+    if let Some(flag) = negated.and_then(flags::find_long_flag)
         && flag.kind == FlagKind::Switch
     {
         let off =
@@ -97,7 +102,7 @@ fn set_from_yaml_key(
         layer.set_flag(flag, vec![(!off).to_string()], source);
         return Ok(());
     }
-    if let Some((name, _)) = base.strip_prefix("no-").and_then(ignored::find_ignored_long_flag) {
+    if let Some((name, _)) = negated.and_then(ignored::find_ignored_long_flag) {
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }

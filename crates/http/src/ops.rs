@@ -36,7 +36,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
 /// Handles `GET /version`: returns the imitated vLLM release.
 pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
     let mut body = String::from("{\"version\":");
-    json::write_string(&mut body, &app.settings.model.vllm_version);
+    json::write_string(&mut body, app.settings.model.vllm_version.as_str());
     body.push('}');
     error::json_response(StatusCode::OK, body)
 }

@@ -24,6 +24,7 @@ use super::{
 };
 use vllm_sim_config::{CliMode, Compat, Config, ModelTask};
 use vllm_sim_service::generate::TextMode;
+use vllm_sim_wire::VllmVersion;
 
 /// Path of a route, its methods as in the `Allow` header, and its handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -321,7 +322,12 @@ fn weight_update_routes() -> Vec<Route> {
 
 /// Returns the index of the routes of a configuration, and their router.
 pub fn build_routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
-    let table = route_table(config);
+    let mut table = route_table(config);
+    let version = config.model.vllm_version;
+    if version < VllmVersion::default() {
+        let newer = docs::paths_after(version);
+        table.retain(|(path, ..)| !newer.contains(*path));
+    }
     let index = RouteIndex::new(table.iter().map(|(path, methods, _)| (*path, *methods)));
     let mut router = Router::new();
     for (path, allow, handler) in table {

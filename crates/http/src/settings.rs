@@ -10,6 +10,7 @@ use vllm_sim_config::{
     Compat, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
     PerRequestDraftStats, PodIdentity, SpeechConfig,
 };
+use vllm_sim_wire::VllmVersion;
 
 /// Settings of the HTTP API.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ pub struct ModelSettings {
     /// Role of reply messages in chat responses.
     pub response_role: String,
     /// vLLM release that `/version` reports.
-    pub vllm_version: String,
+    pub vllm_version: VllmVersion,
     /// Value of `system_fingerprint` in responses.
     pub fingerprint: Option<Arc<str>>,
 }

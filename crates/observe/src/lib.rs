@@ -5,3 +5,4 @@ pub mod kv_events;
 pub mod kv_transfer;
 pub mod metrics;
 pub mod otel;
+mod release;

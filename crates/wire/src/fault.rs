@@ -217,11 +217,11 @@ impl Fault {
 
     /// Returns the JSON body of an error from the `/v1/messages` handler.
     ///
-    /// vLLM 0.32 passes its own error `type` through; 0.33 translates the HTTP status.
+    /// vLLM up to 0.32 passes its own error `type` through; 0.33 translates the HTTP status.
     pub fn to_anthropic_json(&self, version: VllmVersion) -> String {
-        let error_type = match version {
-            VllmVersion::V032 => self.error_type.as_str(),
-            VllmVersion::V033 => anthropic_error_type(self.status),
+        let error_type = match version < VllmVersion::V033 {
+            true => self.error_type.as_str(),
+            false => anthropic_error_type(self.status),
         };
         format!(
             r#"{{"type":"error","error":{{"type":{},"message":{}}}}}"#,

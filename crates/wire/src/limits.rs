@@ -68,6 +68,9 @@ impl ServerLimits {
         if tokens <= limit {
             return Ok(());
         }
+        if self.version < VllmVersion::V032 {
+            return Err(self.prompt_and_output_too_long(tokens, 0));
+        }
         let at_least = if tokens == limit + 1 { "at least " } else { "" };
         Err(Fault::invalid_value(
             format_args!(
@@ -78,6 +81,43 @@ impl ServerLimits {
             "input_tokens",
             tokens,
         ))
+    }
+
+    /// Rejects a prompt that leaves less room than the requested output, as vLLM up to 0.31 does;
+    /// newer releases shorten the output.
+    ///
+    /// # Errors
+    /// A 400 with `param` `input_tokens`.
+    pub fn check_prompt_and_output_tokens(
+        &self,
+        prompt: usize,
+        output: Option<i128>,
+    ) -> Result<(), Fault> {
+        let limit = self.max_model_len as usize;
+        let output = usize::try_from(output.unwrap_or(0)).unwrap_or(0).min(limit);
+        // The tokenizer stops one token after those that fit.
+        let counted = prompt.min(limit - output + 1);
+        match self.version < VllmVersion::V032 && prompt > limit - output {
+            true => Err(self.prompt_and_output_too_long(counted, output)),
+            false => Ok(()),
+        }
+    }
+
+    /// **Source:** vLLM 0.31 `vllm/renderers/params.py`, `_token_len_check`.
+    fn prompt_and_output_too_long(&self, prompt: usize, output: usize) -> Fault {
+        let limit = self.max_model_len as usize;
+        let at_least = if prompt == limit - output + 1 { "at least " } else { "" };
+        let total = prompt + output;
+        Fault::invalid_value(
+            format_args!(
+                "This model's maximum context length is {limit} tokens. However, you requested \
+                 {output} output tokens and your prompt contains {at_least}{prompt} input tokens, \
+                 for a total of {at_least}{total} tokens. Please reduce the length of the input \
+                 prompt or the number of requested output tokens."
+            ),
+            "input_tokens",
+            prompt,
+        )
     }
 
     /// Rejects a prompt text that is too long for the context with any tokenization.

@@ -1,8 +1,12 @@
-//! vLLM releases whose HTTP API the server can imitate.
+//! vLLM releases that the server can imitate.
 
-/// A vLLM release whose API the server imitates, where releases differ.
+/// A vLLM release that the server imitates, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum VllmVersion {
+    /// vLLM 0.26.
+    V026,
+    /// vLLM 0.31.
+    V031,
     /// vLLM 0.32.
     V032,
     /// vLLM 0.33.
@@ -11,10 +15,26 @@ pub enum VllmVersion {
 }
 
 impl VllmVersion {
-    /// Returns the version to imitate for a release number: 0.32 for 0.32 and older, else 0.33.
-    pub fn from_release(release: &str) -> Self {
-        let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
-        let release = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        if release < (0, 33) { Self::V032 } else { Self::V033 }
+    /// The releases, oldest first.
+    pub const ALL: [Self; 4] = [Self::V026, Self::V031, Self::V032, Self::V033];
+
+    /// Returns the complete number of the release, such as `0.33.0`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V026 => "0.26.0",
+            Self::V031 => "0.31.0",
+            Self::V032 => "0.32.0",
+            Self::V033 => "0.33.0",
+        }
+    }
+
+    /// Returns the major and the minor number of the release.
+    pub const fn major_minor(self) -> (u32, u32) {
+        match self {
+            Self::V026 => (0, 26),
+            Self::V031 => (0, 31),
+            Self::V032 => (0, 32),
+            Self::V033 => (0, 33),
+        }
     }
 }

@@ -143,13 +143,13 @@ fn positional_args_are_ignored_as_in_llmd() {
 fn version_output_names_imitated_release() {
     assert_eq!(command("vllm --version"), ParsedCommand::Version("0.33.0".to_owned()));
     assert_eq!(command("vllm -v"), ParsedCommand::Version("0.33.0".to_owned()));
-    let ParsedCommand::Version(line) = command("vllm-sim --version --vllm-version 0.22.1") else {
+    let ParsedCommand::Version(line) = command("vllm-sim --version --vllm-version 0.31") else {
         panic!("a version was expected");
     };
-    assert!(line.starts_with("vllm-sim ") && line.ends_with(" 0.22.1"), "{line}");
+    assert!(line.starts_with("vllm-sim ") && line.ends_with(" 0.31.0"), "{line}");
     let args = ["vllm".to_owned(), "--version".to_owned()];
-    let version = load_config(&args, &env(&[("VLLM_SIM_VLLM_VERSION", "0.16.0")]));
-    assert_eq!(version, Ok(ParsedCommand::Version("0.16.0".to_owned())));
+    let version = load_config(&args, &env(&[("VLLM_SIM_VLLM_VERSION", "0.26")]));
+    assert_eq!(version, Ok(ParsedCommand::Version("0.26.0".to_owned())));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use vllm_sim_config::{
-    CliMode, FlagGroup, FlagKind, IgnoredFlagArity, ParsedCommand, TOOL_COMMANDS,
+    CliMode, FlagGroup, FlagKind, IgnoredFlagArity, LoadedConfig, ParsedCommand, TOOL_COMMANDS,
     all_effective_flags, flags_markdown, ignored_flags, load_config,
 };
 
@@ -58,7 +58,7 @@ fn no_flag_name_starts_with_no() {
 fn every_flag_of_vllm_serve_is_accepted() {
     let golden = include_str!("../../../crates/config/src/vllm_serve_flags.txt");
     let mut missing = Vec::new();
-    for line in golden.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in golden.lines().filter(|line| !line.starts_with('#') && !line.contains("inverse=")) {
         let (name, rest) = line.split_once(' ').unwrap();
         let takes = rest.split(' ').next().unwrap();
         let ours =
@@ -85,21 +85,83 @@ fn every_flag_of_vllm_serve_is_accepted() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+/// Reads a `vllm serve` command line that imitates a release.
+fn read_as(version: &str, words: &[&str]) -> Result<LoadedConfig, String> {
+    let line = [&["vllm", "serve", "m", "--vllm-version", version], words].concat();
+    try_words(&line, &[]).map_err(|error| error.to_string())
+}
+
 #[test]
-fn flags_of_earlier_releases_are_refused_as_vllm_refuses_them() {
-    let read = |words: &[&str]| try_words(&[&["vllm", "serve", "m"], words].concat(), &[]);
+fn flags_of_other_releases_are_refused_as_vllm_refuses_them() {
     assert_eq!(
-        read(&["--use-v2-block-manager", "--num-scheduler-steps", "8"]).unwrap_err().to_string(),
-        "unrecognized arguments: --num-scheduler-steps (vLLM 0.33.0 has no such flag; \
-         --vllm-version 0.9 takes it)"
+        read_as("0.33.0", &["--use-v2-block-manager", "--num-scheduler-steps", "8"]).unwrap_err(),
+        "unrecognized arguments: --num-scheduler-steps (vLLM 0.33.0 has no such flag; the last \
+         release with it is 0.9)"
     );
-    let steps = ["--num-scheduler-steps", "8", "--vllm-version"];
-    for (version, taken) in [("0.9.2", true), ("v0.8.5", true), ("0.10.0", false), ("dev", true)] {
-        let words = [&steps[..], &[version]].concat();
-        assert_eq!(read(&words).is_ok(), taken, "{version}");
-    }
+    assert_eq!(
+        read_as("0.31", &["--custom-histogram-buckets", "{}"]).unwrap_err(),
+        "unrecognized arguments: --custom-histogram-buckets (vLLM 0.31.0 has no such flag; it \
+         came in 0.32)"
+    );
     let llmd = ["vllm-sim", "--model", "m", "--num-scheduler-steps", "8"];
     assert_eq!(try_words(&llmd, &[]).unwrap().ignored, ["--num-scheduler-steps"]);
+}
+
+/// Flags, each with the first and the last imitated release that has it.
+#[test]
+fn each_release_takes_its_own_flags() {
+    let releases = ["0.26", "0.31", "0.32", "0.33"];
+    for (words, first, last) in [
+        (&["--max-num-partial-prefills", "1"][..], "0.26", "0.26"),
+        (&["--max-num-queued-reqs", "1"], "0.31", "0.33"),
+        (&["--log-level", "info"], "0.31", "0.33"),
+        (&["--enable-hc-sp"], "0.32", "0.33"),
+        (&["--monokernel"], "0.33", "0.33"),
+        (&["--disable-lora"], "0.33", "0.33"),
+        (&["--enable-cascade-attn"], "0.33", "0.33"),
+        (&["--no-enable-lora"], "0.26", "0.33"),
+    ] {
+        for release in releases {
+            let taken = (first..=last).contains(&release);
+            assert_eq!(read_as(release, words).is_ok(), taken, "{words:?} {release}");
+        }
+    }
+}
+
+#[test]
+fn a_disable_flag_turns_its_switch_off() {
+    let caches = |words: &[&str]| {
+        read_as("0.33", words).unwrap().config.engine.prefix_cache.enable_prefix_caching
+    };
+    assert!(caches(&[]) && !caches(&["--disable-prefix-caching"]));
+    assert!(caches(&["--disable-prefix-caching", "--enable-prefix-caching"]));
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(file.path(), "disable-prefix-caching: true\n").unwrap();
+    assert!(!caches(&["--config", file.path().to_str().unwrap()]));
+    let refused = read_as("0.33", &["--disable-lora=1"]).unwrap_err();
+    assert!(refused.contains("takes no value"), "{refused}");
+}
+
+#[test]
+fn defaults_are_those_of_the_release() {
+    let origins = |version, words: &[&str]| {
+        read_as(version, words).unwrap().config.server.cors.origins.clone()
+    };
+    for (version, expected) in [("0.26", &["*"][..]), ("0.31.0", &["*"]), ("0.32", &[])] {
+        assert_eq!(origins(version, &[]), expected, "{version}");
+    }
+    assert_eq!(origins("0.31", &["--allowed-origins", "[\"http://a\"]"]), ["http://a"]);
+}
+
+#[test]
+fn other_releases_are_refused_with_the_list() {
+    for version in ["0.30", "0.33.1", "0.34", "v0.33.0", "dev"] {
+        let error = read_as(version, &[]).unwrap_err();
+        assert!(
+            error.contains("0.33.0, 0.33, 0.32.0, 0.32, 0.31.0, 0.31, 0.26.0, 0.26"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -119,7 +181,7 @@ fn ignored_flags_are_reported_once() {
             IgnoredFlagArity::Value => &["1"],
             IgnoredFlagArity::List => &["1", "2"],
         };
-        let old = ["vllm", "serve", "m", "--vllm-version", "0.7.0"];
+        let old = ["vllm-sim", "--model", "m"];
         let words = [&old[..], &[&flag], value, &["--port", "7"]].concat();
         let loaded = try_words(&words, &[]).unwrap();
         assert_eq!(loaded.ignored, [flag.as_str()], "{name}");
@@ -150,6 +212,24 @@ fn every_flag_can_be_set_by_its_variable() {
             assert!(error.is_err(), "{name}");
         }
     }
+}
+
+#[test]
+fn previews_are_read_by_name() {
+    let events = r#"{"enable_kv_cache_events": true}"#;
+    let read = |names| read_as("0.33", &["--kv-events-config", events, "--preview", names]);
+    let config = read("removal-after-last-copy,remaining-copy-counts").unwrap().config;
+    let numbers: Vec<_> = config.model.previews.iter().map(|one| one.pull_request).collect();
+    assert_eq!(numbers, [55_092, 48_933]);
+    assert!(config.kv_events.encoding.preview.removal_after_last_copy);
+    assert_eq!(
+        read("readiness").unwrap_err(),
+        "--preview: \"readiness\" is not one of remaining-copy-counts (#48933), \
+         removal-after-last-copy (#55092)"
+    );
+    let idle = read_as("0.33", &["--preview", "removal-after-last-copy"]).unwrap();
+    let warned = &idle.without_effect;
+    assert!(warned[0].starts_with("--preview: no effect"), "{warned:?}");
 }
 
 /// Returns the help page that a command line prints.

@@ -290,7 +290,7 @@ const LINES: &[&str] = &[
     "vllm serve m --load-format dummy --served-model-name tiny-llama --host 127.0.0.1 --max-model-len 1024 --block-size 32 --enforce-eager --max-num-seqs 1 --max-num-queued-reqs 1 --shutdown-timeout 20 --sse-keep-alive-interval 1 --scheduling-policy priority --prefix-caching-hash-algo xxhash_cbor --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://127.0.0.1:5557\"}' --num-gpu-blocks-override 40 --enable-mfu-metrics --disable-uvicorn-access-log --speculative-config '{\"method\":\"ngram\",\"num_speculative_tokens\":3,\"prompt_lookup_max\":3}'",
     "vllm serve m --load-format dummy --served-model-name tiny-llama --host 127.0.0.1 --max-model-len 1024 --block-size 32 --enforce-eager --data-parallel-size 2 --max-num-seqs 1 --sse-keep-alive-interval 1 --enable-lora --max-loras 1 --max-lora-rank 8 --lora-modules sql-lora=adapters/sql-lora --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://127.0.0.1:5557\"}' --num-gpu-blocks-override 40 --prefix-caching-hash-algo sha256",
     "vllm serve tests/fixtures/tiny-llama --served-model-name NAME publishers/NS/models/NAME --port 8000 --disable-access-log-for-endpoints /health,/metrics,/ping --shutdown-timeout 60 --tensor-parallel-size 2 --kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}' --enable-ssl-refresh --ssl-certfile /c --ssl-keyfile /k",
-    "vllm serve m --vllm-version 0.10.2 -tp 2 -dp 4 -pp 1 -q fp8 -O3 -cc.mode=3 -ac.backend FLASH_ATTN -n 2 -r 0 --no-enable-log-requests --disable-log-requests --gpu-memory-utilization=0.95 --swap-space 4 --trust-remote-code --cudagraph-capture-sizes 1 2 4 --compilation-config.cudagraph_mode FULL_DECODE_ONLY --tool-strict-level parameter --structured-outputs-config.disable_any_whitespace true",
+    "vllm serve m -tp 2 -dp 4 -pp 1 -q fp8 -O3 -cc.mode=3 -ac.backend FLASH_ATTN -n 2 -r 0 --no-enable-log-requests --disable-log-requests --gpu-memory-utilization=0.95 --trust-remote-code --cudagraph-capture-sizes 1 2 4 --compilation-config.cudagraph_mode FULL_DECODE_ONLY --tool-strict-level parameter --structured-outputs-config.disable_any_whitespace true",
     "vllm serve --config /dev/null m --data-parallel-size 8 --data-parallel-size-local 8 --data-parallel-multi-port-external-lb --data-parallel-supervisor-port 8020 --async-scheduling --max-num-batched-tokens 8k --all2all-backend naive",
 ];
 
@@ -439,7 +439,6 @@ fn flags_that_vllm_has_dropped_are_refused_though_they_mean_something_here() {
     ] {
         assert!(refused(words).starts_with("unrecognized arguments: --"), "{words:?}");
     }
-    serve(&["--preemption-mode", "swap", "--vllm-version", "0.9.0"]);
     // Values and words of this program's own.
     serve(&["--preemption-mode", "fifo"]);
     assert!(warned(&["--task", "embed"]).contains("--runner and --convert"));

@@ -1,7 +1,7 @@
 //! FastAPI's documentation routes: the OpenAPI schema and two HTML pages.
 //!
-//! The schema is that of vLLM 0.33 with all features, without the paths that this configuration
-//! lacks, plus the routes that vLLM does not have and error responses that FastAPI does not derive.
+//! The schema is that of the imitated release with all features, without the paths that this
+//! configuration lacks, plus the routes that vLLM does not have and error responses that FastAPI does not derive.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -16,8 +16,13 @@ use super::own_routes;
 use crate::app::App;
 use crate::error;
 use crate::html_page::page_response;
+use vllm_sim_wire::VllmVersion;
 
+/// Document of the newest release, as FastAPI writes it. `lab/upstream` makes both files.
 const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
+
+/// JSON merge patches by older release, each for the document of the release after it.
+const OLDER_OPENAPI_GZ: &[u8] = include_bytes!("openapi_older.json.gz");
 
 pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
     // Cached: the schema does not change while the server runs.
@@ -26,11 +31,7 @@ pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 fn openapi_json(app: &App) -> String {
-    let mut text = String::new();
-    // The embedded bytes are valid gzip.
-    let _ = flate2::read::GzDecoder::new(OPENAPI_GZ).read_to_string(&mut text);
-    let mut schema: Value = serde_json::from_str(&text).unwrap_or_default();
-    schema["info"] = json!({"title": "FastAPI", "version": "0.1.0"});
+    let mut schema = openapi_document(app.settings.model.vllm_version);
     let root = &app.settings.server.root_path;
     if !root.is_empty() {
         schema["servers"] = json!([{"url": root}]);
@@ -64,6 +65,53 @@ fn openapi_json(app: &App) -> String {
     };
     schema["components"]["schemas"] = kept.into();
     schema.to_string()
+}
+
+/// Returns the paths of the newest release that an older release does not have.
+pub(crate) fn paths_after(version: VllmVersion) -> BTreeSet<String> {
+    let paths = |version| -> BTreeSet<String> {
+        match openapi_document(version)["paths"].take() {
+            Value::Object(paths) => paths.into_iter().map(|(path, _)| path).collect(),
+            _ => BTreeSet::new(),
+        }
+    };
+    &paths(VllmVersion::default()) - &paths(version)
+}
+
+/// Returns vLLM's document with the routes of all features.
+fn openapi_document(version: VllmVersion) -> Value {
+    let mut document = unpack_json(OPENAPI_GZ);
+    let patches = unpack_json(OLDER_OPENAPI_GZ);
+    for older in VllmVersion::ALL.into_iter().rev().skip(1).take_while(|one| *one >= version) {
+        merge_patch(&mut document, &patches[older.as_str()]);
+    }
+    document
+}
+
+/// Decompresses one of the embedded files, which are valid gzip and JSON.
+fn unpack_json(packed: &[u8]) -> Value {
+    let mut text = String::new();
+    let _ = flate2::read::GzDecoder::new(packed).read_to_string(&mut text);
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Applies a JSON merge patch.
+///
+/// **Source:** RFC 7386.
+fn merge_patch(target: &mut Value, patch: &Value) {
+    let Value::Object(members) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    for (name, value) in members {
+        match (target.as_object_mut(), value) {
+            (Some(object), Value::Null) => drop(object.shift_remove(name)),
+            _ => merge_patch(&mut target[name], value),
+        }
+    }
 }
 
 /// Routes whose successful response is empty or plain text.

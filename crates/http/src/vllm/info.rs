@@ -99,7 +99,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Handle
         "torch_version": null,
         "cuda_runtime_version": null,
         "gpu_models": null,
-        "vllm_version": app.settings.model.vllm_version,
+        "vllm_version": app.settings.model.vllm_version.as_str(),
         "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
     });
     Ok(ok_json(&json!({
@@ -141,9 +141,9 @@ pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
 }
 
 pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
-    ok_json(&match app.rules.limits.version {
-        VllmVersion::V032 => json!({"is_scaling_elastic_ep": false}),
-        VllmVersion::V033 => json!({
+    ok_json(&match app.rules.limits.version < VllmVersion::V033 {
+        true => json!({"is_scaling_elastic_ep": false}),
+        false => json!({
             "is_scaling_elastic_ep": false,
             "phase": "idle",
             "epoch": null,

@@ -219,7 +219,7 @@ fn generate_request_json(
         "ec_transfer_params": given("ec_transfer_params"),
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
-        if app.rules.limits.version != VllmVersion::V032 {
+        if app.rules.limits.version >= VllmVersion::V033 {
             out.insert("parse_context".into(), parse_context_json(body));
         }
         out.extend(rest);

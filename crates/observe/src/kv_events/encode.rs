@@ -2,11 +2,12 @@
 
 use super::message::{
     self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
-    StorageMedium,
+    KvEventPreview, StorageMedium,
 };
 use vllm_sim_engine::{
     BlockKey, BlockPlan, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent,
 };
+use vllm_sim_wire::VllmVersion;
 
 /// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,6 +20,10 @@ pub struct KvEventEncoding {
     pub host: HostDetail,
     /// Groups of layers with a KV cache of their own.
     pub groups: LayerCacheGroups,
+    /// vLLM release whose fields are sent.
+    pub version: VllmVersion,
+    /// Behaviour of open pull requests of vLLM.
+    pub preview: KvEventPreview,
 }
 
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
@@ -73,11 +78,23 @@ pub fn encode_kv_event_batch(
     rank: u32,
     encoding: KvEventEncoding,
 ) -> Vec<u8> {
+    encode_with_copies(events, ts, rank, encoding, &[])
+}
+
+/// Encodes a message with the remaining copies of each removed GPU block, if there are any.
+pub(super) fn encode_with_copies(
+    events: &[SchedulerEvent],
+    ts: f64,
+    rank: u32,
+    encoding: KvEventEncoding,
+    remaining_copies: &[u32],
+) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
         push_event(event, encoding, &mut shown);
     }
-    let batch = KvEventBatch { ts, events: &shown, data_parallel_rank: rank };
+    shown.iter_mut().for_each(|event| event.clear_newer_fields(encoding.version));
+    let batch = KvEventBatch { ts, events: &shown, data_parallel_rank: rank, remaining_copies };
     batch.encode(encoding.format)
 }
 

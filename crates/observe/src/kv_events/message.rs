@@ -8,6 +8,9 @@
 //! llm-d-inference-sim; `pkg/kvcache/kvblock/extra_keys.go` of llm-d-router.
 
 use super::msgpack::MsgpackWriter;
+use super::upstream::SINCE;
+use crate::release::first_release;
+use vllm_sim_wire::VllmVersion;
 
 /// Format of KV events, named after the program that publishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -129,6 +132,18 @@ impl<'a> BlockStored<'a> {
     }
 }
 
+/// KV event behaviour of open pull requests of vLLM (`--preview`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvEventPreview {
+    /// Whether `BlockRemoved` has `remaining_copy_counts` (vllm-project/vllm#48933).
+    pub remaining_copy_counts: bool,
+    /// Whether only the removal of the last copy is announced (vllm-project/vllm#55092).
+    pub removal_after_last_copy: bool,
+}
+
+/// First release of vLLM that sends the session of a stored block.
+const SESSION_SINCE: VllmVersion = first_release(SINCE, "BlockStored.session_id");
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KvEvent<'a> {
     BlockStored(BlockStored<'a>),
@@ -142,6 +157,8 @@ pub(super) struct KvEventBatch<'a> {
     pub(super) ts: f64,
     pub(super) events: &'a [KvEvent<'a>],
     pub(super) data_parallel_rank: u32,
+    /// Number of remaining copies after each removal of a GPU block; empty unless they are sent.
+    pub(super) remaining_copies: &'a [u32],
 }
 
 impl KvEventBatch<'_> {
@@ -150,9 +167,10 @@ impl KvEventBatch<'_> {
         w.write_array_header(3);
         w.write_float(self.ts);
         w.write_array_header(self.events.len());
+        let mut copies = self.remaining_copies.iter().copied();
         for event in self.events {
             match format {
-                KvEventFormat::Vllm => event.write_vllm(&mut w),
+                KvEventFormat::Vllm => event.write_vllm(&mut w, &mut copies),
                 KvEventFormat::LlmdArray => event.write_llmd_array(&mut w),
                 KvEventFormat::LlmdMap => event.write_llmd_map(&mut w),
             }
@@ -163,7 +181,16 @@ impl KvEventBatch<'_> {
 }
 
 impl KvEvent<'_> {
-    fn write_vllm(&self, w: &mut MsgpackWriter) {
+    /// Removes the fields that a release of vLLM does not send.
+    pub(super) fn clear_newer_fields(&mut self, version: VllmVersion) {
+        if let Self::BlockStored(event) = self
+            && version < SESSION_SINCE
+        {
+            event.session = None;
+        }
+    }
+
+    fn write_vllm(&self, w: &mut MsgpackWriter, copies: &mut impl Iterator<Item = u32>) {
         match self {
             Self::BlockStored(event) => {
                 let window = event.kind.and_then(AttentionKind::sliding_window_tokens);
@@ -220,7 +247,9 @@ impl KvEvent<'_> {
                 }
             }
             Self::BlockRemoved(hashes, medium, group) => {
-                w.write_map_header(4 + usize::from(*medium == StorageMedium::LocalCpu));
+                let copies = (*medium == StorageMedium::Gpu).then(|| copies.next()).flatten();
+                let is_local = *medium == StorageMedium::LocalCpu;
+                w.write_map_header(4 + usize::from(is_local) + usize::from(copies.is_some()));
                 w.write_map_entry("type", |w| w.write_str("BlockRemoved"));
                 w.write_map_entry("block_hashes", |w| {
                     w.write_array(hashes, MsgpackWriter::write_block_hash)
@@ -228,6 +257,11 @@ impl KvEvent<'_> {
                 w.write_map_entry("medium", |w| w.write_str(medium.vllm_name()));
                 w.write_map_entry("group_idx", |w| w.write_uint((*group).into()));
                 medium.write_llmd_locality(w);
+                if let Some(copies) = copies {
+                    w.write_map_entry("remaining_copy_counts", |w| {
+                        w.write_array(&[copies], |w, count| w.write_uint(count.into()))
+                    });
+                }
             }
             Self::AllBlocksCleared => {
                 w.write_map_header(1);
@@ -355,6 +389,7 @@ mod tests {
             ts: 1.0,
             events: &[KvEvent::BlockStored(plain), KvEvent::BlockStored(named)],
             data_parallel_rank: 300,
+            remaining_copies: &[],
         };
         let digest = Sha256::digest(batch.encode(KvEventFormat::Vllm));
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();

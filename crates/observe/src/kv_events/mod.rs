@@ -9,12 +9,15 @@
 //! dropped and counted. Sockets and threads need the feature `zmq`; messages, topics and endpoints
 //! do not.
 
+#[cfg(feature = "zmq")]
+mod copies;
 mod encode;
 mod endpoint;
 mod loss;
 mod message;
 mod msgpack;
 mod topic;
+mod upstream;
 
 #[cfg(feature = "zmq")]
 mod observer;
@@ -33,7 +36,7 @@ pub use encode::{
 };
 pub use endpoint::{EndpointPortError, for_rank, is_bind_endpoint};
 pub use loss::EventLossSwitch;
-pub use message::{AttentionKind, KvEventFormat};
+pub use message::{AttentionKind, KvEventFormat, KvEventPreview};
 pub use topic::{LLMD_TOPIC_TEMPLATE, TopicError, TopicFields};
 
 #[cfg(feature = "zmq")]

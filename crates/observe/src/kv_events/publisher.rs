@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::encode::{KvEventEncoding, encode_kv_event_batch, is_kv_event};
+use parking_lot::Mutex;
+
+use super::copies::BlockCopies;
+use super::encode::{KvEventEncoding, encode_with_copies, is_kv_event};
 use super::endpoint;
 use super::loss::EventLossSwitch;
+use super::message::KvEventPreview;
 use super::queue::{BatchQueue, QueuedBatch};
 use super::replay::{ReplayBuffer, ReplaySocket};
 use vllm_sim_engine::SchedulerEvent;
@@ -104,6 +108,8 @@ pub enum PublisherError {
 pub struct KvEventPublisher {
     queue: Arc<BatchQueue>,
     loss: EventLossSwitch,
+    copies: Mutex<BlockCopies>,
+    encoding: KvEventEncoding,
     dropped: AtomicU64,
     thread: Option<JoinHandle<()>>,
     replay: Option<ReplaySocket>,
@@ -126,7 +132,7 @@ impl KvEventPublisher {
             None => None,
         };
         let queue = Arc::new(BatchQueue::new(config.max_queue_size));
-        let loss = config.loss.clone();
+        let (loss, encoding) = (config.loss.clone(), config.encoding);
         let sender = PublisherThread {
             socket,
             sequence: config.first_sequence,
@@ -142,7 +148,16 @@ impl KvEventPublisher {
             let queue = Arc::clone(&queue);
             move || sender.run(&queue)
         })?;
-        Ok(Self { queue, loss, dropped: AtomicU64::new(0), thread: Some(thread), replay, endpoint })
+        Ok(Self {
+            queue,
+            loss,
+            copies: Mutex::default(),
+            encoding,
+            dropped: AtomicU64::new(0),
+            thread: Some(thread),
+            replay,
+            endpoint,
+        })
     }
 
     /// Queues a batch of events without waiting; events that do not concern the KV cache are
@@ -153,7 +168,15 @@ impl KvEventPublisher {
     /// is lost, even if it is sent later.
     pub fn publish(&self, mut batch: Vec<SchedulerEvent>, ts: f64) {
         batch.retain(is_kv_event);
-        if batch.is_empty() || self.queue.push(batch, ts, self.loss.is_losing()) {
+        let KvEventEncoding { groups, preview, .. } = self.encoding;
+        let mut remaining = Vec::new();
+        if preview != KvEventPreview::default() {
+            remaining = self.copies.lock().apply(&mut batch, groups.main, preview);
+        }
+        if !preview.remaining_copy_counts {
+            remaining.clear();
+        }
+        if batch.is_empty() || self.queue.push(batch, remaining, ts, self.loss.is_losing()) {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -253,7 +276,7 @@ impl PublisherThread {
         self.sequence = self.sequence.wrapping_add(batch.lost);
         self.withheld = batch.withheld;
         let EventBatching::Sized { events, .. } = self.config.batching else {
-            self.send_message(&batch.events, batch.ts);
+            self.send_message(&batch.events, batch.ts, &batch.remaining_copies);
             return;
         };
         self.pending_ts = batch.ts;
@@ -280,7 +303,7 @@ impl PublisherThread {
     fn send_collected(&mut self) {
         let events = std::mem::take(&mut self.pending);
         if !events.is_empty() {
-            self.send_message(&events, self.pending_ts);
+            self.send_message(&events, self.pending_ts, &[]);
         }
     }
 
@@ -306,8 +329,9 @@ impl PublisherThread {
         }
     }
 
-    fn send_message(&mut self, events: &[SchedulerEvent], ts: f64) {
-        let payload = encode_kv_event_batch(events, ts, self.config.rank, self.config.encoding);
+    fn send_message(&mut self, events: &[SchedulerEvent], ts: f64, remaining_copies: &[u32]) {
+        let (rank, encoding) = (self.config.rank, self.config.encoding);
+        let payload = encode_with_copies(events, ts, rank, encoding, remaining_copies);
         let payload: Arc<[u8]> = payload.into();
         // Stored before it is sent: a subscriber that knows a sequence number can replay it.
         if let Some(buffer) = &self.buffer {

@@ -50,6 +50,8 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
     pub(super) events: Vec<SchedulerEvent>,
+    /// Number of remaining copies after each removal of a GPU block; empty unless published.
+    pub(super) remaining_copies: Vec<u32>,
     /// Time of the batch of KV events, in Unix seconds.
     pub(super) ts: f64,
     /// Number of batches dropped since the previous batch in the queue.
@@ -93,7 +95,13 @@ impl BatchQueue {
     }
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
-    pub(super) fn push(&self, events: Vec<SchedulerEvent>, ts: f64, withheld: bool) -> bool {
+    pub(super) fn push(
+        &self,
+        events: Vec<SchedulerEvent>,
+        remaining_copies: Vec<u32>,
+        ts: f64,
+        withheld: bool,
+    ) -> bool {
         let bytes = events.iter().map(estimated_bytes).fold(0, usize::saturating_add);
         let mut state = self.state.lock();
         let is_large =
@@ -104,7 +112,7 @@ impl BatchQueue {
         }
         let lost = std::mem::take(&mut state.lost);
         state.bytes = state.bytes.saturating_add(bytes);
-        state.batches.push_back(QueuedBatch { events, ts, lost, withheld });
+        state.batches.push_back(QueuedBatch { events, remaining_copies, ts, lost, withheld });
         drop(state);
         self.filled.notify_one();
         true
@@ -142,10 +150,11 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_the_next_batch_counts_the_drops() {
         let queue = BatchQueue::new(2);
-        let pushed: Vec<bool> = (0..5).map(|i| queue.push(vec![], f64::from(i), false)).collect();
+        let pushed: Vec<bool> =
+            (0..5).map(|i| queue.push(vec![], vec![], f64::from(i), false)).collect();
         assert_eq!(pushed, [true, true, false, false, false]);
         let first = queue.wait_for_batches(None);
-        queue.push(vec![], 5.0, false);
+        queue.push(vec![], vec![], 5.0, false);
         queue.close();
         let last = queue.wait_for_batches(None);
         let seen = |taken: &TakenBatches| -> Vec<(f64, u64)> {
@@ -153,7 +162,7 @@ mod tests {
         };
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);
         assert_eq!(seen(&last), [(5.0, 3)]);
-        assert!(last.closed && !queue.push(vec![], 6.0, false));
+        assert!(last.closed && !queue.push(vec![], vec![], 6.0, false));
     }
 
     #[test]
@@ -163,10 +172,10 @@ mod tests {
             vec![SchedulerEvent::Removed { keys: keys.collect() }]
         };
         let queue = BatchQueue { max_bytes: 1 << 20, ..BatchQueue::new(100_000) };
-        let pushed = (0..10).filter(|_| queue.push(large(), 0.0, false)).count();
+        let pushed = (0..10).filter(|_| queue.push(large(), vec![], 0.0, false)).count();
         assert_eq!(pushed, 3);
         assert_eq!(queue.wait_for_batches(None).batches.len(), 3);
-        assert!(queue.push(large(), 0.0, false));
+        assert!(queue.push(large(), vec![], 0.0, false));
     }
 
     #[test]
@@ -176,7 +185,7 @@ mod tests {
         let plan = std::sync::Arc::new(plan);
         let stored = || SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
         let queue = BatchQueue { max_bytes: 1 << 20, ..BatchQueue::new(100_000) };
-        let pushed = (0..10).filter(|_| queue.push(vec![stored()], 0.0, false)).count();
+        let pushed = (0..10).filter(|_| queue.push(vec![stored()], vec![], 0.0, false)).count();
         assert_eq!(pushed, 1);
     }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::encode::{KvEventEncoding, encode_kv_event_batch};
-use super::message::KvEventFormat;
+use super::message::{KvEventFormat, KvEventPreview};
 use super::publisher::{EventBatching, KvEventPublisher, PublisherConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, SchedulerEvent};
+use vllm_sim_wire::VllmVersion;
 
 const PATIENCE_MS: i32 = 20_000;
 /// Interval at which messages are published until a subscription is active.
@@ -392,4 +393,44 @@ fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
     assert_eq!(heard.next().1, lost + 1);
     let replayed = Dealer::new(&publisher).replay(lost);
     assert_eq!(replayed.first().map(|message| message.1), Some(lost));
+}
+
+/// `session_id` came with a release after 0.26.
+#[test]
+fn older_releases_send_no_session() {
+    let plan = BlockPlan {
+        keys: vec![BlockKey(1)],
+        tokens: vec![1],
+        block_size: 1,
+        session: Some("s-1".into()),
+        ..BlockPlan::default()
+    };
+    let event = SchedulerEvent::Stored { plan: Arc::new(plan), from: 0, to: 1 };
+    for (version, sent) in [(VllmVersion::V026, false), (VllmVersion::V031, true)] {
+        let encoding = KvEventEncoding { version, ..KvEventEncoding::default() };
+        let bytes = encode_kv_event_batch(std::slice::from_ref(&event), 1.0, 0, encoding);
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(text.contains("session_id"), sent, "{version:?}");
+    }
+}
+
+#[test]
+fn removals_name_the_remaining_copies() {
+    let preview = KvEventPreview { remaining_copy_counts: true, ..KvEventPreview::default() };
+    let encoding = KvEventEncoding { preview, ..KvEventEncoding::default() };
+    let publisher =
+        KvEventPublisher::start(PublisherConfig { encoding, ..config(ANY_PORT) }).unwrap();
+    let subscriber = Subscriber::new();
+    subscriber.0.connect(publisher.publish_endpoint()).unwrap();
+    subscriber.attach(&publisher, 0);
+    let removed = || SchedulerEvent::Removed { keys: vec![(BlockKey(77), None)] };
+    publisher.publish(vec![stored(77), stored(77), removed(), removed()], 3.0);
+    let payload = subscriber.next().2;
+    let name = b"remaining_copy_counts";
+    let counts: Vec<u8> = payload
+        .windows(name.len() + 2)
+        .filter(|window| window.starts_with(name))
+        .map(|window| window[name.len() + 1])
+        .collect();
+    assert_eq!(counts, [1, 0]);
 }

@@ -1,6 +1,8 @@
 //! Labels of `vllm:cache_config_info`: vLLM's CacheConfig as Python text.
 
+use super::releases::{CACHE_CONFIG_SINCE, CACHE_CONFIG_UNTIL};
 use super::settings::Settings;
+use vllm_sim_wire::VllmVersion;
 
 /// Returns the labels of `vllm:cache_config_info` of an engine, without `engine`.
 pub(super) fn cache_config(settings: &Settings, engine: usize) -> Option<Vec<(String, String)>> {
@@ -8,7 +10,7 @@ pub(super) fn cache_config(settings: &Settings, engine: usize) -> Option<Vec<(St
 }
 
 /// Values of vLLM's CacheConfig that depend on the configuration; other fields have the values of
-/// vLLM 0.32 for a plain model.
+/// the release for a plain model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheConfig {
     /// Number of tokens per KV block.
@@ -47,8 +49,8 @@ pub struct CacheConfig {
     pub concurrency: Option<f64>,
     /// Value of `--prefix-cache-retention-interval`.
     pub retention_interval: Option<u32>,
-    /// Whether the labels include `simple_cpu_offload_num_blocks` (vLLM 0.33 and later).
-    pub names_simple_cpu_offload: bool,
+    /// vLLM release whose labels are exposed.
+    pub version: VllmVersion,
 }
 
 impl Default for CacheConfig {
@@ -71,7 +73,7 @@ impl Default for CacheConfig {
             sliding_window: None,
             concurrency: None,
             retention_interval: Some(0),
-            names_simple_cpu_offload: true,
+            version: VllmVersion::default(),
         }
     }
 }
@@ -114,16 +116,18 @@ impl CacheConfig {
             ("sliding_window", option(self.sliding_window)),
             ("user_specified_block_size", truth(self.user_specified_block_size)),
         ];
-        let newer = self
-            .names_simple_cpu_offload
-            .then(|| ("simple_cpu_offload_num_blocks", option(None::<u32>)));
+        let newer = |name: &str| {
+            CACHE_CONFIG_SINCE.iter().any(|(n, since)| *n == name && *since > self.version)
+        };
         let fixed = FIXED.iter().map(|(n, v)| (*n, (*v).to_owned()));
-        let all = changing.into_iter().chain(newer).chain(fixed);
+        let gone = CACHE_CONFIG_UNTIL.iter().filter(|(_, until, _)| self.version <= *until);
+        let gone = gone.map(|(n, _, v)| (*n, (*v).to_owned()));
+        let all = changing.into_iter().chain(fixed).filter(|(n, _)| !newer(n)).chain(gone);
         all.map(|(n, v)| (n.to_owned(), v)).collect()
     }
 }
 
-const FIXED: [(&str, &str); 20] = [
+const FIXED: [(&str, &str); 21] = [
     ("_block_size_resolved", "True"),
     ("cache_hit_alignment_tokens", "None"),
     ("enable_mamba_shared_prefix_checkpoint", "False"),
@@ -140,6 +144,7 @@ const FIXED: [(&str, &str); 20] = [
     ("num_cpu_blocks", "None"),
     ("prefix_match_unit", "None"),
     ("replayssm_buffer_len", "16"),
+    ("simple_cpu_offload_num_blocks", "None"),
     ("skip_page_size_padded", "None"),
     ("swa_bounded_replay", "True"),
     ("use_kda_recoverssm", "False"),

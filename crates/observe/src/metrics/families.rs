@@ -13,8 +13,10 @@ use super::family::Hidden::{From, UntilStep};
 use super::family::WhenEmpty::{Absent, HeaderOfOneServer};
 use super::family::{Buckets, Family, Group, LabelValues, Topic, engine_family};
 use super::info_labels::{offload_config, python, simple_offload};
+use super::releases::SINCE;
 use super::settings::ApiServers;
 use super::upstream::UPSTREAM;
+use crate::release::{first_release, is_equal};
 
 /// Values of the label `finished_reason`. The last three exist in llm-d-inference-sim only and are
 /// hidden until one is counted.
@@ -267,13 +269,5 @@ const fn upstream(name: &str) -> Family {
     while !is_equal(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
         i += 1;
     }
-    UPSTREAM[i]
-}
-
-const fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    let mut i = 0;
-    while a.len() == b.len() && i < a.len() && a[i] == b[i] {
-        i += 1;
-    }
-    a.len() == b.len() && i == a.len()
+    Family { since: first_release(SINCE, name), ..UPSTREAM[i] }
 }

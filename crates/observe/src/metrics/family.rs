@@ -5,7 +5,9 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
+use super::releases::OLDER_HELP;
 use super::settings::{Compat, Settings};
+use vllm_sim_wire::VllmVersion;
 
 /// Returns the labels of an engine's series in a family whose value is always 1; `None`: the engine
 /// has no series.
@@ -122,6 +124,8 @@ pub(super) struct Family {
     pub(super) topic: Topic,
     /// The condition under which upstream exposes the family.
     pub(super) when: fn(&Settings) -> bool,
+    /// First imitated release with the family.
+    pub(super) since: VllmVersion,
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) kind: MetricType,
@@ -161,6 +165,7 @@ pub(super) const fn family(
         id: Id::Flops,
         topic: Topic::Own,
         when: |_| true,
+        since: VllmVersion::ALL[0],
         name,
         help,
         kind,
@@ -195,6 +200,19 @@ pub(super) const fn engine_family(
 }
 
 impl Family {
+    /// Returns whether the imitated release exposes the family with these settings.
+    pub(super) fn is_exposed(&self, settings: &Settings) -> bool {
+        self.since <= settings.version && (self.when)(settings)
+    }
+
+    /// Returns the HELP text of the family in the imitated release.
+    pub(super) fn help_text(&self, settings: &Settings) -> &'static str {
+        let older = OLDER_HELP
+            .iter()
+            .find(|(name, until, _)| *name == self.name && settings.version <= *until);
+        older.map_or(self.help, |(_, _, text)| text)
+    }
+
     /// Returns the bucket bounds of the family.
     pub(super) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
         match self.buckets {

@@ -43,6 +43,7 @@ mod own;
 mod page;
 mod process;
 mod recent;
+mod releases;
 mod series;
 mod settings;
 mod sglang;
@@ -123,7 +124,7 @@ impl Metrics {
         let used = http.vecs().into_iter().chain([shown_lora.vec()]);
         let added: Vec<_> = used.cloned().collect();
         let families = FAMILIES.iter();
-        let exposed = families.filter(|f| f.topic != Topic::Own && (f.when)(&settings));
+        let exposed = families.filter(|f| f.topic != Topic::Own && f.is_exposed(&settings));
         let vecs = exposed.map(|family| {
             let added = added.iter().find(|vec| vec.family.id == family.id);
             let created = || CellVec::with_series(family.id, &settings, &shown, &server);

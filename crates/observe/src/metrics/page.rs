@@ -60,7 +60,7 @@ impl Page {
             }
         }
         register(Box::new(own));
-        let shown = FAMILIES.iter().filter(|family| (family.when)(settings));
+        let shown = FAMILIES.iter().filter(|family| family.is_exposed(settings));
         let mut entries: Vec<_> = shown.map(|family| Entry::new(family, settings)).collect();
         if settings.api_servers == ApiServers::Several {
             entries.sort_by_key(|entry| entry.family.group);
@@ -100,9 +100,9 @@ impl Entry {
         let created = family.created_name().filter(|_| one);
         Self {
             family,
-            header: header(family.name, family.help, family.kind),
+            header: header(family.name, family.help_text(settings), family.kind),
             created: created.map(|name| {
-                let header = header(&name, family.help, MetricType::GAUGE);
+                let header = header(&name, family.help_text(settings), MetricType::GAUGE);
                 (name, header)
             }),
             le: le_labels(family, settings),

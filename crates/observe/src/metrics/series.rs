@@ -184,7 +184,7 @@ impl CellVec {
         let family = &FAMILIES[id as usize];
         let desc = Desc::new(
             family.name.to_owned(),
-            family.help.to_owned(),
+            family.help_text(settings).to_owned(),
             family.labels.iter().map(|label| (*label).to_owned()).collect(),
             Default::default(),
         );

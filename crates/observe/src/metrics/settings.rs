@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::fake::FakeMetrics;
+use vllm_sim_wire::VllmVersion;
 
 /// Source of the Unix time, in seconds.
 pub type Clock = fn() -> f64;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub lora: Option<u32>,
     /// Project to imitate where vLLM and llm-d-inference-sim differ.
     pub compat: Compat,
+    /// vLLM release whose families are exposed.
+    pub version: VllmVersion,
     /// Whether deprecated names of metrics are exposed too.
     pub legacy: bool,
     /// Whether the label `finish_reason` is added to `finished_reason`.
@@ -85,6 +88,7 @@ impl Default for Settings {
             max_model_len: 1024,
             lora: None,
             compat: Compat::Vllm,
+            version: VllmVersion::default(),
             legacy: false,
             finish_reason_label: false,
             tool_parser: false,

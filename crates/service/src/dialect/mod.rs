@@ -33,17 +33,18 @@ pub trait Dialect: Debug + Send + Sync {
         ValidationPoint::BeforePrompt
     }
 
-    /// Checks that the prompt and the requested output fit into the context together.
+    /// Checks that the prompt and the requested output fit into the context together, as vLLM up to
+    /// 0.31 does.
     ///
     /// # Errors
     /// Status 400 if prompt and output do not fit into the context.
     fn check_prompt_and_output(
         &self,
-        _: &ServerLimits,
-        _prompt: usize,
-        _asked: Option<i128>,
+        limits: &ServerLimits,
+        prompt: usize,
+        asked: Option<i128>,
     ) -> Result<(), Fault> {
-        Ok(())
+        limits.check_prompt_and_output_tokens(prompt, asked)
     }
 
     /// Checks that a text may fit into the context before it is encoded; a token has at most
@@ -164,6 +165,16 @@ impl Dialect for TokenIdDialect {
     }
 
     fn check_text_length(&self, _: &ServerLimits, _: &str, _: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Accepts any requested output: these APIs shorten it.
+    fn check_prompt_and_output(
+        &self,
+        _: &ServerLimits,
+        _: usize,
+        _: Option<i128>,
+    ) -> Result<(), Fault> {
         Ok(())
     }
 

@@ -185,9 +185,9 @@ impl CompletionRequest {
         }
         if self.prompt.as_ref().is_some_and(|prompts| prompts.0.is_empty()) {
             let text = "You must pass at least one prompt";
-            return Err(match limits.version {
-                VllmVersion::V032 => Fault::bad_request(text),
-                VllmVersion::V033 => Fault::bad_parameter(text, "prompt"),
+            return Err(match limits.version < VllmVersion::V033 {
+                true => Fault::bad_request(text),
+                false => Fault::bad_parameter(text, "prompt"),
             });
         }
         limits.check_requested_lengths(

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use exposition::{Family, parse};
+use vllm_sim_wire::VllmVersion;
 
 mod exposition;
 mod recorded;
@@ -26,7 +27,7 @@ fn cache(blocks: u32, algo: &str) -> CacheConfig {
         num_gpu_blocks_override: Some(blocks),
         prefix_caching_hash_algo: algo.to_owned(),
         kv_cache_memory_bytes: Some(1 << 30),
-        names_simple_cpu_offload: false,
+        version: VllmVersion::V032,
         ..CacheConfig::default()
     }
 }

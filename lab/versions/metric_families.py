@@ -1,19 +1,10 @@
-#!/usr/bin/env python3
-"""Writes the metric families of vLLM, with their labels, buckets and HELP texts, from the sources.
+"""Reads the metric families of vLLM, with their labels, buckets and HELP texts, from the sources.
 
-    metric_families.py SITE_PACKAGES
-
-SITE_PACKAGES holds vllm, prometheus_client and prometheus_fastapi_instrumentator. Nothing of them is
-imported: the script reads the calls that create metrics, and the assignments before them.
+Nothing is imported: `Reader` follows the calls that create metrics, and the assignments before them.
 """
-
 import ast
-import subprocess
-import sys
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-OUT = HERE.parent / "src/metrics/upstream.rs"
+# Sources of the families of a server, in the order of its page; the first four are other packages.
 SOURCES = """
 prometheus_client/gc_collector.py
 prometheus_client/platform_collector.py
@@ -49,6 +40,13 @@ class Attributes:
     """Values that the sources assign to `self` or in the body of a class."""
 
 
+class Settings:
+    """Settings of a server, whose values no family depends on."""
+
+    def __getattr__(self, name):
+        return Settings()
+
+
 class Reader(ast.NodeVisitor):
     """Evaluates assignments and calls of one source in their order; what it does not know is skipped."""
 
@@ -60,7 +58,9 @@ class Reader(ast.NodeVisitor):
         self.names = {
             "self": own, "labelnames": ENGINE_LABELS, "type": "cache_config", "metrics_info": {},
             "additional_label_names": (), "extra_config": {}, "is_diffusion": False,
-            "max_model_len": None, "custom_buckets": None,
+            "max_model_len": None, "custom_buckets": None, "vllm_config": Settings(),
+            # Up to 0.30.
+            "build_1_2_5_buckets": lambda _: TOKENS,
             **dict.fromkeys(OFFLOADING, Metadata),
             "histogram_buckets": lambda key, **_: key if key == TOKENS else buckets[key.upper() + "_BUCKETS"],
         }
@@ -109,6 +109,8 @@ class Reader(ast.NodeVisitor):
                 setattr(self.names["self"], name.attr, value)
 
     def visit_Assign(self, node):
+        if isinstance(node.targets[0], ast.Subscript):
+            self.visit_Dict(ast.Dict([node.targets[0].slice], [node.value]))
         self.assign(node.targets[0], node.value)
 
     def visit_AnnAssign(self, node):
@@ -170,42 +172,26 @@ def kind_of(call):
     return next((kind for word, kind in KINDS.items() if word in name and "labels" not in name), None)
 
 
-def rust(value):
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def sources(root):
+    """Returns the modules of vLLM that create metrics: those that name one, and those of the page."""
+    names = [path for path in (root / "vllm").rglob("*.py") if {"v1", "parser", "entrypoints", "distributed"} & set(path.parts)]
+    texts = {str(path.relative_to(root)): path.read_text() for path in names}
+    named = {path for path, text in texts.items() if '"vllm:' in text or "OffloadingCounterMetadata(" in text}
+    return sorted(named | {path for path in SOURCES if path.startswith("vllm/") and (root / path).exists()})
 
 
-def entry(name, kind, text, labels, buckets):
-    if buckets == TOKENS:
-        bounds = "Buckets::Tokens"
-    else:
-        bounds = "Buckets::Bounds(&[" + ", ".join(repr(float(b)) for b in buckets or () if b != float("inf")) + "])"
-    labels = ", ".join(map(rust, labels))
-    return f"    family(MetricType::{kind}, {rust(name)}, &[{labels}], {bounds}, {rust(text)}),\n"
+def read_buckets(root):
+    """Returns the lists of buckets of vllm/v1/metrics/buckets.py, by their names."""
+    buckets, path = {}, root / "vllm/v1/metrics/buckets.py"
+    if path.exists():
+        exec("from typing import Any\n" + "\n".join(
+            ast.unparse(n) for n in ast.parse(path.read_text()).body
+            if isinstance(n, ast.AnnAssign) and n.target.id.endswith("_BUCKETS")), buckets)
+    return buckets
 
 
-def main():
-    root = Path(sys.argv[1])
-    versions = {p.name.split("-")[0]: p.name.split("-")[1].removesuffix(".dist") for p in root.glob("*.dist-info")}
-    buckets = {}
-    exec("from typing import Any\n" + "\n".join(
-        ast.unparse(n) for n in ast.parse((root / "vllm/v1/metrics/buckets.py").read_text()).body
-        if isinstance(n, ast.AnnAssign) and n.target.id.endswith("_BUCKETS")), buckets)
-    used = (HERE.parent / "src/metrics/families.rs").read_text()
-    lines = []
+def page_families(roots):
+    """Yields the families of a server's page, source by source; `roots` has the folder of each package."""
+    buckets = read_buckets(roots["vllm"])
     for source in SOURCES:
-        families = Reader(root, source, buckets).read().families
-        entries = [entry(name, *rest) for name, rest in families.items() if f'"{name}"' in used]
-        lines += [f"    // {source}\n", *entries] if entries else []
-    packages = ("vllm", "prometheus_client", "prometheus_fastapi_instrumentator")
-    named = ", ".join(f"{package} {versions.get(package, '?')}" for package in packages)
-    OUT.write_text(
-        "// @generated by crates/observe/generate/metric_families.py (`make metric-families`); do not edit.\n"
-        "//! Metric families of upstream, without the values of their labels.\n//!\n"
-        f"//! **Source:** {named}.\n\n"
-        "use prometheus::proto::MetricType;\n\nuse super::family::{Buckets, Family, family};\n\n"
-        "pub(super) const UPSTREAM: &[Family] = &[\n" + "".join(lines) + "];\n")
-    subprocess.run(["rustfmt", "--edition", "2024", OUT], check=True)
-
-
-if __name__ == "__main__":
-    main()
+        yield source, Reader(roots[source.split("/")[0]], source, buckets).read().families

@@ -1,0 +1,47 @@
+//! Behaviour of open pull requests of vLLM, which `--preview` switches on.
+
+use super::error::ConfigError;
+use super::flags::model::PREVIEW;
+use super::values::FlagValues;
+use vllm_sim_observe::kv_events::KvEventPreview;
+
+/// An open pull request of vLLM whose behaviour can be switched on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preview {
+    /// Name in `--preview`.
+    pub name: &'static str,
+    /// Number of the pull request in vllm-project/vllm.
+    pub pull_request: u32,
+}
+
+const REMAINING_COPY_COUNTS: Preview =
+    Preview { name: "remaining-copy-counts", pull_request: 48_933 };
+const REMOVAL_AFTER_LAST_COPY: Preview =
+    Preview { name: "removal-after-last-copy", pull_request: 55_092 };
+
+const PREVIEWS: [Preview; 2] = [REMAINING_COPY_COUNTS, REMOVAL_AFTER_LAST_COPY];
+
+/// Reads the previews that are switched on.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] for an unknown name, with the list of names.
+pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<Preview>, ConfigError> {
+    let typed = v.get(&PREVIEW)?;
+    let names = typed.iter().flat_map(|names| names.split(',')).map(str::trim);
+    let names = names.filter(|name| !name.is_empty());
+    let find = |name: &str| {
+        PREVIEWS.into_iter().find(|preview| preview.name == name).ok_or_else(|| {
+            let known = PREVIEWS.map(|one| format!("{} (#{})", one.name, one.pull_request));
+            ConfigError::Invalid(format!("--preview: {name:?} is not one of {}", known.join(", ")))
+        })
+    };
+    names.map(find).collect()
+}
+
+/// Returns what the previews change in KV events.
+pub(super) fn kv_event_preview(previews: &[Preview]) -> KvEventPreview {
+    KvEventPreview {
+        remaining_copy_counts: previews.contains(&REMAINING_COPY_COUNTS),
+        removal_after_last_copy: previews.contains(&REMOVAL_AFTER_LAST_COPY),
+    }
+}

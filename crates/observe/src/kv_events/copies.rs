@@ -1,0 +1,120 @@
+//! Counts the GPU blocks with the same hash, for KV events of open pull requests of vLLM.
+//!
+//! vLLM does not deduplicate cached blocks: a hash may have several copies, and each announces its
+//! removal.
+
+use std::collections::BTreeMap;
+
+use super::message::KvEventPreview;
+use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
+
+/// Number of GPU blocks of each layer group and hash.
+#[derive(Debug, Default)]
+pub(super) struct BlockCopies(BTreeMap<(u32, BlockKey), u32>);
+
+impl BlockCopies {
+    /// Counts the events of a batch and removes those that the preview does not announce.
+    ///
+    /// Returns the remaining copies of each GPU block whose removal is announced, in order. The
+    /// parameter `main` is the index of the main layer group.
+    pub(super) fn apply(
+        &mut self,
+        events: &mut Vec<SchedulerEvent>,
+        main: u32,
+        preview: KvEventPreview,
+    ) -> Vec<u32> {
+        let mut remaining = Vec::new();
+        let mut keep = |copies: &mut Self, group, key| {
+            let left = copies.remove(group, key);
+            let is_announced = left == 0 || !preview.removal_after_last_copy;
+            if is_announced {
+                remaining.push(left);
+            }
+            is_announced
+        };
+        events.retain_mut(|event| match event {
+            SchedulerEvent::Stored { plan, from, to } => {
+                for key in plan.keys.iter().take(*to as usize).skip(*from as usize) {
+                    self.add(main, *key);
+                }
+                true
+            }
+            SchedulerEvent::Removed { keys } => {
+                keys.retain(|(key, _)| keep(self, main, *key));
+                !keys.is_empty()
+            }
+            SchedulerEvent::Group(event) => match &mut **event {
+                LayerGroupCacheEvent::Stored { group, plan, kept, .. } => {
+                    for key in kept.iter().filter_map(|at| plan.keys.get(*at as usize)) {
+                        self.add(*group, *key);
+                    }
+                    true
+                }
+                LayerGroupCacheEvent::Removed { group, keys } => {
+                    keys.retain(|(key, _)| keep(self, *group, *key));
+                    !keys.is_empty()
+                }
+            },
+            SchedulerEvent::Cleared => {
+                self.0.clear();
+                true
+            }
+            _ => true,
+        });
+        remaining
+    }
+
+    fn add(&mut self, group: u32, key: BlockKey) {
+        let copies = self.0.entry((group, key)).or_default();
+        *copies = copies.saturating_add(1);
+    }
+
+    /// Removes one copy and returns the number of those that remain.
+    fn remove(&mut self, group: u32, key: BlockKey) -> u32 {
+        let copies = self.0.remove(&(group, key)).unwrap_or(1).saturating_sub(1);
+        if copies > 0 {
+            self.0.insert((group, key), copies);
+        }
+        copies
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use vllm_sim_engine::BlockPlan;
+
+    fn stored(key: u64) -> SchedulerEvent {
+        let plan = BlockPlan { keys: vec![BlockKey(key)], block_size: 1, ..BlockPlan::default() };
+        SchedulerEvent::Stored { plan: Arc::new(plan), from: 0, to: 1 }
+    }
+
+    fn removed(keys: &[u64]) -> SchedulerEvent {
+        SchedulerEvent::Removed { keys: keys.iter().map(|key| (BlockKey(*key), None)).collect() }
+    }
+
+    #[test]
+    fn each_removal_names_the_copies_that_remain() {
+        let mut copies = BlockCopies::default();
+        let counts = KvEventPreview { remaining_copy_counts: true, ..KvEventPreview::default() };
+        let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2])];
+        assert_eq!(copies.apply(&mut first, 0, counts), [1, 0]);
+        assert_eq!(copies.apply(&mut vec![removed(&[1])], 0, counts), [0]);
+        let mut again = vec![stored(1), SchedulerEvent::Cleared, stored(1), removed(&[1])];
+        assert_eq!(copies.apply(&mut again, 0, counts), [0]);
+    }
+
+    #[test]
+    fn only_the_last_removal_is_announced() {
+        let mut copies = BlockCopies::default();
+        let last = KvEventPreview { removal_after_last_copy: true, ..KvEventPreview::default() };
+        let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2]), removed(&[1])];
+        assert_eq!(copies.apply(&mut first, 0, last), [0, 0]);
+        assert_eq!(first[3..], [removed(&[2]), removed(&[1])]);
+        let mut second = vec![stored(3), stored(3), removed(&[3])];
+        copies.apply(&mut second, 0, last);
+        assert_eq!(second.len(), 2);
+    }
+}

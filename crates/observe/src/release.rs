@@ -1,0 +1,25 @@
+//! Looks up the first vLLM release with a family, label or field in the generated lists.
+
+use vllm_sim_wire::VllmVersion;
+
+/// Returns the first imitated release with this name; names that are not in the list are in all
+/// releases.
+pub(crate) const fn first_release(list: &[(&str, VllmVersion)], name: &str) -> VllmVersion {
+    let mut i = 0;
+    while i < list.len() {
+        if is_equal(list[i].0.as_bytes(), name.as_bytes()) {
+            return list[i].1;
+        }
+        i += 1;
+    }
+    VllmVersion::ALL[0]
+}
+
+/// Returns whether two texts are equal, at compile time.
+pub(crate) const fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    let mut i = 0;
+    while a.len() == b.len() && i < a.len() && a[i] == b[i] {
+        i += 1;
+    }
+    a.len() == b.len() && i == a.len()
+}
