@@ -19,6 +19,15 @@ pub enum KvEventFormat {
     LlmdArray,
     /// llm-d-inference-sim with `use-vllm-map-event-format`.
     LlmdMap,
+    /// SGLang: each event is a map without fields that are not set.
+    Sglang,
+}
+
+impl KvEventFormat {
+    /// Returns whether the format is one of llm-d-inference-sim's.
+    pub const fn is_llmd(self) -> bool {
+        matches!(self, Self::LlmdArray | Self::LlmdMap)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,7 +161,7 @@ impl KvEventBatch<'_> {
         w.write_array_header(self.events.len());
         for event in self.events {
             match format {
-                KvEventFormat::Vllm => event.write_vllm(&mut w),
+                KvEventFormat::Vllm | KvEventFormat::Sglang => event.write_vllm(&mut w),
                 KvEventFormat::LlmdArray => event.write_llmd_array(&mut w),
                 KvEventFormat::LlmdMap => event.write_llmd_map(&mut w),
             }

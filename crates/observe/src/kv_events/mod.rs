@@ -14,6 +14,7 @@ mod endpoint;
 mod loss;
 mod message;
 mod msgpack;
+mod sglang;
 mod topic;
 
 #[cfg(feature = "zmq")]
