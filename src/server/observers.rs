@@ -16,8 +16,7 @@ use vllm_sim_observe::otel::TraceExporter;
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::{
     kv_events::{
-        EventBatching, KvEventFormat, KvEventObserver, KvEventPublisher, PublisherConfig,
-        TopicFields, for_rank,
+        EventBatching, KvEventObserver, KvEventPublisher, PublisherConfig, TopicFields, for_rank,
     },
     kv_transfer::BlockReadNotifier,
 };
@@ -135,7 +134,7 @@ fn start_kv_event_publisher(
     loss: &EventLossSwitch,
 ) -> Result<KvEventPublisher, StartError> {
     let events = &config.kv_events;
-    let vllm = events.encoding.format == KvEventFormat::Vllm;
+    let is_llmd = events.encoding.format.is_llmd();
     let topic = TopicFields {
         pod_ip: config.server.pod.ip.clone().unwrap_or_else(|| "localhost".to_owned()),
         host: config.server.pod.name.clone().unwrap_or_else(|| "localhost".to_owned()),
@@ -156,17 +155,16 @@ fn start_kv_event_publisher(
         topic: topic.render_topic(&events.topic).map_err(engine_start_error)?,
         // llm-d's router requests replays from 0 on and treats a first batch with another number as
         // a loss.
-        first_sequence: u64::from(!vllm && replay.is_none()),
+        first_sequence: u64::from(is_llmd && replay.is_none()),
         rank,
         encoding: events.encoding,
         loss: loss.clone(),
-        batching: if vllm {
-            EventBatching::PerCall
-        } else {
-            EventBatching::Sized {
+        batching: match is_llmd {
+            false => EventBatching::PerCall,
+            true => EventBatching::Sized {
                 events: events.batch_size,
                 every: std::time::Duration::from_secs(1),
-            }
+            },
         },
     })
     .map_err(engine_start_error)

@@ -176,6 +176,12 @@ impl Config {
         let mut kv_transfer = KvTransferConfig::from_values(v, &engine.parallel)?;
         engine.kv_offload = KvOffloadConfig::from_values(v, &model, &engine, kv_transfer.as_mut())?;
         let mut kv_events = KvEventsConfig::from_values(v, &engine)?;
+        if model.compat == Compat::Sglang && kv_events.encoding.format == KvEventFormat::Vllm {
+            kv_events.encoding.format = KvEventFormat::Sglang;
+            if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
+                engine.prefix_cache.hash_algo = HashAlgo::Sglang;
+            }
+        }
         // A decode worker's blocks are useless for other prompts, so it publishes no events.
         kv_events.enabled &= engine.role != ServingRole::Decode;
         let vllm_format = kv_events.encoding.format == KvEventFormat::Vllm;
@@ -267,7 +273,7 @@ impl Config {
             v.warn("--lose-kv-events has no effect: there are no KV events");
         }
         if self.kv_events.enabled
-            && self.kv_events.encoding.format != KvEventFormat::Vllm
+            && self.kv_events.encoding.format.is_llmd()
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {

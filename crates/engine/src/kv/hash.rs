@@ -7,12 +7,13 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::cbor::CborWriter;
 use super::pickle::PickleWriter;
+use super::sglang_hash;
 use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
 /// Selects the hash algorithm for KV blocks.
 ///
 /// **Source:** `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
-/// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for the others.
+/// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for llm-d's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashAlgo {
     /// SHA-256 over a pickle (vLLM's default).
@@ -29,6 +30,8 @@ pub enum HashAlgo {
     /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
     /// (llm-d-inference-sim v0.6).
     LlmdSha256,
+    /// SHA-256 over the raw bytes of the tokens (SGLang).
+    Sglang,
     /// XXH3-128 over the raw bytes of the tokens, for servers that do not publish block hashes.
     Internal,
 }
@@ -63,6 +66,7 @@ impl fmt::Display for HashAlgo {
             Self::XxhashCbor => "xxhash_cbor",
             Self::LlmdFnv => "llm-d-fnv",
             Self::LlmdSha256 => "llm-d-sha256",
+            Self::Sglang => "sglang",
             Self::Internal => "internal",
         })
     }
@@ -72,7 +76,7 @@ impl HashAlgo {
     /// Returns the length of a full block hash, in bytes.
     pub const fn hash_len(self) -> usize {
         match self {
-            Self::Sha256 | Self::Sha256Cbor => 32,
+            Self::Sha256 | Self::Sha256Cbor | Self::Sglang => 32,
             Self::Xxhash | Self::XxhashCbor | Self::Internal => 16,
             Self::LlmdFnv | Self::LlmdSha256 => 8,
         }
@@ -182,6 +186,7 @@ impl BlockHasher {
                 CborWriter(&mut buf).write_text(config.seed.as_deref().unwrap_or_default());
                 hash_bytes(config.algo, &buf)
             }
+            HashAlgo::Sglang => BlockHash::new(&[]),
             algo => {
                 let seed = config.seed.as_deref().unwrap_or("vllm-none-hash");
                 match algo {
@@ -195,10 +200,11 @@ impl BlockHasher {
                 hash_bytes(algo, &buf)
             }
         };
-        let is_llmd = matches!(config.algo, HashAlgo::LlmdFnv | HashAlgo::LlmdSha256);
+        let covers_lookahead =
+            !matches!(config.algo, HashAlgo::LlmdFnv | HashAlgo::LlmdSha256 | HashAlgo::Sglang);
         let config = BlockHashConfig {
             block_size: config.block_size.max(1),
-            lookahead: if is_llmd { 0 } else { config.lookahead },
+            lookahead: if covers_lookahead { config.lookahead } else { 0 },
             ..config
         };
         Self { config, none }
@@ -260,6 +266,9 @@ impl BlockHasher {
             cbor.write_text(model);
             chain.parent = hash_bytes(self.config.algo, &chain.buf);
         }
+        if let (HashAlgo::Sglang, Some(salt)) = (self.config.algo, &extras.salt) {
+            chain.parent = BlockHash::new(&sglang_hash::salt_digest(salt));
+        }
         chain
     }
 }
@@ -293,7 +302,14 @@ impl BlockPlanBuilder<'_> {
             };
             content.encode_hash_input(self.hasher.config.algo, &mut self.buf);
             self.parent = hash_bytes(self.hasher.config.algo, &self.buf);
-            self.plan.keys.push(BlockKey(self.parent.low_u64()));
+            let key = match self.hasher.config.algo {
+                HashAlgo::Sglang => {
+                    let adapter = self.extras.lora.as_ref().map(|lora| &*lora.name);
+                    sglang_hash::block_key(&self.parent.bytes, adapter)
+                }
+                _ => self.parent.low_u64(),
+            };
+            self.plan.keys.push(BlockKey(key));
             if self.hasher.config.keep_hashes {
                 self.plan.hashes.push(self.parent.bytes);
             }
@@ -375,6 +391,7 @@ impl BlockHashInput<'_> {
             HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => self.encode_cbor(buf),
             HashAlgo::LlmdFnv => encode_llmd(parent, tokens, extra_keys, buf),
             HashAlgo::LlmdSha256 => encode_llmd(parent, tokens, &[], buf),
+            HashAlgo::Sglang => Self { extra_keys: &[], ..*self }.encode_internal(buf),
             HashAlgo::Internal => self.encode_internal(buf),
         }
     }
@@ -529,7 +546,9 @@ fn encode_llmd(
 
 fn hash_bytes(algo: HashAlgo, bytes: &[u8]) -> BlockHash {
     match algo {
-        HashAlgo::Sha256 | HashAlgo::Sha256Cbor => BlockHash::new(&Sha256::digest(bytes)),
+        HashAlgo::Sha256 | HashAlgo::Sha256Cbor | HashAlgo::Sglang => {
+            BlockHash::new(&Sha256::digest(bytes))
+        }
         HashAlgo::Xxhash | HashAlgo::XxhashCbor | HashAlgo::Internal => {
             BlockHash::new(&xxh3_128(bytes).to_be_bytes())
         }

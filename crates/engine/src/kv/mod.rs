@@ -15,6 +15,7 @@ mod mocker_tier;
 mod pickle;
 mod pool;
 mod queue;
+mod sglang_hash;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -10,8 +10,7 @@
 //! [`Scheduler::next_wakeup`] returns `now` for it.
 //!
 //! **Source:** sglang 0.5.6 `srt/managers/{scheduler,schedule_batch,schedule_policy}.py`, as
-//! modelled by aisimulate-core `scheduler/sglang`. Remote prompts, adapters and priorities are not
-//! modelled.
+//! modelled by aisimulate-core `scheduler/sglang`. Adapters and priorities are not modelled.
 
 mod config;
 mod handoff;
@@ -375,7 +374,8 @@ impl Scheduler for SglangScheduler {
 
     fn next_wakeup(&self) -> Option<SimTime> {
         let end = self.pass.as_ref().map(|pass| pass.end);
-        [end, self.plan_at, self.tails.next_due()].into_iter().flatten().min()
+        let fetched = self.destinations.next_fetch_end();
+        [end, self.plan_at, self.tails.next_due(), fetched].into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -391,6 +391,8 @@ impl Scheduler for SglangScheduler {
                     self.stop_sequence(slot, SequenceEndReason::Finished, at, out);
                     self.request_pass(at);
                 }
+            } else if self.end_due_fetch(due, out) {
+                // The next turn of the loop looks for what is due then.
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;

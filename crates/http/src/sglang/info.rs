@@ -162,7 +162,7 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
 /// Returns the publisher of KV events, or null.
 fn kv_event_publisher(app: &App) -> Value {
     let events = &app.settings.kv_events;
-    if !events.enabled || events.encoding.format != KvEventFormat::Vllm {
+    if !events.enabled || events.encoding.format != KvEventFormat::Sglang {
         return Value::Null;
     }
     let (host, port) = host_and_port(&events.endpoint).unwrap_or_default();
@@ -173,6 +173,10 @@ fn kv_event_publisher(app: &App) -> Value {
     publisher.insert("topic".to_owned(), events.topic.as_str().into());
     publisher.insert("block_size".to_owned(), app.settings.cache.block_size.into());
     publisher.insert("dp_size".to_owned(), app.settings.parallel.data.into());
+    let replay = events.replay_endpoint.as_deref().and_then(host_and_port);
+    if let Some((_, port)) = replay {
+        publisher.insert("replay_endpoint_port_base".to_owned(), port.into());
+    }
     Value::Object(publisher)
 }
 

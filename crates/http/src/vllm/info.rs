@@ -26,7 +26,7 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
     for rank in (first..first + count).filter(|_| events.enabled) {
         let (endpoint, replay_endpoint) = events.endpoints_of_rank(rank);
         let topic = match events.encoding.format {
-            KvEventFormat::Vllm => events.topic.clone(),
+            KvEventFormat::Vllm | KvEventFormat::Sglang => events.topic.clone(),
             KvEventFormat::LlmdArray | KvEventFormat::LlmdMap => {
                 expand_topic(&app, &events.topic, rank)
             }

@@ -4,6 +4,7 @@ use super::message::{
     self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
     KvEventPreview, StorageMedium,
 };
+use super::sglang;
 use vllm_sim_engine::{
     BlockKey, BlockPlan, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent,
 };
@@ -12,7 +13,7 @@ use vllm_sim_wire::VllmVersion;
 /// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvEventEncoding {
-    /// Message format: vLLM's or one of llm-d-inference-sim's.
+    /// Message format: vLLM's, SGLang's or one of llm-d-inference-sim's.
     pub format: KvEventFormat,
     /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
@@ -89,6 +90,9 @@ pub(super) fn encode_with_copies(
     encoding: KvEventEncoding,
     remaining_copies: &[u32],
 ) -> Vec<u8> {
+    if encoding.format == KvEventFormat::Sglang {
+        return sglang::encode_batch(events, ts, rank);
+    }
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
         push_event(event, encoding, &mut shown);

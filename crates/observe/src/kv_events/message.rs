@@ -22,6 +22,15 @@ pub enum KvEventFormat {
     LlmdArray,
     /// llm-d-inference-sim with `use-vllm-map-event-format`.
     LlmdMap,
+    /// SGLang: each event is a map without fields that are not set.
+    Sglang,
+}
+
+impl KvEventFormat {
+    /// Returns whether the format is one of llm-d-inference-sim's.
+    pub const fn is_llmd(self) -> bool {
+        matches!(self, Self::LlmdArray | Self::LlmdMap)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,7 +179,9 @@ impl KvEventBatch<'_> {
         let mut copies = self.remaining_copies.iter().copied();
         for event in self.events {
             match format {
-                KvEventFormat::Vllm => event.write_vllm(&mut w, &mut copies),
+                KvEventFormat::Vllm | KvEventFormat::Sglang => {
+                    event.write_vllm(&mut w, &mut copies);
+                }
                 KvEventFormat::LlmdArray => event.write_llmd_array(&mut w),
                 KvEventFormat::LlmdMap => event.write_llmd_map(&mut w),
             }

@@ -16,6 +16,7 @@ mod endpoint;
 mod loss;
 mod message;
 mod msgpack;
+mod sglang;
 mod topic;
 mod upstream;
 

@@ -35,7 +35,7 @@ impl MsgpackWriter {
         }
     }
 
-    fn write_int(&mut self, n: i64) {
+    pub(super) fn write_int(&mut self, n: i64) {
         let wide = n.to_be_bytes();
         match n {
             0.. => self.write_uint(n as u64),

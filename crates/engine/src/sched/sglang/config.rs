@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use crate::latency::{LatencyModel, SpeedFactors};
 use crate::sched::{SchedulerConfigError, check_at_least_one, check_range};
 
@@ -36,6 +38,9 @@ pub struct SglangConfig {
     /// Whether the caller transfers the KV cache of prompts between engines, as for
     /// [`Scheduler::take_reserved_prompts`](crate::Scheduler::take_reserved_prompts). Default: false.
     pub handoff: bool,
+    /// Time to fetch the KV cache of a prompt from another engine, with `handoff`: fixed, and per
+    /// token. `None`: the caller ends each transfer. Default: `None`.
+    pub fetch: Option<(Duration, Duration)>,
     /// Whether computing prompts takes no time, as in a decode worker of the mocker. Default:
     /// false.
     pub free_prompts: bool,
@@ -80,6 +85,7 @@ impl Default for SglangConfig {
             schedule_conservativeness: 1.0,
             prefill_decode_interval: 0,
             handoff: false,
+            fetch: None,
             free_prompts: false,
             accept: Vec::new(),
             seed: 0,

@@ -2,14 +2,15 @@
 //!
 //! On a decode engine the caller announces a sequence. The pages of its prompt are reserved as soon
 //! as there is room; after the transfer it joins the running batch. On a prefill engine a finished
-//! sequence keeps its pages until it is released.
+//! sequence keeps its pages until it is released. The end of a transfer is reported by the caller,
+//! or follows from the configured transfer time.
 //!
 //! **Source:** aisimulate-core 0.13.0 `scheduler/sglang/core.rs` (destinations, source holds).
 
 use std::collections::VecDeque;
 
-use crate::SimTime;
 use crate::{Outbox, SeqId};
+use crate::{SimTime, TimerQueue};
 
 use super::SglangScheduler;
 use super::seqs::SequenceSlot;
@@ -21,6 +22,8 @@ pub(super) struct TransferDestinations {
     /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
     /// each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
+    /// Ends of transfers of a configured time, by slot and generation of the sequence.
+    fetches: TimerQueue<(SequenceSlot, u32)>,
     /// Sequences with transferred prompts; they join the running batch next.
     ready: VecDeque<SequenceSlot>,
 }
@@ -38,6 +41,10 @@ impl TransferDestinations {
 
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    pub(super) fn next_fetch_end(&self) -> Option<SimTime> {
+        self.fetches.next_due()
     }
 
     pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
@@ -60,8 +67,14 @@ impl SglangScheduler {
     }
 
     pub(super) fn reserve_next_prompt(&mut self, now: SimTime, out: &mut Outbox) {
+        // Transfers of a configured time run at the same time.
+        while self.reserve_prompt(now, out) && self.config.fetch.is_some() {}
+    }
+
+    /// Reserves the pages of the first pending prompt; returns false if there is none or no room.
+    fn reserve_prompt(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(&slot) = self.destinations.pending.front() else {
-            return;
+            return false;
         };
         let seq = &self.seqs[slot];
         let (prompt, page) = (seq.prompt, self.config.page_size);
@@ -74,7 +87,7 @@ impl SglangScheduler {
         let mut events = Vec::new();
         if !self.take_pages(fresh, &mut events) {
             self.radix.unlock_path(node);
-            return;
+            return false;
         }
         out.extend(events.into_iter().map(|event| (now, event)));
         self.destinations.pending.pop_front();
@@ -82,7 +95,27 @@ impl SglangScheduler {
         let seq = &mut self.seqs[slot];
         (seq.node, seq.pages, seq.shared, seq.epoch) = (node, matched + fresh, matched, epoch);
         seq.holds = true;
-        self.destinations.reserved.push((seq.id, fresh * page));
+        match self.config.fetch {
+            None => self.destinations.reserved.push((seq.id, fresh * page)),
+            Some((fixed, per_token)) => {
+                let tokens = prompt.saturating_sub(matched * page);
+                let end = now + fixed.saturating_add(per_token.saturating_mul(tokens));
+                self.destinations.fetches.schedule(end, (slot, seq.generation));
+            }
+        }
+        true
+    }
+
+    /// Ends a transfer of a configured time that is due at `now`; returns false if none is.
+    pub(super) fn end_due_fetch(&mut self, now: SimTime, out: &mut Outbox) -> bool {
+        let Some((at, (slot, generation))) = self.destinations.fetches.pop_due(now) else {
+            return false;
+        };
+        let seq = &self.seqs[slot];
+        if seq.generation == generation && !seq.dead {
+            self.resume_transferred_prompt(at, seq.id, out);
+        }
+        true
     }
 
     /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.

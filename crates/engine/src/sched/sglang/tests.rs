@@ -219,3 +219,36 @@ fn config_error_names_the_invalid_setting() {
     let words = error(small);
     assert!(words.starts_with("max_prefill_tokens is 3, must be between 4 and"), "{words}");
 }
+
+#[test]
+fn a_transferred_prompt_joins_the_batch_after_the_transfer_time() {
+    let fetch = Some((Duration::from_millis(5), Duration::from_micros(100)));
+    let config = SglangConfig { handoff: true, fetch, ..config() };
+    let remote = |id, family| Sequence {
+        transfer: PromptTransfer::RemotePrefill,
+        ..sequence_in_family(id, family, 20, 2)
+    };
+    // Two transfers of 5 ms and 20 times 0.1 ms run at the same time.
+    let log = play(config, vec![(0, remote(1, 1)), (0, remote(2, 2))]);
+    assert_eq!(log, "7: s1 s2 | 8: t1 t2 | 9: t1 e1 t2 e2");
+}
+
+#[test]
+fn a_prompt_for_another_engine_keeps_its_pages_until_the_release() {
+    let config = SglangConfig { handoff: true, fetch: Some(Default::default()), ..config() };
+    let mut engine = SglangScheduler::new(config).unwrap();
+    let mut out = Outbox::new();
+    let lent = PromptTransfer::RemoteDecode;
+    let seq = Sequence { transfer: lent, ..sequence_in_family(1, 1, 20, 1) };
+    engine.submit(SimTime::ZERO, seq, &mut out).unwrap();
+    while let Some(now) = engine.next_wakeup() {
+        engine.advance(now, &mut out);
+    }
+    let ended = SchedulerEvent::Ended { id: SeqId(1), end: SequenceEndReason::Finished };
+    assert!(out.iter().any(|(_, event)| *event == ended));
+    assert_eq!(engine.stats().used_blocks, 5);
+    let now = SimTime::from_millis(20);
+    assert!(engine.apply_command(now, EngineCommand::Release(SeqId(1)), &mut out));
+    assert_eq!(engine.stats().used_blocks, 0);
+    assert!(!engine.apply_command(now, EngineCommand::Release(SeqId(1)), &mut out));
+}
