@@ -291,7 +291,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         "{alone}"
     );
     let drafting = of("--spec-method eagle3 --spec-model d --spec-tokens 2 --enable-lora");
-    for part in ["Drafts      2 per step", "making them takes 0.", "draft model", "adapters"] {
+    for part in ["Drafts      2 per step", "making them takes 1.", "draft model", "adapters"] {
         assert!(drafting.contains(part), "no {part:?} in\n{drafting}");
     }
     let alone = |text: &str| -> f64 {

@@ -97,7 +97,7 @@ flags! {
     COMPILATION_CONFIG: Option<JsonMap> = Flag::new("compilation-config", Scheduler, "Compilation settings of vLLM, as a JSON object. Only cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size apply.")
         .with_short_names(&["cc"]);
     ATTENTION_BACKEND: Option<String> = Flag::new("attention-backend", Scheduler, "Attention backend, such as FLASHMLA or CUTLASS_MLA; determines the default of --block-size.");
-    ALL2ALL_BACKEND: Option<String> = Flag::new("all2all-backend", Parallel, "All-to-all kernels of expert parallelism: step times are those of DeepEP's low-latency kernels (deepep_low_latency, nixl_ep), of its high-throughput ones (deepep_high_throughput, mori, flashinfer), or of NCCL. With deepep_low_latency or nixl_ep, max-num-batched-tokens defaults to 256.");
+    ALL2ALL_BACKEND: Option<String> = Flag::new("all2all-backend", Parallel, "All-to-all kernels of expert parallelism, which determine the time of experts. With deepep_low_latency or nixl_ep, max-num-batched-tokens defaults to 256.");
     WATERMARK: f64 = Flag::new("watermark", Scheduler, "Fraction of KV cache blocks kept free on admission, 0 to 1.")
         .with_default("0").with_float_bounds(0.0, 0.999_999, "watermark must be at least 0 and less than 1");
     SPECULATIVE_CONFIG: Option<JsonMap> = Flag::new("speculative-config", Scheduler, "Speculative decoding, as a JSON object: {\"method\", \"num_speculative_tokens\", …}.")

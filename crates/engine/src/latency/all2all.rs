@@ -1,6 +1,6 @@
 //! Models the time to send tokens to the GPUs of their experts and back.
 
-/// Kernels that exchange the tokens of expert-parallel ranks (`--all2all-backend`).
+/// Kind of the kernels for the token exchange of expert-parallel ranks (`--all2all-backend`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum All2AllBackend {
     /// NCCL gathers the tokens and scatters the sums; the default of vLLM.
@@ -24,7 +24,7 @@ impl All2AllBackend {
     }
 }
 
-/// GPUs that are joined by one network of NVLink or PCIe, and the network cards between nodes.
+/// Network between the GPUs of a deployment: NVLink or PCIe in a node, network cards between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Fabric {
     /// Number of GPUs of a node, or of a rack that NVLink spans.
