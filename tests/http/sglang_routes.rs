@@ -380,8 +380,7 @@ async fn the_routes_of_ollama_answer() {
     assert_eq!(lines.header("content-type"), Some("application/x-ndjson"));
     let last = lines.text().lines().last().map(serde_json::from_str::<Value>).unwrap().unwrap();
     assert_eq!((&last["done"], &last["response"]), (&json!(true), &json!("")));
-    let chat =
-        json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 3}, "stream": false});
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 3}, "stream": false});
     let answer = sim.post("/api/chat", &chat).await.json();
     assert_eq!(members(&answer["message"]), "role content images");
 }
