@@ -69,7 +69,12 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        self.process.wait(20)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            # SGLang's application waits for its scheduler, which is a script.
+            self.process.kill()
+            self.process.wait()
 
 
 def free_port():

@@ -82,8 +82,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
     pause: PauseState,
-    /// Ends of KV transfers and of delays after last tokens, by slot and generation of the
-    /// sequence.
+    /// Ends of KV transfers and of delays after last tokens, by slot and generation.
     timers: TimerQueue<(SequenceSlot, u32)>,
     leases: BlockLeases,
     pub(in crate::sched) fetching: usize,
