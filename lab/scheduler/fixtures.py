@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/scheduler: fixtures.py OUT COUNT SEED. Per class one file with COUNT small workloads and vLLM's step logs.
+"""Writes tests/fixtures/scheduler: fixtures.py OUT COUNT SEED [CLASS...]. Per class one file with COUNT small workloads and vLLM's step logs.
 
 A record of a log is kept as a hash of 32 bits, so that the fixtures stay small; `scheduler_logs.rs` of the engine crate computes
 the same. Needs the variables of vllm_side.py. A workload with the first difference is printed by `compare.py`.
@@ -47,10 +47,11 @@ def small(name, seed):
 if __name__ == "__main__":
     out, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     os.makedirs(out, exist_ok=True)
-    for name in workloads.CLASSES:
+    for name in sys.argv[4:] or workloads.CLASSES:
         with open(f"{out}/{name}.jsonl", "w") as file:
             for seed in range(first, first + count):
-                work, log = small(name, seed), io.StringIO()
+                # vLLM's hashes differ if two media items share one string, which read ones do not.
+                work, log = json.loads(json.dumps(small(name, seed))), io.StringIO()
                 vllm_side.play(work, log)
                 lines = [json.loads(line) for line in log.getvalue().splitlines()]
                 fixture = {"name": f"{name}-{seed}", "workload": work, "records": [record(line) for line in lines]}

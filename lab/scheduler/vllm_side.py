@@ -253,7 +253,7 @@ class Player:
         # Grammars in the making: time, number, future and whether it fails.
         self.grammars = []
         self.sleeping = self.freed = False
-        self.added = []
+        self.added, self.over = [], []
 
     def log(self, **line):
         print(json.dumps({"t": self.now, **line}, separators=(",", ":")), file=self.out)
@@ -306,6 +306,7 @@ class Player:
             elif kind == "add":
                 self.add(number, x)
             elif kind == "abort":
+                self.over.append(x["id"])
                 self.scheduler.finish_requests(x["id"], RequestStatus.FINISHED_ABORTED)
             elif kind in ("pause", "pause-new", "resume"):
                 state = {"pause": "PAUSED_ALL", "pause-new": "PAUSED_NEW", "resume": "UNPAUSED"}[kind]
@@ -323,6 +324,8 @@ class Player:
 
     def plan(self, throttle_prefills=False):
         s = self.scheduler
+        # vLLM has the requests that ended since the last plan in a set, without an order.
+        s.finished_req_ids = sorted(s.finished_req_ids, key=self.over.index)
         out = s.schedule(throttle_prefills)
         step = {"out": out, "samples": {}, "padded": set()}
         new, resumed, work = [], [], []
@@ -416,6 +419,7 @@ class Player:
                     (failed if o.finish_reason == FinishReason.ERROR else ended).append(o.request_id)
         # vLLM has failed requests in sets, without an order.
         ended += sorted(failed, key=self.added.index)
+        self.over += ended
         if self.k and self.depth == 1:
             self.propose(step)
         events = []
