@@ -9,6 +9,8 @@ mod features;
 mod fleet;
 mod headless;
 mod http_settings;
+#[cfg(feature = "zmq")]
+mod mooncake;
 mod observers;
 mod peers;
 mod prefill;

@@ -32,7 +32,7 @@
 //! - `fleet`: several servers in one process
 //! - `host_tier`: a prefix cache in the memory of the host
 //! - `pd`: prefill and decode behind a sidecar
-//! - `peers`: prefill servers that are gone, restarted or of another kind
+//! - `peers`, `peer_failures`: prefill servers that are gone, restarted or of another kind
 //! - `tls`: certificates
 //! - `grpc`: the gRPC server
 //! - `protocols`, `compat_protocols`: responses, messages, batches, invocations
@@ -81,6 +81,7 @@ mod origins;
 mod otel;
 mod pausing;
 mod pd;
+mod peer_failures;
 mod peers;
 mod protocols;
 mod realtime;

@@ -12,7 +12,7 @@ use super::group::FlagGroup;
 use super::loaded::{LoadedConfig, load_known};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
-const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
+const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 20] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
     "data-parallel-size-local",
@@ -32,6 +32,7 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
     "kv-side-channel-host",
     "kv-side-channel-port",
     "mooncake-bootstrap-port",
+    "mooncake-abort-request-timeout",
 ];
 
 /// Loads a configuration like [`load_known`], for a tool that simulates a single engine. Rejects
