@@ -24,7 +24,8 @@
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
-//! - `sglang`, `sglang_shapes`: errors, metrics and responses of `vllm-sim sglang`
+//! - `sglang`, `sglang_shapes`, `sglang_pair`, `sglang_consumers`: errors, metrics, responses, KV events
+//!   and prefill/decode pairs of `vllm-sim sglang`
 //! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
@@ -92,6 +93,8 @@ mod restarts;
 mod rules;
 mod scenarios;
 mod sglang;
+mod sglang_consumers;
+mod sglang_pair;
 mod sglang_shapes;
 mod shapes_audio;
 mod shapes_chat;

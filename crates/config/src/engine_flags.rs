@@ -12,7 +12,7 @@ use super::group::FlagGroup;
 use super::loaded::{LoadedConfig, load_known};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
-const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 20] = [
+const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 26] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
     "data-parallel-size-local",
@@ -26,6 +26,12 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 20] = [
     "disaggregation-mode",
     "is-prefill-worker",
     "is-decode-worker",
+    "disaggregation-bootstrap-port",
+    "disaggregation-transfer-backend",
+    "sglang-bootstrap-timeout",
+    "sglang-waiting-timeout",
+    "sglang-heartbeat-interval",
+    "sglang-heartbeat-max-failure",
     "prefix-caching-hash-algo",
     "hash-seed",
     "global-cache-hit-threshold",

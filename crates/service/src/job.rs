@@ -1,4 +1,6 @@
 use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_schema_sampler::CompiledConstraint;
-use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
+use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct GenerationJob {
@@ -190,4 +192,31 @@ pub enum KvTransfer {
     FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
+    /// The servers of a pair first agree on one of the others.
+    Negotiated(KvTransferNegotiation),
+}
+
+/// Future of the agreement of two servers on the transfer of a prompt's KV cache.
+pub type KvTransferAgreement = Pin<Box<dyn Future<Output = Result<KvTransfer, Fault>> + Send>>;
+
+/// Begins the agreement with the other server of a prefill/decode pair on a request.
+#[derive(Clone)]
+pub struct KvTransferNegotiation(Arc<dyn Fn() -> KvTransferAgreement + Send + Sync>);
+
+impl fmt::Debug for KvTransferNegotiation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvTransferNegotiation").finish_non_exhaustive()
+    }
+}
+
+impl KvTransferNegotiation {
+    /// Creates a negotiation that `begin` starts, once the request has passed all checks.
+    pub fn new(begin: impl Fn() -> KvTransferAgreement + Send + Sync + 'static) -> Self {
+        Self(Arc::new(begin))
+    }
+
+    /// Starts the negotiation. Dropping the future ends it.
+    pub(crate) fn begin(&self) -> KvTransferAgreement {
+        (self.0)()
+    }
 }

@@ -53,7 +53,7 @@ pub use deferred::DeferredCheck;
 pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
 pub use fault_control::{FaultControl, LiveFaultSettings};
 pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
-pub use job::KvTransfer;
+pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
 pub use message_memory::{MessageMemory, MessageMemoryFull, MessageReservation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::chat_render::{ChatFormat, ChatStream};
+use super::disaggregation::BootstrapTarget;
 use super::errors;
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
@@ -62,7 +63,19 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         echo: false,
     };
     let interval = prepare::min_tokens_per_event(None);
-    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let bootstrap = bootstrap.map(Option::as_ref);
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
+    let started = request::start(app, head, resolved, generation, &target).await;
+    let (generated, guard) = match started {
+        Ok(started) => started,
+        Err(refused) if request.stream => {
+            let fault = request::pair_failure(refused)?;
+            return Ok(errors::failed_openai_stream(&fault));
+        }
+        Err(refused) => return Err(refused.into()),
+    };
     let reply = generated.reply;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
     let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);

@@ -10,6 +10,7 @@ mod chat_render;
 mod completion;
 mod completion_render;
 mod control;
+pub mod disaggregation;
 mod errors;
 mod generate;
 mod generate_render;

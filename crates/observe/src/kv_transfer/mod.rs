@@ -10,5 +10,5 @@ mod listener;
 mod notifier;
 
 pub use handshake::{EngineMetadata, HandshakeRules, PrefillHandshakes};
-pub use listener::BlockReadListener;
-pub use notifier::BlockReadNotifier;
+pub use listener::{BlockReadListener, PeerListener};
+pub use notifier::{BlockReadNotifier, PeerSender};
