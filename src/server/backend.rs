@@ -4,15 +4,21 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
+
 use super::engines;
 use super::error::StartError;
 use super::observers::ServerObservers;
+use super::prefill;
 use super::scenario::FaultMetricsObserver;
 use super::setup;
+#[cfg(feature = "zmq")]
+use super::sglang_pair::PairServer;
 use super::shared_assets::SharedAssets;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_engine::driver::{EngineObserver, LiveEngine, LiveRankGroup};
+use vllm_sim_http::sglang::disaggregation::Disaggregation;
 use vllm_sim_http::{App, AppParts};
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::kv_transfer::BlockReadListener;
@@ -29,6 +35,11 @@ pub(super) struct EngineBackend {
     pub(super) observers: ServerObservers,
     #[cfg(feature = "zmq")]
     _listeners: Vec<BlockReadListener>,
+    /// Sockets of a prefill/decode pair of SGLang servers.
+    #[cfg(feature = "zmq")]
+    pair: Option<PairServer>,
+    /// Pair of SGLang servers to which this server belongs, if any.
+    pub(super) disaggregation: Option<Arc<Disaggregation>>,
     /// Engine ids of the local ranks, with which handshakes are answered once they are known.
     engine_ids: Arc<OnceLock<Vec<String>>>,
 }
@@ -83,12 +94,14 @@ impl EngineBackend {
         service.media_cache = MediaCache::new(config.content.media_cache_bytes, count);
         #[cfg(feature = "zmq")]
         {
-            service.handshake = super::prefill::start_handshakes(config)?;
+            service.handshake = prefill::start_handshakes(config)?;
         }
         let service = Arc::new(service);
         let engine_ids = Arc::default();
         #[cfg(feature = "zmq")]
-        let listeners = super::prefill::listen_for_block_reads(config, &service, &engine_ids);
+        let listeners = prefill::listen_for_block_reads(config, &service, &engine_ids);
+        #[cfg(feature = "zmq")]
+        let pair = PairServer::start(config, &service)?;
         let counter = FaultMetricsObserver(metrics.clone());
         service.faults.set_observer(Arc::new(counter));
         Ok(Self {
@@ -99,6 +112,12 @@ impl EngineBackend {
             engine_ids,
             #[cfg(feature = "zmq")]
             _listeners: listeners,
+            #[cfg(feature = "zmq")]
+            disaggregation: pair.as_ref().map(|pair| pair.disaggregation.clone()),
+            #[cfg(not(feature = "zmq"))]
+            disaggregation: None,
+            #[cfg(feature = "zmq")]
+            pair,
         })
     }
 
@@ -111,6 +130,28 @@ impl EngineBackend {
         // The ids of a server never change.
         let _ = self.engine_ids.set(ids);
         app
+    }
+
+    /// Starts the bootstrap servers of a prefill server: those of Mooncake and of SGLang.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`] if a port is in use.
+    pub(super) async fn start_bootstrap_servers(
+        &self,
+        config: &Config,
+        app: &Arc<App>,
+    ) -> Result<JoinSet<()>, StartError> {
+        let mut servers = JoinSet::new();
+        if let Some(server) = prefill::start_mooncake_bootstrap(config, app).await? {
+            servers.spawn(server);
+        }
+        #[cfg(feature = "zmq")]
+        if let Some(pair) = &self.pair
+            && let Some(server) = pair.start_bootstrap_server(config, app).await?
+        {
+            servers.spawn(server);
+        }
+        Ok(servers)
     }
 
     /// Waits up to `patience` for running requests to end, then cancels them.

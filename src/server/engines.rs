@@ -108,6 +108,8 @@ fn sglang_config(config: &Config, shared: VllmConfig) -> SglangConfig {
         chunked_prefill_size: chosen.chunked_prefill_size,
         clip_max_new_tokens: chosen.clip_max_new_tokens,
         schedule_conservativeness: chosen.schedule_conservativeness,
+        handoff: config.disaggregation.is_some(),
+        fetch: config.disaggregation.as_ref().map(|_| shared.transfer.fetch),
         max_waiting: shared.max_waiting,
         kv_events: shared.reporting.kv_events,
         ..SglangConfig::default()

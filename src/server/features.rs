@@ -11,7 +11,7 @@ struct OptionalFeature {
     is_wanted: fn(&Config) -> bool,
 }
 
-const OPTIONAL_FEATURES: [OptionalFeature; 8] = [
+const OPTIONAL_FEATURES: [OptionalFeature; 9] = [
     OptionalFeature {
         feature: "download",
         built: cfg!(feature = "download"),
@@ -53,6 +53,12 @@ const OPTIONAL_FEATURES: [OptionalFeature; 8] = [
         built: cfg!(feature = "zmq"),
         flags: "--kv-transfer-config",
         is_wanted: |config| config.kv_transfer.is_some(),
+    },
+    OptionalFeature {
+        feature: "zmq",
+        built: cfg!(feature = "zmq"),
+        flags: "sglang --disaggregation-mode",
+        is_wanted: |config| config.disaggregation.is_some(),
     },
     OptionalFeature {
         feature: "zmq",

@@ -12,6 +12,7 @@ use super::supervisor::HealthSupervisor;
 use super::{SimulatorServer, engines, features, replies, scenario};
 use vllm_sim_config::{Config, EngineConfig, LoadBalancing, LoadedConfig};
 use vllm_sim_observe::kv_events;
+use vllm_sim_service::ServingRole;
 
 /// Servers of one process on consecutive ports: the data-parallel ranks of the first replica, then
 /// those of the next.
@@ -190,6 +191,11 @@ fn offset_port(port: u16, by: u32) -> Result<u16, StartError> {
 /// unique.
 fn set_transfer_ports(config: &mut Config, replica: u32, rank: u32) -> Result<(), StartError> {
     let of_each = config.engine.parallel.data;
+    if let Some(pair) = &mut config.disaggregation
+        && config.engine.role == ServingRole::Prefill
+    {
+        pair.bootstrap_port = offset_port(pair.bootstrap_port, replica)?;
+    }
     let Some(transfer) = &mut config.kv_transfer else {
         return Ok(());
     };

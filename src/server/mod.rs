@@ -9,6 +9,8 @@ mod features;
 mod fleet;
 mod headless;
 mod http_settings;
+#[cfg(feature = "zmq")]
+mod mooncake;
 mod observers;
 mod peers;
 mod prefill;
@@ -16,6 +18,8 @@ mod replies;
 mod rules;
 mod scenario;
 mod setup;
+#[cfg(feature = "zmq")]
+mod sglang_pair;
 mod shared_assets;
 mod socket;
 mod startup_log;
@@ -170,18 +174,15 @@ impl SimulatorServer {
             admin_state,
             event_loss: backend.observers.event_loss.clone(),
             peers,
+            disaggregation: backend.disaggregation.clone(),
         };
         let app = backend.create_app(&config, parts);
-        let registry = prefill::start_mooncake_bootstrap(&config, &app).await?;
+        let mut accepting = backend.start_bootstrap_servers(&config, &app).await?;
         match loaded {
             Some(loaded) => app.add_to_admin_state(loaded),
             None => {
                 app.service().faults.set_initial_settings(setup::initial_live_settings(&config))
             }
-        }
-        let mut accepting = JoinSet::new();
-        if let Some(registry) = registry {
-            accepting.spawn(registry);
         }
         accepting.spawn(vllm_sim_http::sample_metrics_periodically(Arc::downgrade(&app)));
         if let Some((engines, every)) = logged {

@@ -50,7 +50,10 @@ impl ServerObservers {
             None => None,
         };
         #[cfg(feature = "zmq")]
-        let notifier = match config.kv_transfer.as_ref().is_some_and(|t| t.consumer) {
+        let loads = config.kv_transfer.as_ref().is_some_and(|transfer| transfer.consumer)
+            || config.disaggregation.is_some();
+        #[cfg(feature = "zmq")]
+        let notifier = match loads {
             true => Some(BlockReadNotifier::start().map_err(StartError::Thread)?),
             false => None,
         };

@@ -13,10 +13,14 @@ use vllm_sim_config::Config;
 use vllm_sim_http::{App, bootstrap};
 #[cfg(feature = "zmq")]
 use {
+    super::mooncake::MooncakeHandshake,
     std::sync::OnceLock,
     tokio::sync::oneshot,
+    vllm_sim_config::KvConnector,
     vllm_sim_engine::driver::KvSourceServer,
-    vllm_sim_observe::kv_transfer::{BlockReadListener, EngineMetadata, PrefillHandshakes},
+    vllm_sim_observe::kv_transfer::{
+        BlockReadListener, EngineMetadata, HandshakeRules, PrefillHandshakes,
+    },
     vllm_sim_service::{InferenceService, PrefillHandshake},
 };
 
@@ -65,13 +69,13 @@ pub(super) fn listen_for_block_reads(
     listeners
 }
 
-/// Handshakes of a decode server over ZeroMQ.
+/// Handshakes of a decode server over ZeroMQ (NIXL and MoRI-IO).
 #[cfg(feature = "zmq")]
 #[derive(Debug)]
-struct NixlHandshake(PrefillHandshakes);
+struct ZmqHandshake(PrefillHandshakes);
 
 #[cfg(feature = "zmq")]
-impl PrefillHandshake for NixlHandshake {
+impl PrefillHandshake for ZmqHandshake {
     fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>> {
         if self.0.has_met(source) {
             return None;
@@ -93,11 +97,21 @@ impl PrefillHandshake for NixlHandshake {
 pub(super) fn start_handshakes(
     config: &Config,
 ) -> Result<Option<Box<dyn PrefillHandshake>>, StartError> {
-    if config.kv_transfer.as_ref().is_none_or(|transfer| !transfer.does_handshakes) {
+    let transfer = config.kv_transfer.as_ref().filter(|transfer| transfer.does_handshakes);
+    let Some(transfer) = transfer else {
         return Ok(None);
-    }
-    let handshakes = PrefillHandshakes::start(config.engine.block_size);
-    Ok(Some(Box::new(NixlHandshake(handshakes.map_err(StartError::Thread)?))))
+    };
+    let block_size = config.engine.block_size;
+    let rules = match transfer.connector {
+        Some(KvConnector::Mooncake) => {
+            let timeout = transfer.mooncake_abort_timeout;
+            return Ok(Some(Box::new(MooncakeHandshake::new(block_size, timeout))));
+        }
+        Some(KvConnector::MoriIo) => HandshakeRules::MoriIo,
+        _ => HandshakeRules::Nixl(block_size),
+    };
+    let handshakes = PrefillHandshakes::start(rules).map_err(StartError::Thread)?;
+    Ok(Some(Box::new(ZmqHandshake(handshakes))))
 }
 
 /// Returns the ZeroMQ address to bind for a host and port.

@@ -24,7 +24,8 @@
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
-//! - `sglang`, `sglang_shapes`: errors, metrics and responses of `vllm-sim sglang`
+//! - `sglang`, `sglang_shapes`, `sglang_pair`, `sglang_consumers`: errors, metrics, responses, KV events
+//!   and prefill/decode pairs of `vllm-sim sglang`
 //! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
 //! - `events`: KV-cache events on the wire
@@ -32,7 +33,7 @@
 //! - `fleet`: several servers in one process
 //! - `host_tier`: a prefix cache in the memory of the host
 //! - `pd`: prefill and decode behind a sidecar
-//! - `peers`: prefill servers that are gone, restarted or of another kind
+//! - `peers`, `peer_failures`: prefill servers that are gone, restarted or of another kind
 //! - `tls`: certificates
 //! - `grpc`: the gRPC server
 //! - `protocols`, `compat_protocols`: responses, messages, batches, invocations
@@ -82,6 +83,7 @@ mod origins;
 mod otel;
 mod pausing;
 mod pd;
+mod peer_failures;
 mod peers;
 mod protocols;
 mod realtime;
@@ -92,6 +94,8 @@ mod restarts;
 mod rules;
 mod scenarios;
 mod sglang;
+mod sglang_consumers;
+mod sglang_pair;
 mod sglang_routes;
 mod sglang_shapes;
 mod shapes_audio;

@@ -25,7 +25,7 @@ async fn prefiller(port: u16, more: &[&str]) -> Sim {
 }
 
 /// A prompt of 50 tokens; each `first` token makes another one.
-fn body(first: u32, params: &Value) -> Value {
+pub(crate) fn body(first: u32, params: &Value) -> Value {
     let ids: Vec<u32> = std::iter::once(first).chain(11..60).collect();
     json!({"prompt": ids, "max_tokens": 2, "ignore_eos": true, "kv_transfer_params": params})
 }
@@ -47,7 +47,7 @@ fn made_up(engine_id: &str) -> Value {
 }
 
 /// Status of a decode request, and the numbers of tokens computed here and loaded.
-async fn decoded(sim: &Sim, body: &Value) -> (u16, [f64; 2]) {
+pub(crate) async fn decoded(sim: &Sim, body: &Value) -> (u16, [f64; 2]) {
     let status = sim.post(COMPLETIONS, body).await.status;
     let text = sim.get("/metrics").await.text();
     let sources = ["local_compute", "external_kv_transfer"].map(|source| {

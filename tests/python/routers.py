@@ -67,10 +67,11 @@ class Process:
 
 class Sim(Process):
     """One replica of the simulator."""
+    command = ("serve",)
 
     def __init__(self, stack, name, *flags, model="demo", port=None, env=None):
         self.port = port or free_port()
-        super().__init__(name, [ARGS.sim, "serve", model, "--host", HOST, "--port", str(self.port), *flags],
+        super().__init__(name, [ARGS.sim, *self.command, model, "--host", HOST, "--port", str(self.port), *flags],
                          {"VLLM_SERVER_DEV_MODE": "1", "PYTHONHASHSEED": "0", **(env or {})})
         stack.callback(self.kill)
         try:
@@ -89,6 +90,14 @@ class Sim(Process):
 
     def served(self):
         return self.metric("vllm:request_success_total")
+
+
+class SglangSim(Sim):
+    """One replica of the simulator as an SGLang server."""
+    command = ("sglang", "--enable-metrics", "--model-path")
+
+    def served(self):
+        return self.metric("sglang:num_requests_total")
 
 
 class Router(Process):
@@ -144,14 +153,14 @@ def vllm_router(stack, policy, *flags):
         *flags])
 
 
-def sglang_router(stack, policy, *urls):
+def sglang_router(stack, policy, *urls, workers=None):
     exe = ARGS.sglang_router or shutil.which("sglang-router")
     if not exe:
         raise Skip("sglang-router is not installed")
     port = free_port()
     return Router(stack, f"sglang-router-{policy}", port, [
         exe, "launch", "--host", HOST, "--port", str(port), "--prometheus-host", HOST,
-        "--prometheus-port", str(free_port()), "--policy", policy, "--worker-urls", *urls,
+        "--prometheus-port", str(free_port()), "--policy", policy, *(workers or ("--worker-urls", *urls)),
         "--worker-startup-timeout-secs", "30", "--worker-startup-check-interval", "1",
         "--health-check-interval-secs", "1", "--health-check-timeout-secs", "2",
         "--health-failure-threshold", "2", "--health-success-threshold", "1", "--log-level", "debug"])
@@ -271,6 +280,43 @@ def case_sglang_router_round_robin(stack):
     served = [s.served() for s in sims]
     assert all(n >= 9 for n in served), served
     return survives(router, sims)
+
+
+def case_sglang_router_of_sglang_servers(stack):
+    sims = [SglangSim(stack, f"sglang{i}", *SLOW) for i in range(2)]
+    router = sglang_router(stack, "cache_aware", *(s.url for s in sims))
+    router.ready()
+    models = lambda: call(router.port, "GET", "/v1/models")[1]
+    wait_for("the model by name", 20, lambda: [m["id"] for m in models()["data"]] == ["demo"])
+    sticks(router, sims)
+    # Distinct prompts spread only by load: the less busy worker, or the first.
+    with concurrent.futures.ThreadPoolExecutor(50) as pool:
+        before = [s.served() for s in sims]
+        answers = pool.map(lambda i: chat(router.port, f"{i * 7919} {WORDS[::-1]} {i}" * 9)[0], range(100))
+        assert set(answers) == {200}
+    spread = [s.served() - was for s, was in zip(sims, before)]
+    sims[0].kill()
+    wait_for("the survivor serves", 15, lambda: chat(router.port, "after")[0] == 200)
+    assert {chat(router.port, f"after {i}")[0] for i in range(10)} == {200}
+    return f"100 distinct prompts, 50 at once: {[int(n) for n in spread]}"
+
+
+def case_sglang_router_pd(stack):
+    port = free_port()
+    prefill = SglangSim(stack, "prefill", *SLOW, "--disaggregation-mode", "prefill",
+                        "--disaggregation-bootstrap-port", str(port))
+    decode = SglangSim(stack, "decode", *SLOW, "--disaggregation-mode", "decode")
+    router = sglang_router(stack, "round_robin", workers=(
+        "--pd-disaggregation", "--prefill", prefill.url, str(port), "--decode", decode.url))
+    router.ready()
+    wait_for("both workers", 20, lambda: chat(router.port, "hello")[0] == 200)
+    before = prefill.served(), decode.served()
+    status, body = chat(router.port, WORDS * 20, 20)
+    assert status == 200 and body["usage"]["completion_tokens"] == 20, (status, body)
+    assert stream(router.port, WORDS * 20 + " again", 20) == 20
+    after = prefill.served(), decode.served()
+    assert [a - b for a, b in zip(after, before)] == [2, 2], (before, after, router.tail())
+    wait_for("the prefill server lets go", 5, lambda: prefill.metric("sglang:num_used_tokens") == 0)
 
 
 def dynamo(stack, block_size, *workers):

@@ -12,7 +12,7 @@ use super::group::FlagGroup;
 use super::loaded::{LoadedConfig, load_known};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
-const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
+const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 26] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
     "data-parallel-size-local",
@@ -26,12 +26,19 @@ const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
     "disaggregation-mode",
     "is-prefill-worker",
     "is-decode-worker",
+    "disaggregation-bootstrap-port",
+    "disaggregation-transfer-backend",
+    "sglang-bootstrap-timeout",
+    "sglang-waiting-timeout",
+    "sglang-heartbeat-interval",
+    "sglang-heartbeat-max-failure",
     "prefix-caching-hash-algo",
     "hash-seed",
     "global-cache-hit-threshold",
     "kv-side-channel-host",
     "kv-side-channel-port",
     "mooncake-bootstrap-port",
+    "mooncake-abort-request-timeout",
 ];
 
 /// Loads a configuration like [`load_known`], for a tool that simulates a single engine. Rejects

@@ -32,8 +32,10 @@ pub struct KvTransferConfig {
     /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
     /// request fails).
     pub load_failure_policy: LoadFailurePolicy,
-    /// Whether a NIXL consumer does handshakes with prefill servers (default with `serve`).
+    /// Whether a consumer does handshakes with prefill servers (default with `serve`).
     pub does_handshakes: bool,
+    /// Maximum time for which Mooncake's prefill servers keep a request (default 480 s).
+    pub mooncake_abort_timeout: Duration,
     /// JSON object of `--kv-transfer-config`, as typed.
     pub raw: Value,
 }
@@ -87,6 +89,11 @@ impl KvConnector {
         })
     }
 
+    /// Returns whether a decode server asks a prefill server before it reads from it.
+    const fn has_handshake(self) -> bool {
+        matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo | Self::Mooncake)
+    }
+
     /// Returns whether a prefill server keeps blocks until the decode server has read them.
     pub const fn holds_blocks_until_read(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
@@ -126,7 +133,7 @@ impl KvTransferConfig {
         })?;
         let does_handshakes = does_handshakes(v, &extra)?
             && consumer
-            && matches!(connector, Some(KvConnector::Nixl | KvConnector::NixlPush));
+            && connector.is_some_and(KvConnector::has_handshake);
         let mut side_channel = ReadNotificationAddress {
             host: v.get(&kv::KV_SIDE_CHANNEL_HOST)?.unwrap_or_default(),
             port: side_channel_port,
@@ -152,6 +159,9 @@ impl KvTransferConfig {
             bootstrap_port: starts.then_some(bootstrap_port),
             load_failure_policy,
             does_handshakes,
+            mooncake_abort_timeout: Duration::from_secs(
+                v.get(&kv::MOONCAKE_ABORT_REQUEST_TIMEOUT)?.into(),
+            ),
             raw: Value::Object(config),
         }))
     }

@@ -43,6 +43,7 @@ mod read;
 mod reserved_memory;
 mod server;
 mod sglang;
+mod sglang_disaggregation;
 mod sglang_parsers;
 mod show;
 mod speculative;
@@ -89,6 +90,7 @@ pub use server::{
     CertificateSource, ClientCerts, CorsConfig, DashboardConfig, HistoryLimits, HttpServerConfig,
     LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ServerTimeouts, TlsConfig,
 };
+pub use sglang_disaggregation::SglangDisaggregationConfig;
 pub use show::mask_passwords;
 pub use speculative::SpeculativeConfig;
 pub use speech::{SpeechConfig, SpeechModelCapabilities};
@@ -121,6 +123,8 @@ pub struct Config {
     pub kv_events: KvEventsConfig,
     /// Settings of disaggregated prefill; `None` without a KV connector.
     pub kv_transfer: Option<KvTransferConfig>,
+    /// Settings of a prefill/decode pair of SGLang servers; `None` for other servers.
+    pub disaggregation: Option<SglangDisaggregationConfig>,
     /// Settings of injected faults.
     pub faults: FaultInjectionConfig,
     /// Settings of `/metrics`.
@@ -215,6 +219,7 @@ impl Config {
             lora: LoraConfig::from_values(v, &model)?,
             kv_events,
             kv_transfer,
+            disaggregation: SglangDisaggregationConfig::from_values(v, model.compat, engine.role)?,
             faults: FaultInjectionConfig::from_values(v)?,
             metrics: MetricsConfig::from_values(v)?,
             model,

@@ -27,6 +27,7 @@ const RENAMED_FLAGS: [(&str, &str); 42] = [
     ("config", "config"),
     ("context-length", "max-model-len"),
     ("default-chat-template-kwargs", "default-chat-template-kwargs"),
+    ("disaggregation-bootstrap-port", "disaggregation-bootstrap-port"),
     ("download-dir", "download-dir"),
     ("dp-size", "data-parallel-size"),
     ("enable-cache-report", "enable-prompt-tokens-details"),
@@ -66,10 +67,12 @@ const RENAMED_FLAGS: [(&str, &str); 42] = [
 ];
 
 /// Flags of SGLang that act and whose values are converted.
-const CONVERTED_FLAGS: [&str; 11] = [
+const CONVERTED_FLAGS: [&str; 13] = [
     "chunked-prefill-size",
     "disable-radix-cache",
+    "disaggregation-decode-enable-radix-cache",
     "disaggregation-mode",
+    "disaggregation-transfer-backend",
     "enable-metrics",
     "is-embedding",
     "kv-events-config",
@@ -79,6 +82,11 @@ const CONVERTED_FLAGS: [&str; 11] = [
     "tool-call-parser",
     "trust-request-chat-template",
 ];
+
+/// Backends of KV transfers.
+///
+/// **Source:** SGLang 0.5.23 `srt/arg_groups/choices.py`, `DISAGG_TRANSFER_BACKEND_CHOICES`.
+const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
 
 /// Help page of `vllm-sim sglang`.
 pub(super) const HELP_PAGE: &str = "\
@@ -99,6 +107,8 @@ Flags of SGLang that act:
   --disable-radix-cache, --random-seed
   --enable-metrics, --enable-cache-report, --kv-events-config, --stream-interval,
   --stream-response-default-include-usage
+  --disaggregation-mode prefill|decode, --disaggregation-bootstrap-port (8998),
+  --disaggregation-transfer-backend, --disaggregation-decode-enable-radix-cache
   --tool-call-parser, --reasoning-parser, --default-chat-template-kwargs
   --enable-lora, --lora-paths, --max-loras-per-batch, --max-loaded-loras, --max-lora-rank
   --is-embedding, --incremental-streaming-output
@@ -196,6 +206,8 @@ struct Translator<'a> {
     out: Vec<String>,
     without_effect: Vec<String>,
     has_metrics: bool,
+    is_decode: bool,
+    decode_has_radix_cache: bool,
     page_size: Option<u32>,
     total_tokens: Option<u32>,
 }
@@ -305,7 +317,19 @@ impl<'a> Translator<'a> {
                 vec!["--sglang-schedule-policy".to_owned(), value.to_owned()]
             }
             "disaggregation-mode" => {
-                check_choice(name, value, &["null"])?;
+                check_choice(name, value, &["null", "prefill", "decode"])?;
+                self.is_decode = value == "decode";
+                match value {
+                    "null" => Vec::new(),
+                    role => vec!["--disaggregation-mode".to_owned(), role.to_owned()],
+                }
+            }
+            "disaggregation-transfer-backend" => {
+                check_choice(name, value, &TRANSFER_BACKENDS)?;
+                vec![format!("--{name}"), value.to_owned()]
+            }
+            "disaggregation-decode-enable-radix-cache" => {
+                self.decode_has_radix_cache = true;
                 Vec::new()
             }
             "max-total-tokens" => {
@@ -362,6 +386,10 @@ impl<'a> Translator<'a> {
             }
             self.out.push(format!("--num-gpu-blocks-override={}", pages.saturating_add(1)));
         }
+        // Source: SGLang 0.5.23 `srt/arg_groups/pd_disaggregation_hook.py`.
+        if self.is_decode && !self.decode_has_radix_cache {
+            self.out.push("--no-enable-prefix-caching".to_owned());
+        }
         if !self.has_metrics {
             self.out.push("--disable-log-stats".to_owned());
         }
@@ -411,6 +439,10 @@ fn convert_kv_events_config(value: &str) -> Result<String, ConfigError> {
     }
     if config.shift_remove("bind").is_some_and(|bind| !bind.is_null()) {
         return Err(value_error(flag, value, "no key bind: the endpoint decides"));
+    }
+    // SGLang binds this address; vLLM connects to it.
+    if let Some(Value::String(endpoint)) = config.get_mut("endpoint") {
+        *endpoint = endpoint.replace("//0.0.0.0:", "//*:");
     }
     let publisher = config.entry("publisher").or_insert_with(|| "null".into());
     let enabled = publisher == "zmq";
@@ -502,10 +534,21 @@ mod tests {
             ("--model=m --context-length 99", "--model m --max-model-len 99"),
             ("--disable-radix-cache", "--no-enable-prefix-caching"),
             ("--lora-paths a=/x /y", "--enable-lora --lora-modules a=/x /y=/y"),
+            ("--disaggregation-mode null", ""),
+            ("--disaggregation-mode prefill", "--disaggregation-mode prefill"),
+            (
+                "--disaggregation-mode decode",
+                "--disaggregation-mode decode --no-enable-prefix-caching",
+            ),
+            (
+                "--disaggregation-mode decode --disaggregation-decode-enable-radix-cache",
+                "--disaggregation-mode decode",
+            ),
             ("--page-size 4 --max-total-tokens 64", "--block-size 4 --num-gpu-blocks-override=17"),
             ("--time-to-first-token 1s --seed 3", "--time-to-first-token 1s --seed 3"),
         ] {
-            assert_eq!(translated(line), format!("{ours} --disable-log-stats"), "{line}");
+            let ours = format!("{ours} --disable-log-stats");
+            assert_eq!(translated(line), ours.trim_start(), "{line}");
         }
         assert_eq!(translated("--enable-metrics"), "");
     }
@@ -523,7 +566,8 @@ mod tests {
         for (line, text) in [
             ("--modle-path m", "did you mean --model-path?"),
             ("--gpus H100", "did you mean --gpu?"),
-            ("--disaggregation-mode prefill", "null; the others are not simulated"),
+            ("--disaggregation-mode both", "null or prefill or decode; the others"),
+            ("--disaggregation-transfer-backend smoke", "mooncake or nixl or"),
             ("--schedule-policy lof", "fcfs or lpm; the others are not simulated"),
             ("--model-path", "--model-path needs a value"),
             ("demo", "takes only flags"),
@@ -538,6 +582,8 @@ mod tests {
         let converted = |text| convert_kv_events_config(text).unwrap();
         assert!(converted(r#"{"publisher":"zmq"}"#).contains(r#""enable_kv_cache_events":true"#));
         assert!(converted("{}").contains(r#""enable_kv_cache_events":false"#));
+        let bound = converted(r#"{"endpoint":"tcp://0.0.0.0:5557"}"#);
+        assert!(bound.contains(r#""endpoint":"tcp://*:5557""#), "{bound}");
         assert!(convert_kv_events_config(r#"{"format":"dynamo"}"#).is_err());
     }
 }

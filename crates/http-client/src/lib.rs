@@ -2,6 +2,7 @@
 
 mod client;
 mod connect;
+mod get;
 mod socket;
 mod stream;
 
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 pub use client::{PooledHttpClient, ResponseBody, SendError};
 pub use connect::{Connector, ServerEndpoint};
+pub use get::get_once;
 pub use socket::ArrivalTime;
 pub use stream::ClientStream;
 

@@ -17,6 +17,7 @@ use super::route_index::RouteIndex;
 use super::server_controls::{Availability, ServerControls};
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::Sessions;
+use super::sglang::disaggregation::Disaggregation;
 use super::transfer::TransferWarnings;
 use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
@@ -47,6 +48,8 @@ pub struct AppParts {
     pub event_loss: EventLossSwitch,
     /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
+    /// Pair of prefill and decode servers of SGLang to which this server belongs.
+    pub disaggregation: Option<Arc<Disaggregation>>,
 }
 
 /// The state of a server that all HTTP handlers share.
@@ -67,6 +70,7 @@ pub struct App {
     /// Recorded recent requests; `None` without `--request-history`.
     pub(super) history: Option<Arc<RequestHistory>>,
     pub(super) peers: DashboardPeers,
+    pub(super) disaggregation: Option<Arc<Disaggregation>>,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
     pub(super) metric_history: MetricHistory,
     pub(super) admin_state: Arc<AdminState>,
@@ -100,6 +104,7 @@ impl App {
             admin_state,
             event_loss,
             peers,
+            disaggregation,
         } = parts;
         let (service_of, metrics_of) = (service.clone(), metrics.clone());
         let controls = ServerControls::new(&settings.controls, service_of, metrics_of, event_loss);
@@ -111,6 +116,7 @@ impl App {
             openapi: OnceLock::new(),
             history: create_request_history(&settings.server),
             peers: DashboardPeers::new(peers),
+            disaggregation,
             fleet: OnceLock::new(),
             metric_history: MetricHistory::default(),
             admin_state,

@@ -6,16 +6,23 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderName, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::{error, vllm};
 
+/// Header with the block size of this server, in tokens. vLLM's servers compare sizes of blocks
+/// when they transfer them.
+pub static BLOCK_SIZE_HEADER: HeaderName = HeaderName::from_static("x-vllm-sim-block-size");
+
 /// Registry of prefill engines by data-parallel rank, as Mooncake's bootstrap server keeps it.
 #[derive(Debug, Clone)]
-pub struct BootstrapRegistry(Arc<Mutex<BTreeMap<u64, Value>>>);
+pub struct BootstrapRegistry {
+    ranks: Arc<Mutex<BTreeMap<u64, Value>>>,
+    block_size: u32,
+}
 
 impl BootstrapRegistry {
     /// Creates a bootstrap registry with this server's own ranks.
@@ -42,16 +49,21 @@ impl BootstrapRegistry {
             let entry = json!({"engine_id": id, "worker_addr": workers(rank)});
             (u64::from(rank), entry)
         });
-        Self(Arc::new(Mutex::new(ranks.collect())))
+        Self {
+            ranks: Arc::new(Mutex::new(ranks.collect())),
+            block_size: app.settings.cache.block_size,
+        }
     }
 }
 
 /// Handles `GET /query` of the bootstrap server: returns the registered engines by data-parallel
 /// rank.
 pub async fn list_engines(State(registry): State<BootstrapRegistry>) -> Response<Body> {
-    let ranks = registry.0.lock();
+    let ranks = registry.ranks.lock();
     let ranks = ranks.iter().map(|(rank, entry)| (rank.to_string(), entry.clone()));
-    vllm::ok_json(&Value::Object(ranks.collect()))
+    let mut response = vllm::ok_json(&Value::Object(ranks.collect()));
+    response.headers_mut().insert(&BLOCK_SIZE_HEADER, registry.block_size.into());
+    response
 }
 
 /// Handles `POST /register` of the bootstrap server: adds a worker of another engine of the
@@ -69,7 +81,7 @@ pub async fn register_worker(
         let message = "engine_id, dp_rank, tp_rank, pp_rank and addr are needed";
         return detail_response(StatusCode::UNPROCESSABLE_ENTITY, message);
     };
-    let mut ranks = registry.0.lock();
+    let mut ranks = registry.ranks.lock();
     let entry = ranks.entry(dp).or_insert_with(|| json!({"engine_id": engine, "worker_addr": {}}));
     if entry["engine_id"] != engine {
         let known = entry["engine_id"].as_str().unwrap_or_default();

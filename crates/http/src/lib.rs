@@ -47,7 +47,7 @@ mod routes;
 mod same_origin;
 mod server_controls;
 pub mod settings;
-mod sglang;
+pub mod sglang;
 mod stream;
 mod token_ids;
 mod tokenize;

@@ -69,6 +69,14 @@ impl InferenceService {
             Ok(content) => content,
             Err(refusal) => return Err(RejectedRequest::Late(refusal, Box::new(facts))),
         };
+        if let KvTransfer::Negotiated(negotiation) = &request.transfer {
+            match negotiation.begin().await {
+                Ok(transfer) => request.transfer = transfer,
+                Err(fault) => {
+                    return Err(RejectedRequest::Late(fault.into(), Box::new(facts)));
+                }
+            }
+        }
         if self.has_lost_source(&request.transfer).await {
             request.transfer = KvTransfer::FromLostRemote;
         }

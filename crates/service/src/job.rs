@@ -1,6 +1,8 @@
 //! A validated request on its way to the engine: its content, sampler settings and response size.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -198,6 +200,33 @@ pub enum KvTransfer {
     FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
+    /// The servers of a pair first agree on one of the others.
+    Negotiated(KvTransferNegotiation),
+}
+
+/// Future of the agreement of two servers on the transfer of a prompt's KV cache.
+pub type KvTransferAgreement = Pin<Box<dyn Future<Output = Result<KvTransfer, Fault>> + Send>>;
+
+/// Begins the agreement with the other server of a prefill/decode pair on a request.
+#[derive(Clone)]
+pub struct KvTransferNegotiation(Arc<dyn Fn() -> KvTransferAgreement + Send + Sync>);
+
+impl fmt::Debug for KvTransferNegotiation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvTransferNegotiation").finish_non_exhaustive()
+    }
+}
+
+impl KvTransferNegotiation {
+    /// Creates a negotiation that `begin` starts, once the request has passed all checks.
+    pub fn new(begin: impl Fn() -> KvTransferAgreement + Send + Sync + 'static) -> Self {
+        Self(Arc::new(begin))
+    }
+
+    /// Starts the negotiation. Dropping the future ends it.
+    pub(crate) fn begin(&self) -> KvTransferAgreement {
+        (self.0)()
+    }
 }
 
 /// Returns the kind of content of each choice of a request.

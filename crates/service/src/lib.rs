@@ -44,7 +44,7 @@ pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
 pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings};
 pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
-pub use job::KvTransfer;
+pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use peers::PrefillHandshake;

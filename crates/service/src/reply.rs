@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
-use crate::{InFlightGuard, MessageReservation};
+use crate::{InFlightGuard, MessageReservation, PrefillHandoff};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
@@ -23,6 +23,8 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<MessageReservation>,
+    /// Hand-off of the prompt to a decode server, which ends with the reply.
+    handoff: Option<Arc<PrefillHandoff>>,
     _in_flight: InFlightGuard,
 }
 
@@ -70,6 +72,8 @@ pub struct Choice {
     pub cursor: ScriptCursor,
     /// Number of output tokens that the front end has written.
     pub sent: u32,
+    /// Whether another server decodes the prompt of the sequence.
+    pub handed_over: bool,
     handle: SequenceHandle,
 }
 
@@ -91,6 +95,7 @@ impl Reply {
                 script,
                 cursor: ScriptCursor::default(),
                 sent: 0,
+                handed_over: false,
                 handle,
             })
             .collect();
@@ -102,8 +107,15 @@ impl Reply {
             usage: None,
             load_failure: None,
             memory_reservation: None,
+            handoff: None,
             _in_flight: in_flight,
         }
+    }
+
+    /// Sets the hand-off of the prompt to a decode server, which ends with the reply.
+    pub(super) fn set_handoff(&mut self, handoff: Option<Arc<PrefillHandoff>>) {
+        self.choices.iter_mut().for_each(|choice| choice.handed_over = handoff.is_some());
+        self.handoff = handoff;
     }
 
     /// Records that the front end writes all released tokens, in a response that is no stream.

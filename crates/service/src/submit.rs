@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::job::{GenerationJob, KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize};
-use super::{InferenceService, MAX_REQUEST_SEQUENCES, Reply, ServeError, ServingRole};
+use super::{
+    InferenceService, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServeError, ServingRole,
+};
 use crate::generate::request::{GeneratorInput, ModelTarget, ReplyForm, TokenizedPrompt};
 use crate::generate::tools::plan_calls;
 use crate::generate::{EMPTY_CONTEXT_HASH, EndReason, ReplyScript, extend_context_hash};
@@ -116,9 +118,8 @@ impl InferenceService {
         }
         let memory_reservation = self.message_memory.reserve(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
-        let prompts = job.facts.prompts.iter();
-        let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
-        self.add_lease(job, rank, &handles);
+        let prompts: Vec<_> = job.facts.prompts.iter().map(|p| p.tokens.len() as u32).collect();
+        let handoff = self.add_lease(job, rank, &handles);
         if let Some(queued) = queued {
             self.add_to_backlog(job, &handles, &prompts);
             drop(queued);
@@ -126,6 +127,7 @@ impl InferenceService {
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
         reply.memory_reservation = memory_reservation;
         reply.has_end_delay = !job.tail.is_zero();
+        reply.set_handoff(handoff);
         Ok(reply)
     }
 
@@ -139,15 +141,23 @@ impl InferenceService {
         }
     }
 
-    /// Stores the lease of a prefill job whose KV blocks another server fetches.
-    fn add_lease(&self, job: &GenerationJob, rank: usize, handles: &[SequenceHandle]) {
-        if let (KvTransfer::ForRemote(prefill_handoff), Some(handle)) =
+    /// Stores the lease of a prefill job whose KV blocks another server fetches; returns its
+    /// hand-off.
+    fn add_lease(
+        &self,
+        job: &GenerationJob,
+        rank: usize,
+        handles: &[SequenceHandle],
+    ) -> Option<Arc<PrefillHandoff>> {
+        let (KvTransfer::ForRemote(prefill_handoff), Some(handle)) =
             (&job.request.transfer, handles.first())
-        {
-            prefill_handoff.set_placement(rank, handle.progress());
-            let name = prefill_handoff.request.clone();
-            self.leases.add_lease(name, rank, handle.id(), self.now());
-        }
+        else {
+            return None;
+        };
+        prefill_handoff.set_placement(rank, handle.progress());
+        let name = prefill_handoff.request.clone();
+        self.leases.add_lease(name, rank, handle.id(), self.now());
+        Some(Arc::clone(prefill_handoff))
     }
 
     fn add_to_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
@@ -280,7 +290,8 @@ impl InferenceService {
             KvTransfer::Local if self.settings.role == ServingRole::Decode => {
                 (EngineTransfer::RemotePrefill, None)
             }
-            KvTransfer::Local => (EngineTransfer::Local, None),
+            // A negotiation has ended before.
+            KvTransfer::Local | KvTransfer::Negotiated(_) => (EngineTransfer::Local, None),
             KvTransfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
             KvTransfer::FromLostRemote => (EngineTransfer::RemotePrefill, None),
             KvTransfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),

@@ -50,6 +50,9 @@ flags! {
     MOONCAKE_BOOTSTRAP_PORT: u16 = Flag::new("mooncake-bootstrap-port", KvCache, "Port of Mooncake's registry of prefill engines; replica n uses port + n.")
         .with_default("8998").with_env_names(&["VLLM_MOONCAKE_BOOTSTRAP_PORT"])
         .with_integer_bounds(1, 65_535, "invalid mooncake-bootstrap-port: 1 to 65535 are allowed");
+    MOONCAKE_ABORT_REQUEST_TIMEOUT: u32 = Flag::new("mooncake-abort-request-timeout", KvCache, "Mooncake: seconds after which a prefill server gives a request up; a decode server waits 60 s longer.")
+        .with_default("480").with_env_names(&["VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"])
+        .with_integer_bounds(0, MAX_COUNT, "mooncake-abort-request-timeout cannot be negative").hidden_from_help();
     KV_TRANSFER_BANDWIDTH: Option<f64> = Flag::new("kv-transfer-bandwidth", KvCache, "Bandwidth between pods for KV transfers, in GB/s. Default: transfers take the --kv-cache-transfer delays.")
         .hidden_from_help().with_float_bounds(0.0, f64::MAX, "kv-transfer-bandwidth cannot be negative");
     KV_BYTES_PER_TOKEN: Option<u64> = Flag::new("kv-bytes-per-token", KvCache, "Size of the KV cache per prompt token in a transfer, in bytes. Default: from config.json.")

@@ -7,12 +7,14 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::chat_render::{ChatFormat, ChatStream};
+use super::disaggregation::BootstrapTarget;
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::{App, ServerLoadGuard};
 use crate::body::RawRequest;
+use crate::generation::RejectedRequest;
 use crate::openai::{chat, prepare};
 use crate::request_head::RequestHead;
 use vllm_sim_service::Reply;
@@ -33,7 +35,14 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let request: SglangChatRequest = endpoint::read(app, received, &endpoint::CHAT)?;
     request.validate(&app.rules.limits, request::given_context_length(app))?;
     let calls = reply_calls(app);
-    let started = start_chat(app, head, &request, calls).await?;
+    let started = match start_chat(app, head, &request, calls).await {
+        Ok(started) => started,
+        Err(refused) if request.stream => {
+            let fault = request::pair_failure(refused)?;
+            return Ok(errors::failed_openai_stream(&fault));
+        }
+        Err(refused) => return Err(refused.into()),
+    };
     let StartedChat { reply, format, counter, guard } = started;
     if request.stream {
         let interval = prepare::min_tokens_per_event(None);
@@ -72,7 +81,7 @@ pub(super) async fn start_chat(
     head: &RequestHead,
     request: &SglangChatRequest,
     calls: ReplyCalls,
-) -> Result<StartedChat, Fault> {
+) -> Result<StartedChat, RejectedRequest> {
     let mut chat = request.conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params(calls)?, vocabulary)?;
@@ -100,7 +109,11 @@ pub(super) async fn start_chat(
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_of)),
         echo: false,
     };
-    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let bootstrap = bootstrap.map(Option::as_ref);
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
+    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
     let reply = generated.reply;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
     let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);

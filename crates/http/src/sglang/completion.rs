@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
+use super::disaggregation::BootstrapTarget;
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
@@ -57,7 +58,19 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         reasoning: None,
         echo: request.echo,
     };
-    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let bootstrap = bootstrap.map(Option::as_ref);
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
+    let started = request::start(app, head, resolved, generation, &target).await;
+    let (generated, guard) = match started {
+        Ok(started) => started,
+        Err(refused) if request.stream => {
+            let fault = request::pair_failure(refused)?;
+            return Ok(errors::failed_openai_stream(&fault));
+        }
+        Err(refused) => return Err(refused.into()),
+    };
     let (reply, facts) = (generated.reply, generated.facts);
     let shape = prepare::response_shape(app, &UsageOptions::default(), &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);

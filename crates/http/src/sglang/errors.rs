@@ -57,6 +57,7 @@ fn openai_body(fault: &Fault) -> Value {
         // Errors of the scheduler are HTTP exceptions there, which have the status as type.
         ErrorType::ServiceUnavailable | ErrorType::ServiceUnavailablePhrase => "503",
         ErrorType::Bare => ErrorType::BadRequestName.as_str(),
+        ErrorType::InternalServerPhrase => "500",
         ErrorType::InternalServer if fault.message == error::engine_failure_fault().message => {
             "500"
         }
@@ -83,6 +84,39 @@ fn with_sglang_words(fault: &Fault) -> Fault {
 pub(super) fn stream_error(fault: &Fault) -> String {
     let body = json!({"error": openai_body(&with_sglang_words(fault))});
     format!("data: {body}\n\n")
+}
+
+/// Returns the stream of an OpenAI route whose request fails with its pair of servers.
+///
+/// Source: SGLang 0.5.23 `openai/serving_chat.py`, `create_streaming_error_response`.
+pub(super) fn failed_openai_stream(fault: &Fault) -> Response<Body> {
+    let mut body = openai_body(fault);
+    body["type"] = "INTERNAL_SERVER_ERROR".into();
+    let error = json!({"error": body});
+    prepare::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
+}
+
+/// Returns the stream of `/generate` for a request that fails with its pair of servers.
+///
+/// Source: SGLang 0.5.23 `srt/managers/schedule_batch.py`, `FINISH_ABORT`.
+pub(super) fn failed_native_stream(fault: &Fault, rid: &str, prompt: usize) -> Response<Body> {
+    let event = json!({
+        "text": "",
+        "output_ids": [],
+        "meta_info": {
+            "id": rid,
+            "finish_reason": {
+                "type": "abort",
+                "message": fault.message,
+                "status_code": fault.status,
+                "err_type": null,
+            },
+            "prompt_tokens": prompt,
+            "completion_tokens": 0,
+            "cached_tokens": 0,
+        },
+    });
+    prepare::event_stream_response(Body::from(format!("data: {event}\n\ndata: [DONE]\n\n")))
 }
 
 pub(super) fn json_error(status: u16, body: &Value) -> Response<Body> {

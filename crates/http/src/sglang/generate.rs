@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
+use super::disaggregation::BootstrapTarget;
 use super::generate_render::{GenerateFormat, GenerateStream};
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, new_rid};
@@ -17,6 +18,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::generation::RejectedRequest;
 use crate::openai::prepare::{self, UsageOptions};
 use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
@@ -81,7 +83,8 @@ async fn answer(
     for (index, prompt) in batch.prompts.into_iter().enumerate() {
         let session = session.clone();
         let one = Item { sampling: params(index)?, rank, prompts: vec![prompt], index, session };
-        started.push(start(app, head, request, one, rids[index].clone()).await?);
+        let one = start(app, head, request, one, rids[index].clone());
+        started.push(one.await.map_err(Fault::from)?);
     }
     let mut outputs = Vec::new();
     let is_single = batch.is_single && params(0)?.outputs() == 1;
@@ -125,7 +128,7 @@ async fn start(
     request: &GenerateRequest,
     from: Item,
     rid: Arc<str>,
-) -> Result<Started, Fault> {
+) -> Result<Started, RejectedRequest> {
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     let resolved = request::resolve_model(app, head, None, lora)?;
@@ -156,7 +159,12 @@ async fn start(
         reasoning: None,
         echo: false,
     };
-    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let bootstrap = bootstrap.map(Option::as_ref);
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, from.index)?;
+    let started = request::start(app, head, resolved, generation, &target).await;
+    let (generated, guard) = started?;
     let meta = meta_settings(app, request, &generated.facts, logprobs, rank);
     let format = GenerateFormat {
         meta,
@@ -177,7 +185,19 @@ async fn stream(
     batch: &Batch,
 ) -> Result<Response<Body>, Fault> {
     let outputs = prompts.sampling.outputs();
-    let mut started = start(app, head, request, prompts, rids[0].clone()).await?;
+    let started = start(app, head, request, prompts, rids[0].clone()).await;
+    let mut started = match started {
+        Ok(started) => started,
+        Err(refused) => {
+            let prompt = match &refused {
+                RejectedRequest::Late { facts, .. } => facts.prompts.first(),
+                RejectedRequest::Early(_) => None,
+            };
+            let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
+            let fault = request::pair_failure(refused)?;
+            return Ok(errors::failed_native_stream(&fault, &rids[0], tokens));
+        }
+    };
     if outputs == 1 {
         started.format.rids = rids;
     }

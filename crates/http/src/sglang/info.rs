@@ -99,12 +99,16 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
         "load_format": "auto",
         "reasoning_parser": settings.parsers.reasoning,
         "tool_call_parser": settings.parsers.tools,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": disaggregation_mode(&app),
         "has_image_understanding": config.is_some_and(|c| c.get("vision_config").is_some()),
         "has_audio_understanding": config.is_some_and(|c| c.get("audio_config").is_some()),
         "model_type": of_config("model_type"),
         "architectures": of_config("architectures"),
     }))
+}
+
+fn disaggregation_mode(app: &App) -> &'static str {
+    app.disaggregation.as_ref().map_or("null", |pair| pair.mode())
 }
 
 /// Handles `GET /server_info` and `/get_server_info`: the settings that are simulated, and the
@@ -126,6 +130,7 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
             })
         })
         .collect();
+    let bootstrap_port = app.disaggregation.as_ref().map_or(8998, |pair| pair.bootstrap_port());
     let mut info = json!({
         "model_path": settings.model.name,
         "tokenizer_path": shown("tokenizer"),
@@ -147,7 +152,8 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
         "reasoning_parser": settings.parsers.reasoning,
         "stream_interval": settings.answers.stream_interval,
         "enable_cache_report": settings.answers.prompt_tokens_details,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": disaggregation_mode(&app),
+        "disaggregation_bootstrap_port": bootstrap_port,
         "status": "ready",
         "max_total_num_tokens": capacity,
         "max_req_input_len": settings.model.max_model_len.saturating_sub(1),

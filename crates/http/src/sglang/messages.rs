@@ -68,8 +68,8 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     let started = match start_chat(app, head, &chat, reply_calls(app)).await {
         Ok(started) => started,
-        Err(fault) if chat.stream => return Ok(failed_stream(&fault, &chat.model)),
-        Err(fault) => return Err(Refusal { fault, kind: None }),
+        Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
+        Err(refused) => return Err(Refusal { fault: refused.into(), kind: None }),
     };
     let StartedChat { reply, format, counter, guard } = started;
     if chat.stream {

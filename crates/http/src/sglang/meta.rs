@@ -35,6 +35,9 @@ pub(super) fn finish_reason(
             }),
         };
     }
+    if choice.handed_over {
+        return json!({"type": "length", "length": 0});
+    }
     let finish = &choice.script.finish;
     match (&finish.reason, &finish.stop) {
         (EndReason::Length, _) => json!({"type": "length", "length": choice.released_tokens()}),

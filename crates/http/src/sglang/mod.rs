@@ -10,6 +10,7 @@ mod chat_render;
 mod completion;
 mod completion_render;
 mod control;
+pub mod disaggregation;
 mod endpoint;
 mod errors;
 mod generate;

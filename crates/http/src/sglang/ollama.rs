@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
+use super::disaggregation::BootstrapTarget;
 use super::loads::iso_time;
 use super::request::{self, Generation, LogprobOptions, new_rid};
 use super::usage::EndCounter;
@@ -181,7 +182,9 @@ async fn generate_from(
         reasoning: None,
         echo: false,
     };
-    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    // These bodies cannot name another server.
+    let target = BootstrapTarget::read([None; 3], None, &head.headers, 0)?;
+    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
     let reply = generated.reply;
     let counter =
         EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };

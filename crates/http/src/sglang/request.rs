@@ -5,12 +5,14 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use serde_json::Value;
 
+use super::disaggregation::BootstrapTarget;
 use crate::app::{App, ServerLoadGuard};
 use crate::generation::{self, RejectedRequest};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, ResolvedModel, ToolRequest,
+    GeneratedReply, GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, ResolvedModel,
+    ToolRequest,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
@@ -151,17 +153,24 @@ fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
     )))
 }
 
-/// Admits a request and starts its generation.
+/// Admits a request and starts its generation, together with another server if this is one of a
+/// prefill/decode pair.
 ///
 /// # Errors
-/// The error of a check, an injected failure, or a full queue.
+/// The error of a check, an injected failure, or a full queue; late errors are those of a pair.
 pub(super) async fn start(
     app: &App,
     head: &RequestHead,
     resolved: ResolvedModel,
     from: Generation,
-) -> Result<(GeneratedReply, Option<ServerLoadGuard>), Fault> {
+    target: &BootstrapTarget,
+) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
     let LogprobOptions { top, start } = from.logprobs;
+    let ranks = app.rules.limits.data_parallel_ranks;
+    let (transfer, room_rank) = match &app.disaggregation {
+        None => (KvTransfer::Local, None),
+        Some(pair) => (pair.transfer(&from.id, target)?, pair.rank_of_room(target.room, ranks)),
+    };
     let request = GenerationRequest {
         n: from.sampling.outputs().into(),
         // The engine generates at least one token.
@@ -178,10 +187,20 @@ pub(super) async fn start(
             ..KvBlockLabels::default()
         },
         prompts: from.prompts,
+        transfer,
         ..generation::new_generation_request(app, head, from.id)
     };
-    let request = GenerationRequest { rank: from.rank, ..request };
-    generation::start_generation(app, resolved, request).await.map_err(|refused| match refused {
-        RejectedRequest::Early(fault) | RejectedRequest::Late { fault, .. } => fault,
-    })
+    let request = GenerationRequest { rank: from.rank.or(room_rank), ..request };
+    generation::start_generation(app, resolved, request).await
+}
+
+/// Returns the error of a pair, which a stream reports in its body, with status 200.
+///
+/// # Errors
+/// Every other error.
+pub(super) fn pair_failure(refused: RejectedRequest) -> Result<Fault, Fault> {
+    match refused {
+        RejectedRequest::Late { fault, .. } if fault.status == 500 => Ok(fault),
+        other => Err(other.into()),
+    }
 }

@@ -55,7 +55,13 @@ impl KvTransferTerms {
             let named = |connector| has_transfer_source(connector, params, warnings);
             return Self {
                 transfer: match unasked || connector.is_some_and(named) {
-                    true => KvTransfer::FromRemote(prefill_source(params)),
+                    true => KvTransfer::FromRemote(match connector {
+                        Some(KvConnector::Mooncake) => mooncake_source(params),
+                        Some(KvConnector::MoriIo) => {
+                            prefill_source(params).or_else(|| mori_io_source(id, params))
+                        }
+                        _ => prefill_source(params),
+                    }),
                     false => KvTransfer::Local,
                 },
                 offered: None,
@@ -181,16 +187,45 @@ fn prefill_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
         .find_map(|key| params.get(key)?.as_u64())
         .filter(|port| (1..=65_535).contains(port))?;
     let request = text("remote_request_id").or_else(|| text("transfer_id"))?;
+    let engine_id = text("remote_engine_id").unwrap_or_default();
+    Some(zmq_source(host, port, request, engine_id))
+}
+
+/// Returns the prefill server that the router names in the request id, for MoRI-IO.
+///
+/// Source: vLLM 0.33 `moriio_common.py`, `_PREFILL_ZMQ_RE` and `parse_moriio_zmq_address`.
+fn mori_io_source(id: &str, params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
+    let (_, address) = id.split_once("___prefill_addr_")?;
+    let (address, _) = address.split_once("___decode_addr_")?;
+    let part = |key: &str| {
+        address.split(',').find_map(|part| part.trim().strip_prefix(key)?.strip_prefix(':'))
+    };
+    let port: u16 = part("notify")?.parse().ok().filter(|port| *port > 0)?;
+    let request = params.get("transfer_id")?.as_str()?;
+    Some(zmq_source(part("host")?, port.into(), request, ""))
+}
+
+/// Returns Mooncake's prefill server, by the address of its bootstrap server.
+fn mooncake_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
+    let text = |key: &str| params.get(key).and_then(Value::as_str);
+    Some(Arc::new(KvSourceServer {
+        endpoint: text("remote_bootstrap_addr")?.to_owned(),
+        request: text("transfer_id").unwrap_or_default().to_owned(),
+        engine_id: text("remote_engine_id")?.to_owned(),
+    }))
+}
+
+fn zmq_source(host: &str, port: u64, request: &str, engine_id: &str) -> Arc<KvSourceServer> {
     let host = if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]")
     } else {
         host.to_owned()
     };
-    Some(Arc::new(KvSourceServer {
+    Arc::new(KvSourceServer {
         endpoint: format!("tcp://{host}:{port}"),
         request: request.to_owned(),
-        engine_id: text("remote_engine_id").unwrap_or_default().to_owned(),
-    }))
+        engine_id: engine_id.to_owned(),
+    })
 }
 
 /// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the

@@ -2,14 +2,14 @@
 //!
 //! The decode server sends vLLM's query to the address of the notifications. The answer has the form
 //! of vLLM's, with the engine id and the block size only. The hash of model and versions is not
-//! compared.
+//! compared. With MoRI-IO any answer is a success, and there is no time limit.
 //!
 //! Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py`,
-//! `_nixl_handshake`, and `metadata.py`.
+//! `_nixl_handshake`, and `metadata.py`; `moriio/moriio_connector.py`, `_moriio_handshake`.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -18,8 +18,10 @@ use vllm_sim_engine::driver::KvSourceServer;
 
 /// First field of a query for the metadata of an engine.
 const META_QUERY: &[u8] = b"get_meta_msg";
-/// Maximum time for the answer of a prefill server, in milliseconds.
-const ANSWER_TIMEOUT_MS: i32 = 5000;
+/// Time between two checks whether the answer of a prefill server is still wanted, in milliseconds.
+const POLL_MS: i32 = 200;
+/// Maximum number of checks with NIXL, which waits 5 s.
+const MAX_NIXL_POLLS: u32 = 25;
 /// Maximum number of requests that wait for a handshake; the source of further ones counts as lost.
 const MAX_WAITING_REQUESTS: usize = 10_000;
 /// Maximum number of remembered engines; beyond it, all are forgotten.
@@ -83,10 +85,38 @@ pub(super) fn is_meta_query(message: &[u8]) -> bool {
     word == Some(META_QUERY)
 }
 
+/// Rules of a handshake, by the KV connector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandshakeRules {
+    /// The engine id must be that of the request, and divide the block size of this server, in
+    /// tokens.
+    Nixl(u32),
+    /// Any answer at the address is a success; there is no time limit.
+    MoriIo,
+}
+
+impl HandshakeRules {
+    /// Returns the key by which servers that have met know each other.
+    fn key(self, source: &KvSourceServer) -> &str {
+        match self {
+            Self::Nixl(_) => &source.engine_id,
+            Self::MoriIo => &source.endpoint,
+        }
+    }
+
+    const fn may_wait(self, polls: u32) -> bool {
+        match self {
+            Self::Nixl(_) => polls < MAX_NIXL_POLLS,
+            Self::MoriIo => true,
+        }
+    }
+}
+
 /// Does the handshakes of a decode server, one after the other, as vLLM's connector does.
 #[derive(Debug, Clone)]
 pub struct PrefillHandshakes {
-    /// Ids of the engines that have answered.
+    rules: HandshakeRules,
+    /// Keys of the servers that have answered.
     met: Arc<Mutex<HashSet<String>>>,
     queue: SyncSender<WaitingRequest>,
 }
@@ -97,25 +127,25 @@ struct WaitingRequest {
 }
 
 impl PrefillHandshakes {
-    /// Starts the thread of the handshakes of a server with this block size, in tokens; it stops
-    /// when the last clone of the value is dropped.
+    /// Starts the thread of the handshakes of a server; it stops when the last clone of the value is
+    /// dropped.
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.
-    pub fn start(block_size: u32) -> std::io::Result<Self> {
+    pub fn start(rules: HandshakeRules) -> std::io::Result<Self> {
         let (queue, waiting) = sync_channel(MAX_WAITING_REQUESTS);
         let met = Arc::default();
         let thread = thread::Builder::new().name("kv-handshake".to_owned());
         thread.spawn({
-            let met = Arc::clone(&met);
-            move || run_handshakes(&waiting, &met, block_size)
+            let met = Arc::downgrade(&met);
+            move || run_handshakes(&waiting, &met, rules)
         })?;
-        Ok(Self { met, queue })
+        Ok(Self { rules, met, queue })
     }
 
     /// Returns whether the engine of a prefill server has answered before.
     pub fn has_met(&self, source: &KvSourceServer) -> bool {
-        self.met.lock().contains(&source.engine_id)
+        self.met.lock().contains(self.rules.key(source))
     }
 
     /// Queues a handshake, and calls `done` with whether it was successful; never waits.
@@ -129,7 +159,11 @@ impl PrefillHandshakes {
     }
 }
 
-fn run_handshakes(queue: &Receiver<WaitingRequest>, met: &Mutex<HashSet<String>>, block_size: u32) {
+fn run_handshakes(
+    queue: &Receiver<WaitingRequest>,
+    met: &Weak<Mutex<HashSet<String>>>,
+    rules: HandshakeRules,
+) {
     let context = zmq::Context::new();
     let mut waiting = VecDeque::new();
     loop {
@@ -137,55 +171,78 @@ fn run_handshakes(queue: &Receiver<WaitingRequest>, met: &Mutex<HashSet<String>>
             return;
         };
         let WaitingRequest { source, done } = next;
-        let is_known = met.lock().contains(&source.engine_id);
+        let key = rules.key(&source);
+        let is_known = met.upgrade().is_some_and(|met| met.lock().contains(key));
         let result = match is_known {
             true => Ok(()),
-            false => query_prefill_server(&context, &source, block_size),
+            false => {
+                let is_wanted = || met.strong_count() > 0;
+                let answer = query_prefill_server(&context, &source, rules, is_wanted);
+                answer.and_then(|answer| check_answer(&answer, &source, rules))
+            }
         };
-        match &result {
-            Ok(()) => {
+        match (&result, met.upgrade()) {
+            (Ok(()), Some(met)) => {
                 let mut met = met.lock();
                 if met.len() >= MAX_MET_ENGINES {
                     met.clear();
                 }
-                met.insert(source.engine_id.clone());
+                met.insert(key.to_owned());
             }
-            Err(error) => tracing::error!(
+            (Ok(()), None) => {}
+            (Err(error), _) => tracing::error!(
                 error,
                 remote_engine_id = source.engine_id,
                 endpoint = source.endpoint,
-                "NIXL handshake failed"
+                "handshake with a prefill server failed"
             ),
         }
         done(result.is_ok());
         waiting.extend(queue.try_iter());
         // Requests that came meanwhile for the same engine share the result.
-        let (same, others): (Vec<_>, Vec<_>) = waiting
-            .drain(..)
-            .partition(|other: &WaitingRequest| other.source.engine_id == source.engine_id);
+        let (same, others): (Vec<_>, Vec<_>) =
+            waiting.drain(..).partition(|other: &WaitingRequest| rules.key(&other.source) == key);
         waiting.extend(others);
         same.into_iter().for_each(|other| (other.done)(result.is_ok()));
     }
 }
 
-/// Queries the metadata of a prefill server, and compares it with what the request expects.
+/// Queries the metadata of a prefill server while `is_wanted` holds; returns its answer.
 fn query_prefill_server(
     context: &zmq::Context,
     source: &KvSourceServer,
-    block_size: u32,
-) -> Result<(), String> {
+    rules: HandshakeRules,
+    is_wanted: impl Fn() -> bool,
+) -> Result<Vec<Vec<u8>>, String> {
     let ask = || {
         let socket = context.socket(zmq::REQ)?;
         socket.set_linger(0)?;
-        socket.set_rcvtimeo(ANSWER_TIMEOUT_MS)?;
-        socket.set_sndtimeo(ANSWER_TIMEOUT_MS)?;
+        socket.set_rcvtimeo(POLL_MS)?;
+        socket.set_sndtimeo(POLL_MS)?;
         socket.set_ipv6(source.endpoint.contains('['))?;
         socket.connect(&source.endpoint)?;
         let query = [Value::Binary(META_QUERY.to_vec()), 0.into(), 0.into()];
         socket.send(encode(&Value::Array(query.to_vec())), 0)?;
-        socket.recv_multipart(0)
+        for polls in 1.. {
+            match socket.recv_multipart(0) {
+                Err(zmq::Error::EAGAIN) if is_wanted() && rules.may_wait(polls) => {}
+                answer => return answer,
+            }
+        }
+        Err(zmq::Error::EAGAIN)
     };
-    let answer = ask().map_err(|error: zmq::Error| error.to_string())?;
+    ask().map_err(|error: zmq::Error| error.to_string())
+}
+
+/// Compares the metadata of a prefill server with what the request expects.
+fn check_answer(
+    answer: &[Vec<u8>],
+    source: &KvSourceServer,
+    rules: HandshakeRules,
+) -> Result<(), String> {
+    let HandshakeRules::Nixl(block_size) = rules else {
+        return Ok(());
+    };
     let metadata = answer.first().and_then(|answer| EngineMetadata::from_answer(answer));
     let Some(EngineMetadata { engine_id, block_size: remote }) = metadata else {
         return Err("Failed to decode NixlHandshakePayload.".to_owned());

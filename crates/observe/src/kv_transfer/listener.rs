@@ -10,12 +10,74 @@ pub(super) const READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
+/// Receives messages of other servers on a thread, until it is dropped.
+#[derive(Debug)]
+pub struct PeerListener {
+    /// Bound ZMQ endpoint, with its port.
+    pub endpoint: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PeerListener {
+    /// Binds a ZMQ `endpoint`, and calls `on_message` with the frames of each message after the
+    /// empty one. It returns the frames of an answer.
+    ///
+    /// # Errors
+    /// An I/O error if the endpoint cannot be bound or the thread cannot be started.
+    pub fn start(
+        endpoint: &str,
+        on_message: impl Fn(&[Vec<u8>]) -> Option<Vec<Vec<u8>>> + Send + 'static,
+    ) -> Result<Self, std::io::Error> {
+        let failed = |error: zmq::Error| std::io::Error::other(error.to_string());
+        let socket = zmq::Context::new().socket(zmq::ROUTER).map_err(failed)?;
+        socket.set_linger(0).map_err(failed)?;
+        socket.set_rcvtimeo(POLL_MS).map_err(failed)?;
+        socket.set_ipv6(endpoint.contains('[')).map_err(failed)?;
+        socket.bind(endpoint).map_err(failed)?;
+        let bound = socket.get_last_endpoint().map_err(failed)?;
+        let endpoint = bound.unwrap_or_else(|_| endpoint.to_owned());
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::Builder::new().name("kv-transfer".to_owned());
+        let thread = thread.spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(frames) = socket.recv_multipart(0) else {
+                        continue;
+                    };
+                    let [peer, empty, message @ ..] = frames.as_slice() else {
+                        continue;
+                    };
+                    if let Some(answer) = empty.is_empty().then(|| on_message(message)).flatten() {
+                        let mut frames = vec![peer.clone(), Vec::new()];
+                        frames.extend(answer);
+                        // A peer that has left needs no answer.
+                        let _ = socket.send_multipart(frames, zmq::DONTWAIT);
+                    }
+                }
+            }
+        })?;
+        Ok(Self { endpoint, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for PeerListener {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the listener for other servers panicked");
+        }
+    }
+}
+
 /// Receives notifications of decode servers that they have read a request's blocks; one listener
 /// per data-parallel rank.
 #[derive(Debug)]
 pub struct BlockReadListener {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _listener: PeerListener,
 }
 
 impl BlockReadListener {
@@ -29,52 +91,17 @@ impl BlockReadListener {
         metadata: impl Fn() -> Option<EngineMetadata> + Send + 'static,
         on_read: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
-        let failed = |error: zmq::Error| std::io::Error::other(error.to_string());
-        let socket = zmq::Context::new().socket(zmq::ROUTER).map_err(failed)?;
-        socket.set_linger(0).map_err(failed)?;
-        socket.set_rcvtimeo(POLL_MS).map_err(failed)?;
-        socket.set_ipv6(endpoint.contains('[')).map_err(failed)?;
-        socket.bind(endpoint).map_err(failed)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = thread::Builder::new().name("kv-transfer".to_owned());
-        let thread = thread.spawn({
-            let stop = Arc::clone(&stop);
-            move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let Ok(frames) = socket.recv_multipart(0) else {
-                        continue;
-                    };
-                    match frames.as_slice() {
-                        [_, empty, word, request] if empty.is_empty() && word == READ_MESSAGE => {
-                            if let Ok(request) = std::str::from_utf8(request) {
-                                on_read(request);
-                            }
-                        }
-                        [peer, empty, query] if empty.is_empty() && is_meta_query(query) => {
-                            if let Some(metadata) = metadata() {
-                                let [payload, clock] = metadata.to_answer();
-                                let answer = [&peer[..], b"", &payload, &clock];
-                                // A peer that has left needs no answer.
-                                let _ = socket.send_multipart(answer, zmq::DONTWAIT);
-                            }
-                        }
-                        _ => {}
-                    }
+        let listener = PeerListener::start(endpoint, move |message| match message {
+            [word, request] if word == READ_MESSAGE => {
+                if let Ok(request) = std::str::from_utf8(request) {
+                    on_read(request);
                 }
+                None
             }
-        })?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for BlockReadListener {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the listener for decode servers panicked");
-        }
+            [query] if is_meta_query(query) => Some(metadata()?.to_answer().to_vec()),
+            _ => None,
+        });
+        Ok(Self { _listener: listener? })
     }
 }
 

@@ -9,6 +9,6 @@ mod handshake;
 mod listener;
 mod notifier;
 
-pub use handshake::{EngineMetadata, PrefillHandshakes};
-pub use listener::BlockReadListener;
-pub use notifier::BlockReadNotifier;
+pub use handshake::{EngineMetadata, HandshakeRules, PrefillHandshakes};
+pub use listener::{BlockReadListener, PeerListener};
+pub use notifier::{BlockReadNotifier, PeerSender};

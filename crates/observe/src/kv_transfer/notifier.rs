@@ -9,19 +9,41 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, KvSourceServer, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
-/// Maximum number of queued notifications; further ones are dropped, and the prefill server's lease
-/// expires instead.
-const MAX_QUEUED_NOTIFICATIONS: usize = 10_000;
-/// Maximum number of ZMQ messages queued for a prefill server that does not respond.
+/// Maximum number of queued messages; further ones are dropped. For notifications, the prefill
+/// server's lease expires instead.
+const MAX_QUEUED_MESSAGES: usize = 10_000;
+/// Maximum number of ZMQ messages queued for a server that does not respond.
 const SEND_QUEUE_MESSAGES: i32 = 1000;
 const MAX_PEERS: usize = 256;
+
+/// Sends messages to the [`PeerListener`](super::PeerListener)s of other servers.
+#[derive(Debug, Clone)]
+pub struct PeerSender {
+    queue: SyncSender<(String, Vec<Vec<u8>>)>,
+}
+
+impl PeerSender {
+    /// Starts the thread that sends messages; it stops when the last clone of the sender is
+    /// dropped.
+    ///
+    /// # Errors
+    /// An I/O error if the thread cannot be started.
+    pub fn start() -> std::io::Result<Self> {
+        let (queue, waiting) = sync_channel(MAX_QUEUED_MESSAGES);
+        thread::Builder::new().name("kv-read".to_owned()).spawn(move || send_messages(&waiting))?;
+        Ok(Self { queue })
+    }
+
+    /// Queues a message to a ZMQ endpoint; never waits. An empty frame is sent before `frames`.
+    pub fn send(&self, endpoint: &str, frames: Vec<Vec<u8>>) {
+        let _ = self.queue.try_send((endpoint.to_owned(), frames));
+    }
+}
 
 /// Notifies prefill servers that a decode server has read their blocks, at the first token of a
 /// request.
 #[derive(Debug, Clone)]
-pub struct BlockReadNotifier {
-    queue: SyncSender<KvSourceServer>,
-}
+pub struct BlockReadNotifier(PeerSender);
 
 impl BlockReadNotifier {
     /// Starts the thread that sends notifications; it stops when the last clone of the notifier is
@@ -30,44 +52,45 @@ impl BlockReadNotifier {
     /// # Errors
     /// An I/O error if the thread cannot be started.
     pub fn start() -> std::io::Result<Self> {
-        let (queue, waiting) = sync_channel(MAX_QUEUED_NOTIFICATIONS);
-        thread::Builder::new()
-            .name("kv-read".to_owned())
-            .spawn(move || send_notifications(&waiting))?;
-        Ok(Self { queue })
+        PeerSender::start().map(Self)
     }
 
     /// Queues the notification that a request's blocks were read; never waits.
     pub fn notify_blocks_read(&self, source: &KvSourceServer) {
-        let _ = self.queue.try_send(source.clone());
+        // Mooncake's prefill servers have an address of another kind, and keep no blocks.
+        if !source.endpoint.starts_with("tcp://") {
+            return;
+        }
+        let request = source.request.as_bytes().to_vec();
+        self.0.send(&source.endpoint, vec![READ_MESSAGE.to_vec(), request]);
     }
 }
 
-fn send_notifications(waiting: &Receiver<KvSourceServer>) {
+fn send_messages(waiting: &Receiver<(String, Vec<Vec<u8>>)>) {
     let context = zmq::Context::new();
     let mut peers: HashMap<String, zmq::Socket> = HashMap::new();
-    for source in waiting {
-        if !peers.contains_key(&source.endpoint) {
+    for (endpoint, mut frames) in waiting {
+        if !peers.contains_key(&endpoint) {
             if peers.len() >= MAX_PEERS {
                 peers.clear();
             }
-            match connect_to_prefill_server(&context, &source.endpoint) {
-                Ok(socket) => peers.insert(source.endpoint.clone(), socket),
+            match connect_to_peer(&context, &endpoint) {
+                Ok(socket) => peers.insert(endpoint.clone(), socket),
                 Err(error) => {
-                    tracing::debug!(%error, endpoint = source.endpoint, "no prefill server");
+                    tracing::debug!(%error, endpoint, "no server to send to");
                     continue;
                 }
             };
         }
-        if let Some(socket) = peers.get(&source.endpoint) {
-            let frames = [b"", READ_MESSAGE, source.request.as_bytes()];
+        if let Some(socket) = peers.get(&endpoint) {
+            frames.insert(0, Vec::new());
             // A full socket means that the peer is gone: its lease expires.
             let _ = socket.send_multipart(frames, zmq::DONTWAIT);
         }
     }
 }
 
-fn connect_to_prefill_server(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
+fn connect_to_peer(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socket> {
     let socket = context.socket(zmq::DEALER)?;
     socket.set_linger(0)?;
     socket.set_sndhwm(SEND_QUEUE_MESSAGES)?;

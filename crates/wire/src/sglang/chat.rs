@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::chat_schema;
 use super::completion::DEFAULT_MODEL_NAME;
-use super::generate::HIDDEN_STATES_DISABLED;
+use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES_DISABLED};
 use super::sampling::native_sampling_params;
 use crate::ServerLimits;
 use crate::bounds::RequestBounds;
@@ -112,6 +112,14 @@ wire_model! {
         separate_reasoning: bool = true,
         /// Arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
+        /// Host of the bootstrap server of the prefill server.
+        bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Port of the bootstrap server of the prefill server.
+        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        /// Number of the request on both servers of a pair.
+        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        /// The data-parallel rank of the prefill server that computes the prompt.
+        disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.

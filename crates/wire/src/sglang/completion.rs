@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::chat::schema_constraint;
 use super::chat_schema;
-use super::generate::HIDDEN_STATES_DISABLED;
+use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES_DISABLED};
 use super::sampling::native_sampling_params;
 use crate::fault::Fault;
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
@@ -82,6 +82,14 @@ wire_model! {
         lora_path: Option<Value> = None,
         /// Required format of the output.
         response_format: Option<Map<String, Value>> = None,
+        /// Host of the bootstrap server of the prefill server.
+        bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Port of the bootstrap server of the prefill server.
+        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        /// Number of the request on both servers of a pair.
+        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        /// The data-parallel rank of the prefill server that computes the prompt.
+        disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.

@@ -11,6 +11,9 @@ use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 const BOOL_OR_LIST: Schema =
     Schema::Union(&[Schema::List(&Schema::Bool, ANY_LENGTH), Schema::Bool]);
 const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]);
+/// Schema of the ports and rooms of a request: a number, or one per prompt.
+pub(super) const BOOTSTRAP_PORTS: Schema =
+    Schema::Union(&[Schema::List(&Schema::Nullable(&INT), ANY_LENGTH), INT]);
 const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
 
 wire_model! {
@@ -58,6 +61,14 @@ wire_model! {
         lora_path: Option<Value> = None,
         /// The serialized class that changes the logits.
         custom_logit_processor: Option<Value> = None,
+        /// Host of the bootstrap server of the prefill server.
+        bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        /// Port of the bootstrap server of the prefill server.
+        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        /// Number of the request on both servers of a pair.
+        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
+        /// The data-parallel rank of the prefill server that computes the prompt.
+        disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.

@@ -1,0 +1,59 @@
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::flags::engine;
+use super::values::FlagValues;
+use vllm_sim_observe::metrics::Compat;
+use vllm_sim_service::ServingRole;
+
+/// Settings of a prefill/decode pair of SGLang servers (`vllm-sim sglang --disaggregation-mode`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct SglangDisaggregationConfig {
+    /// Port of the bootstrap server of a prefill server (default 8998); for a decode server, that of
+    /// requests without port.
+    pub bootstrap_port: u16,
+    /// Whether prompts come from no other server (transfer backend `fake`).
+    pub is_fake: bool,
+    /// Maximum time in which a decode server meets a prefill server (default 300 s).
+    pub bootstrap_timeout: Duration,
+    /// Maximum time in which a prompt is computed and transferred (default 300 s).
+    pub waiting_timeout: Duration,
+    /// Time between two checks whether a prefill server is alive (default 5 s).
+    pub heartbeat_interval: Duration,
+    /// Number of failed checks after which a prefill server is lost (default 2).
+    pub heartbeat_max_failures: u32,
+}
+
+impl SglangDisaggregationConfig {
+    /// Returns the settings of a server with one role; `None` for any other.
+    ///
+    /// **Source:** SGLang 0.5.23 `srt/environ.py`, and the minima in
+    /// `srt/disaggregation/common/conn.py`.
+    pub(super) fn from_values(
+        v: &FlagValues,
+        compat: Compat,
+        role: ServingRole,
+    ) -> Result<Option<Self>, ConfigError> {
+        let backend = v.get_text(&engine::DISAGGREGATION_TRANSFER_BACKEND).unwrap_or_default();
+        let is_fake = backend == "fake";
+        if compat != Compat::Sglang || role == ServingRole::Whole {
+            return Ok(None);
+        }
+        if is_fake && role == ServingRole::Prefill {
+            // SGLang's words.
+            return Err(ConfigError::Invalid(
+                "Prefill server does not support 'fake' as the transfer backend".to_owned(),
+            ));
+        }
+        let seconds = |flag| Ok::<_, ConfigError>(Duration::from_secs(u64::from(v.get(flag)?)));
+        let interval: f64 = v.get(&engine::SGLANG_HEARTBEAT_INTERVAL)?;
+        Ok(Some(Self {
+            bootstrap_port: v.get(&engine::DISAGGREGATION_BOOTSTRAP_PORT)?,
+            is_fake,
+            bootstrap_timeout: seconds(&engine::SGLANG_BOOTSTRAP_TIMEOUT)?,
+            waiting_timeout: seconds(&engine::SGLANG_WAITING_TIMEOUT)?,
+            heartbeat_interval: Duration::from_secs_f64(interval.max(2.0)),
+            heartbeat_max_failures: v.get(&engine::SGLANG_HEARTBEAT_MAX_FAILURE)?,
+        }))
+    }
+}

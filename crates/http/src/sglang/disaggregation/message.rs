@@ -1,0 +1,75 @@
+//! Messages between the prefill and the decode server of a pair about a room.
+//!
+//! SGLang's servers send such messages over ZeroMQ, too, in forms that depend on the transfer
+//! backend. These are forms of their own: only servers of vllm-sim understand each other.
+
+/// Message about a room, the number of a request on both servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RoomMessage {
+    /// A decode server waits for the prompt of a room; `endpoint` is that of its listener.
+    Announced { room: u64, endpoint: String },
+    /// A decode server no longer waits for a room.
+    Aborted { room: u64 },
+    /// A prefill server has computed the prompt of a room, and keeps its pages as `request`.
+    Prefilled { room: u64, request: String },
+    /// A prefill server cannot compute the prompt of a room.
+    Failed { room: u64, reason: String },
+    /// A decode server has read the pages that a prefill server keeps as `request`.
+    Read { request: String },
+}
+
+impl RoomMessage {
+    pub(super) fn to_frames(&self) -> Vec<Vec<u8>> {
+        let numbered = |word: &str, room: u64, text: &str| {
+            vec![word.into(), room.to_string().into_bytes(), text.into()]
+        };
+        match self {
+            Self::Announced { room, endpoint } => numbered("room", *room, endpoint),
+            Self::Aborted { room } => numbered("abort", *room, ""),
+            Self::Prefilled { room, request } => numbered("prefilled", *room, request),
+            Self::Failed { room, reason } => numbered("failed", *room, reason),
+            Self::Read { request } => vec![b"read".to_vec(), request.clone().into_bytes()],
+        }
+    }
+
+    /// Reads the frames of a message; `None` for those of anything else.
+    pub(super) fn from_frames(frames: &[Vec<u8>]) -> Option<Self> {
+        let text = |frame: &[u8]| std::str::from_utf8(frame).ok().map(str::to_owned);
+        if let [word, request] = frames {
+            return (word == b"read").then(|| Some(Self::Read { request: text(request)? }))?;
+        }
+        let [word, room, detail] = frames else {
+            return None;
+        };
+        let (room, detail) = (text(room)?.parse().ok()?, text(detail)?);
+        Some(match word.as_slice() {
+            b"room" => Self::Announced { room, endpoint: detail },
+            b"abort" => Self::Aborted { room },
+            b"prefilled" => Self::Prefilled { room, request: detail },
+            b"failed" => Self::Failed { room, reason: detail },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let (room, text) = (u64::MAX, || "tcp://[::1]:9".to_owned());
+        for message in [
+            RoomMessage::Announced { room, endpoint: text() },
+            RoomMessage::Aborted { room },
+            RoomMessage::Prefilled { room, request: text() },
+            RoomMessage::Failed { room, reason: text() },
+            RoomMessage::Read { request: text() },
+        ] {
+            assert_eq!(RoomMessage::from_frames(&message.to_frames()), Some(message));
+        }
+        for frames in [&[][..], &[vec![1]], &[b"room".to_vec(), b"-1".to_vec(), Vec::new()]] {
+            assert_eq!(RoomMessage::from_frames(frames), None);
+        }
+    }
+}

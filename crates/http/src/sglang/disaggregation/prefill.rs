@@ -1,0 +1,168 @@
+//! Rooms of a prefill server: requests wait for their decode server, and are then computed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::message::RoomMessage;
+use super::{DisaggregationParts, Met, RoomRequest, SendToPeer};
+use vllm_sim_engine::SimTime;
+use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
+
+/// Maximum number of rooms without a request that are remembered; beyond it, all are forgotten.
+const MAX_UNMATCHED_ROOMS: usize = 65_536;
+
+/// Rooms of a prefill server.
+pub(super) struct PrefillRooms {
+    state: Mutex<RoomTable>,
+    send: SendToPeer,
+    service: Weak<InferenceService>,
+    /// Maximum time in which a decode server announces a room.
+    bootstrap_timeout: Duration,
+    /// Maximum time in which a decode server reads the pages of a room.
+    waiting_timeout: Duration,
+}
+
+#[derive(Default)]
+struct RoomTable {
+    /// Endpoint of the decode server of each announced room without a request.
+    announced: HashMap<u64, String>,
+    /// Requests that wait for their decode server.
+    waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
+    /// Prompts whose pages are kept, with the room and the end of the prefill.
+    kept: HashMap<String, (u64, SimTime)>,
+}
+
+impl PrefillRooms {
+    pub(super) fn new(parts: DisaggregationParts) -> Self {
+        Self {
+            state: Mutex::default(),
+            send: parts.send,
+            service: parts.service,
+            bootstrap_timeout: parts.config.bootstrap_timeout,
+            waiting_timeout: parts.config.waiting_timeout,
+        }
+    }
+
+    pub(super) fn on_message(&self, message: RoomMessage) {
+        match message {
+            RoomMessage::Announced { room, endpoint } => {
+                self.release_unread_prompts();
+                let mut state = self.state.lock();
+                if let Some(waiting) = state.waiting.remove(&room) {
+                    // The client of the request may have left.
+                    let _ = waiting.send(Ok(endpoint));
+                    return;
+                }
+                if state.announced.len() >= MAX_UNMATCHED_ROOMS {
+                    state.announced.clear();
+                }
+                state.announced.insert(room, endpoint);
+            }
+            RoomMessage::Aborted { room } => self.abort_room(room),
+            RoomMessage::Read { request } => {
+                self.state.lock().kept.remove(&request);
+                self.release_pages(&request);
+            }
+            RoomMessage::Prefilled { .. } | RoomMessage::Failed { .. } => {}
+        }
+    }
+
+    fn abort_room(&self, room: u64) {
+        let mut state = self.state.lock();
+        state.announced.remove(&room);
+        if let Some(waiting) = state.waiting.remove(&room) {
+            let reason = "Failed due to an unknown reason from another rank";
+            let _ = waiting.send(Err(reason.to_owned()));
+        }
+        let kept = state.kept.iter().find(|(_, (kept, _))| *kept == room);
+        let Some(request) = kept.map(|(request, _)| request.clone()) else {
+            return;
+        };
+        state.kept.remove(&request);
+        drop(state);
+        self.release_pages(&request);
+    }
+
+    fn release_pages(&self, request: &str) {
+        if let Some(service) = self.service.upgrade() {
+            service.release_prefill_blocks(request);
+        }
+    }
+
+    /// Frees the pages of prompts whose decode server did not read them in time.
+    fn release_unread_prompts(&self) {
+        let Some(service) = self.service.upgrade() else {
+            return;
+        };
+        let now = service.now();
+        let late = |since: &SimTime| now - *since >= self.waiting_timeout;
+        let mut state = self.state.lock();
+        let unread = state.kept.extract_if(|_, (_, since)| late(since));
+        let unread: Vec<String> = unread.map(|(request, _)| request).collect();
+        drop(state);
+        for request in unread {
+            service.release_prefill_blocks(&request);
+        }
+    }
+
+    /// Waits until the decode server of a room has announced itself.
+    pub(super) async fn meet(self: Arc<Self>, request: RoomRequest) -> Met {
+        self.release_unread_prompts();
+        let room = request.room;
+        let failed = |reason: &str| request.fault("Prefill bootstrap", "req", reason);
+        let (sender, announced) = oneshot::channel();
+        {
+            let mut state = self.state.lock();
+            match state.announced.remove(&room) {
+                Some(endpoint) => {
+                    let _ = sender.send(Ok(endpoint));
+                }
+                None => {
+                    state.waiting.insert(room, sender);
+                }
+            }
+        }
+        let waited = timeout(self.bootstrap_timeout, announced).await;
+        let endpoint = match waited {
+            Ok(Ok(Ok(endpoint))) => endpoint,
+            Ok(Ok(Err(reason))) => return Err(failed(&reason)),
+            // Another request has taken the room.
+            Ok(Err(_)) => {
+                return Err(failed("Failed due to an unknown reason from another rank"));
+            }
+            Err(_) => {
+                self.state.lock().waiting.remove(&room);
+                let seconds = self.bootstrap_timeout.as_secs_f64();
+                return Err(failed(&format!(
+                    "Request {room} timed out after {seconds:.1}s in KVPoll.Bootstrapping"
+                )));
+            }
+        };
+        // A later request of the same room has other pages.
+        let name = format!("{room}-{}", uuid::Uuid::new_v4().simple());
+        let (rooms, kept) = (Arc::clone(&self), name.clone());
+        let report = move |is_prefilled| rooms.report_end(room, &endpoint, &kept, is_prefilled);
+        let handoff = PrefillHandoff::with_end_report(name, report);
+        Ok(KvTransfer::ForRemote(Arc::new(handoff)))
+    }
+
+    /// Reports the end of a prefill to the decode server.
+    fn report_end(&self, room: u64, endpoint: &str, request: &str, is_prefilled: bool) {
+        let message = match is_prefilled {
+            true => {
+                if let Some(service) = self.service.upgrade() {
+                    let now = service.now();
+                    self.state.lock().kept.insert(request.to_owned(), (room, now));
+                }
+                RoomMessage::Prefilled { room, request: request.to_owned() }
+            }
+            false => RoomMessage::Failed { room, reason: "Aborted by AbortReq.".to_owned() },
+        };
+        (self.send)(endpoint, message.to_frames());
+    }
+}
