@@ -153,7 +153,8 @@ def replayed(binary, path, arguments):
 
 
 # A server whose requests take no time.
-INSTANT = ["--scheduler", "pool", "--max-num-seqs", "100000", "--max-model-len", "10000000"]
+INSTANT = ["--scheduler", "pool", "--max-num-seqs", "100000", "--max-model-len", "10000000",
+           "--num-gpu-blocks-override", "1000000"]
 
 
 class Server:

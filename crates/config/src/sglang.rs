@@ -20,7 +20,7 @@ const FLAG_LIST: &str = include_str!("sglang_flags.txt");
 const DEFAULT_KV_TOKENS: u32 = 262_144;
 
 /// Flags of SGLang with the flag of this crate that has the same meaning and takes the same value.
-const RENAMED_FLAGS: [(&str, &str); 42] = [
+const RENAMED_FLAGS: [(&str, &str); 43] = [
     ("admin-api-key", "admin-api-key"),
     ("api-key", "api-key"),
     ("chat-template", "chat-template"),

@@ -66,7 +66,7 @@ fn take_defaults(args: &mut JsonArgs, defaults: &[(&str, Value)]) -> Result<(), 
     Ok(())
 }
 
-/// Values that all workers of a prediction share.
+/// Settings of a prediction for all of its workers.
 struct SharedEngineArgs {
     backend: &'static str,
     model: String,
@@ -151,6 +151,15 @@ fn accept_rates(drafts: u32, expected: f64) -> String {
     rates.map(|rate| rate.to_string()).collect::<Vec<_>>().join(",")
 }
 
+/// Source of the step times of a worker (`timing.type`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StepTimeSource {
+    /// NVIDIA's kernel tables.
+    Tables,
+    Fixed,
+    Polynomial,
+}
+
 struct WorkerArgs {
     engine: Map<String, Value>,
     worker: Map<String, Value>,
@@ -184,19 +193,20 @@ impl WorkerArgs {
         let length = args.take_value("context_length");
         insert_some(&mut made.engine, "max_model_len", length);
         let mut timing = args.take_object("timing")?;
-        let measured = timing.take_one_of("type", &["default", "fixed", "polynomial"])?;
-        made.take_parallelism(&mut args.take_object("parallelism")?, measured == 0)?;
+        let kinds = [StepTimeSource::Tables, StepTimeSource::Fixed, StepTimeSource::Polynomial];
+        let source = kinds[timing.take_one_of("type", &["default", "fixed", "polynomial"])?];
+        made.take_parallelism(&mut args.take_object("parallelism")?, source)?;
         made.take_scheduler(&mut args.take_object("scheduler")?, shared.backend, role)?;
-        made.take_kv_cache(&mut args.take_object("kv_cache")?, shared, measured == 0)?;
-        match measured {
-            0 => {
+        made.take_kv_cache(&mut args.take_object("kv_cache")?, shared, source)?;
+        match source {
+            StepTimeSource::Tables => {
                 made.insert("aic_backend", shared.backend);
                 made.insert("aic_system", hardware);
                 made.insert("aic_model_path", shared.model.as_str());
                 made.insert("aic_tp_size", made.tensor);
                 take_defaults(&mut timing, &[("estimation_mode", json!("auto"))])?;
             }
-            1 => {
+            StepTimeSource::Fixed => {
                 let mut ms = |key: &str| {
                     let ms = timing.take_number(key)?;
                     ms.ok_or_else(|| timing.invalid_field(key, "is missing"))
@@ -205,9 +215,11 @@ impl WorkerArgs {
                 let model = json!({"type": "fixed", "prefill_ms": prefill, "decode_ms": decode});
                 made.insert("timing_model", model);
             }
-            _ => made.insert("timing_model", json!({"type": "polynomial"})),
+            StepTimeSource::Polynomial => {
+                made.insert("timing_model", json!({"type": "polynomial"}));
+            }
         }
-        if measured != 0 {
+        if source != StepTimeSource::Tables {
             made.engine.retain(|key, _| !key.starts_with("aic_") || key.starts_with("aic_nextn"));
         }
         timing.reject_unknown_fields()?;
@@ -229,7 +241,7 @@ impl WorkerArgs {
     fn take_parallelism(
         &mut self,
         args: &mut JsonArgs,
-        measured: bool,
+        source: StepTimeSource,
     ) -> Result<(), DynamoRunError> {
         let mut count = |key: &str| args.take_count(key).map(|n| n.unwrap_or(1));
         (self.replicas, self.tensor) = (count("replicas")?, count("tensor")?);
@@ -238,6 +250,7 @@ impl WorkerArgs {
             args,
             &[("pipeline", json!(1)), ("prefill_context", json!(1)), ("decode_context", json!(1))],
         )?;
+        let measured = source == StepTimeSource::Tables;
         if measured && ranks > 1 {
             let problem = "more than 1 needs timing.type fixed or polynomial";
             return Err(args.invalid_field("attention_data", problem));
@@ -275,7 +288,7 @@ impl WorkerArgs {
         &mut self,
         args: &mut JsonArgs,
         shared: &SharedEngineArgs,
-        measured: bool,
+        source: StepTimeSource,
     ) -> Result<(), DynamoRunError> {
         self.block = args.take_count("block_size")?.unwrap_or(self.block);
         self.insert("block_size", self.block);
@@ -296,7 +309,7 @@ impl WorkerArgs {
                 }
             };
             self.insert("num_gpu_blocks", blocks);
-        } else if measured {
+        } else if source == StepTimeSource::Tables {
             let (key, fraction) = match shared.backend {
                 "vllm" => ("gpu_memory_utilization", 0.9),
                 "sglang" => ("mem_fraction_static", 0.88),
