@@ -47,7 +47,7 @@ def small(name, seed):
 if __name__ == "__main__":
     out, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     os.makedirs(out, exist_ok=True)
-    for name in sys.argv[4:] or workloads.CLASSES:
+    for name in sys.argv[4:] or workloads.EQUAL:
         with open(f"{out}/{name}.jsonl", "w") as file:
             for seed in range(first, first + count):
                 # vLLM's hashes differ if two media items share one string, which read ones do not.

@@ -148,3 +148,29 @@ async fn scores_run_through_engine_queue() {
     let again = sim.post(path, &body("a question")).await.json();
     assert_eq!(again["data"], first.json()["data"]);
 }
+
+/// vLLM's `wait` lets running requests end, and keeps the queued ones for after the pause.
+#[tokio::test]
+async fn queued_request_continues_after_waiting_pause() {
+    let flags = ["--dev-mode", "--scheduler", "vllm", "--max-num-seqs", "1"];
+    let sim = Sim::serve(&[&flags[..], &["--time-to-first-token", "10m"]].concat()).await;
+    let body = json!({"prompt": "x", "max_tokens": 1}).to_string();
+    let mut running = sim.connect().await;
+    running.send(&super::sim::post(COMPLETION, &[], body.as_bytes())).await;
+    assert!(sim.runs(1.0).await);
+    let mut queued = sim.connect().await;
+    queued.send(&super::sim::post(COMPLETION, &[], body.as_bytes())).await;
+    assert!(sim.shows("vllm:num_requests_waiting", 1.0).await);
+    let pausing = sim.poke("/pause?mode=wait");
+    let ending = async {
+        assert!(is(&sim, "/is_paused", true).await);
+        let quick = json!({"time-to-first-token": "0ms"});
+        assert_eq!(sim.post("/admin/config", &quick).await.status, 200);
+    };
+    let (paused, ()) = tokio::join!(pausing, ending);
+    assert_eq!(paused.status, 200);
+    assert_eq!(running.answer().await.status, 200);
+    assert!(sim.shows("vllm:num_requests_waiting", 1.0).await);
+    sim.poke("/resume").await;
+    assert_eq!(queued.answer().await.status, 200);
+}

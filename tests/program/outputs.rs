@@ -51,6 +51,7 @@ const LOST: &[(&str, &[&str])] = &[
     ("replay t.jsonl --per-request ./sub/../t.jsonl", &["--per-request"]),
     ("replay t.jsonl --per-request link.jsonl", &["--per-request"]),
     ("replay link.jsonl --per-request=t.jsonl", &["--per-request"]),
+    ("replay t.jsonl --step-log t.jsonl", &["--step-log", "t.jsonl"]),
     ("replay t.jsonl --trace-out t.jsonl", &["--trace-out", "t.jsonl"]),
     ("replay t.jsonl --trace-out o.json --report-json o.json", &["--trace-out", "--report-json"]),
     ("replay t.jsonl --report-json hard.jsonl", &["--report-json"]),
@@ -111,6 +112,10 @@ fn outputs_never_overwrite_inputs_or_each_other() {
         "plan t.jsonl --slo-ttft-ms 900 --trace-out trace.json",
         "replay --dynamo-run . --trace-out trace.json",
         "replay --dynamo-run . --per-request rows.jsonl",
+        "replay --dynamo-run . --step-log steps.jsonl",
+        "replay t.jsonl --scheduler mocker --step-log steps.jsonl",
+        "replay t.jsonl --target http://127.0.0.1:9 --step-log steps.jsonl",
+        "sweep t.jsonl --grid max-num-seqs=1,2 --step-log steps.jsonl",
     ] {
         let (code, errors) = run(dir.path(), words, &[]);
         assert_eq!(code, 2, "a flag that would write nothing: {words}: {errors}");

@@ -96,3 +96,33 @@ fn a_trace_shows_preemptions_and_transfers() {
     assert_eq!(transfers.iter().filter(|event| process(event) == 1).count(), 60);
     assert!(transfers.iter().any(|event| times(event).1 - times(event).0 >= 5_000_000));
 }
+
+#[test]
+fn a_step_log_has_the_tokens_and_ends_of_the_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "--scheduler vllm --num-workers 2 --request-rate 50 --no-enable-prefix-caching";
+    let words = format!("replay {WORK} {more} --report-json - --step-log steps.jsonl");
+    let report: Value = serde_json::from_str(&printed(dir.path(), &words)).unwrap();
+    let summary = |key: &str| report["summary"][key].as_u64().unwrap();
+    let log = std::fs::read_to_string(dir.path().join("steps.jsonl")).unwrap();
+    let records: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let all = |key: &str| -> Vec<Value> {
+        let lists = records.iter().filter_map(|record| record[key].as_array());
+        lists.flatten().cloned().collect()
+    };
+    let requests: Vec<Value> = (0..60).map(Value::from).collect();
+    for key in ["admitted", "ended"] {
+        let mut numbers = all(key);
+        numbers.sort_by_key(Value::as_u64);
+        assert_eq!(numbers, requests, "{key}");
+    }
+    // The last token of a request is not computed.
+    let computed: u64 = all("scheduled").iter().map(|one| one[2].as_u64().unwrap()).sum();
+    let tokens = summary("total_input_tokens") + summary("total_output_tokens");
+    assert_eq!(computed, tokens - summary("completed_requests"));
+    for worker in [0, 1] {
+        let of_worker = records.iter().filter(|record| record["worker"] == worker);
+        let last = of_worker.max_by_key(|record| record["t"].as_u64()).unwrap();
+        assert_eq!((&last["used"], &last["pool"]), (&0.into(), &"serving".into()));
+    }
+}

@@ -11,10 +11,11 @@ use anyhow::{Context, Result};
 use crate::refuse;
 use vllm_sim_config::all_effective_flags;
 
-const OUTPUT_FLAGS: [&str; 8] = [
+const OUTPUT_FLAGS: [&str; 9] = [
     "--report-json",
     "--json",
     "--per-request",
+    "--step-log",
     "--trace-out",
     "--html",
     "--helm-values",

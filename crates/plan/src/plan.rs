@@ -206,6 +206,7 @@ fn check_args(args: &Args) -> Result<()> {
         ("--lose-workers", args.pools.lose_workers.is_some()),
         ("--per-request", args.report.per_request.is_some()),
         ("--trace-out", args.report.trace_out.is_some()),
+        ("--step-log", args.report.step_log.is_some()),
         ("--require", !args.report.require.is_empty()),
     ] {
         if given {

@@ -133,6 +133,7 @@ pub fn run_sweep(
     for (flag, given) in [
         ("--per-request", base.report.per_request.is_some()),
         ("--trace-out", base.report.trace_out.is_some()),
+        ("--step-log", base.report.step_log.is_some()),
     ] {
         if given {
             refuse!("{flag} cannot be used with sweep, whose points would share the file");

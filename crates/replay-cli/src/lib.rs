@@ -24,7 +24,7 @@ use vllm_sim_replay::html;
 use vllm_sim_replay::outcome::RequestOutcome;
 use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{ArrivalPacing, ReplaySettings};
+use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
 pub use deploy::{
     Deployment, DeploymentFactory, FlagSplitter, Provenance, StepTimeOrigin, WeightsDoNotFit,
@@ -68,17 +68,7 @@ pub fn run_replay_command(
     // Invalid requirements are refused before the run.
     parse_report_requirements(&args.report)?;
     let served = !args.online.target.is_empty();
-    for (flag, given) in [
-        ("--compare", args.compare.is_some()),
-        ("--dynamo-run", args.dynamo_run.is_some()),
-        ("--aisimulate", args.aisimulate.is_some()),
-        ("--target", served),
-    ] {
-        if given && let Some(word) = flags.iter().find(|word| word.starts_with('-')) {
-            refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
-        }
-    }
-    refuse_flags_without_effect(&args)?;
+    refuse_flags_without_effect(&args, &flags)?;
     if let Some(files) = &args.compare {
         return compare_report_files(files, &args.report, &typed);
     }
@@ -121,15 +111,29 @@ pub fn run_replay_command(
 }
 
 /// Refuses flags that have no effect with the kind of run that others choose.
-fn refuse_flags_without_effect(args: &ReplayArgs) -> Result<()> {
+fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()> {
     let served = !args.online.target.is_empty();
+    for (flag, given) in [
+        ("--compare", args.compare.is_some()),
+        ("--dynamo-run", args.dynamo_run.is_some()),
+        ("--aisimulate", args.aisimulate.is_some()),
+        ("--target", served),
+    ] {
+        if given && let Some(word) = flags.iter().find(|word| word.starts_with('-')) {
+            refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
+        }
+    }
     for (flag, given) in [
         ("--per-request", args.report.per_request.is_some()),
         ("--trace-out", args.report.trace_out.is_some()),
+        ("--step-log", args.report.step_log.is_some()),
     ] {
         if given && let Some(run) = args.run_of_others() {
             refuse!("{flag}: no effect with {run}, which writes a report only");
         }
+    }
+    if served && args.report.step_log.is_some() {
+        refuse!("--step-log: no effect with --target; real servers do not report their steps");
     }
     if args.kernel_tables.is_some() && args.run_of_others().is_none() {
         refuse!("--kernel-tables: no effect without --dynamo-run or --aisimulate");
@@ -192,14 +196,20 @@ pub fn replay_with_watcher(
     if args.gpu_hour_price.is_some_and(|price| !price.is_finite() || price <= 0.0) {
         refuse!("--gpu-hour-price must be a number above 0");
     }
+    let (mut serving, mut prefill) = (pools.serving.clone(), pools.prefill.clone());
+    if args.step_log.is_some() {
+        for pool in [Some(&mut serving), prefill.as_mut()].into_iter().flatten() {
+            keep_step_logs(pool)?;
+        }
+    }
     let settings = ReplaySettings {
-        prefill: pools.prefill.clone(),
+        prefill,
         pace,
         limit,
         seed: pools.seed,
         sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
         threads,
-        ..ReplaySettings::new(pools.serving.clone())
+        ..ReplaySettings::new(serving)
     };
     let mut sink = create_report_sink(args, args.report_json.is_some())?;
     let mut watched = sink.with_watcher(watch);
@@ -218,6 +228,17 @@ pub fn replay_with_watcher(
         report.add_cost(price);
     }
     Ok(report)
+}
+
+/// Makes the engines of a pool keep step logs.
+fn keep_step_logs(pool: &mut PoolSpec) -> Result<()> {
+    for engine in &mut pool.engines {
+        let Some(logging) = engine.clone().with_step_log() else {
+            refuse!("--step-log: only the vLLM scheduler has a step log; use --scheduler vllm");
+        };
+        *engine = logging;
+    }
+    Ok(())
 }
 
 fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>> {

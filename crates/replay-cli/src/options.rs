@@ -54,7 +54,8 @@ pub(super) struct ReplayArgs {
         conflicts_with_all = [
             "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "aisimulate",
             "replay_mode",
-            "report_json", "per_request", "trace_out", "slo_ttft_ms", "slo_itl_ms", "slo_e2e_ms",
+            "report_json", "per_request", "trace_out", "step_log", "slo_ttft_ms",
+            "slo_itl_ms", "slo_e2e_ms",
             "gpu_hour_price",
         ]
     )]
@@ -376,6 +377,10 @@ pub struct ReportArgs {
     /// Write a trace of steps, requests, preemptions and transfers that Perfetto and Chrome show.
     #[arg(long, value_name = "FILE")]
     pub trace_out: Option<PathBuf>,
+    /// Write every step of the vLLM scheduler to this .jsonl file: its sequences, preemptions and KV
+    /// events.
+    #[arg(long, value_name = "FILE")]
+    pub step_log: Option<PathBuf>,
     /// Write an HTML page with charts.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

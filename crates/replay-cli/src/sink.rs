@@ -1,4 +1,5 @@
-use std::io::{self, BufWriter};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use anyhow::{Context, Result};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{
-    EngineStep, PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample,
+    EngineStep, LoggedStepRecord, PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample,
 };
 use vllm_sim_replay::report::{
     self, KeptRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
@@ -42,6 +43,7 @@ pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<Report
         collector: ReportCollector::new(options),
         rows: args.per_request.as_deref().map(open_request_rows).transpose()?,
         trace: args.trace_out.as_deref().map(open_trace).transpose()?,
+        step_log: args.step_log.as_deref().map(StepLogFile::create).transpose()?,
     })
 }
 
@@ -90,7 +92,46 @@ fn open_trace(path: &Path) -> Result<(TraceEventWriter, AtomicFile)> {
     opened.with_context(|| format!("--trace-out: {}", path.display()))
 }
 
+/// Writes the step logs of all engines, one JSON object per line.
+struct StepLogFile {
+    out: BufWriter<File>,
+    draft: AtomicFile,
+    /// Result of the first write that failed.
+    written: io::Result<()>,
+}
+
+impl StepLogFile {
+    fn create(path: &Path) -> Result<Self> {
+        let open = || {
+            let draft = AtomicFile::create(path)?;
+            let out = BufWriter::new(draft.clone_file_handle()?);
+            Ok(Self { out, draft, written: Ok(()) })
+        };
+        let opened: io::Result<_> = open();
+        opened.with_context(|| format!("--step-log: {}", path.display()))
+    }
+
+    fn write_record(&mut self, record: &LoggedStepRecord) {
+        let pool = match record.pool {
+            PoolRole::Prefill => "prefill",
+            PoolRole::Serving => "serving",
+        };
+        let mut line = record.record.clone();
+        (line["pool"], line["worker"]) = (pool.into(), record.worker.into());
+        if self.written.is_ok() {
+            self.written = writeln!(self.out, "{line}");
+        }
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.written?;
+        self.out.flush()?;
+        self.draft.commit()
+    }
+}
+
 pub(super) struct ReportSink {
+    step_log: Option<StepLogFile>,
     collector: ReportCollector,
     rows: Option<(RequestRowWriter, AtomicFile)>,
     trace: Option<(TraceEventWriter, AtomicFile)>,
@@ -106,6 +147,7 @@ impl ReportSink {
             let written = trace.finish().and_then(|()| draft.commit());
             written.context("--trace-out")?;
         }
+        self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;
         Ok(self.collector.finish(facts))
     }
 }
@@ -143,6 +185,10 @@ impl ReplaySink for WatchedSink<'_> {
         self.sink.on_step(step);
     }
 
+    fn on_step_record(&mut self, record: &LoggedStepRecord) {
+        self.sink.on_step_record(record);
+    }
+
     fn should_stop(&self) -> bool {
         self.ended || self.sink.should_stop()
     }
@@ -172,7 +218,13 @@ impl ReplaySink for ReportSink {
     }
 
     fn wants_steps(&self) -> bool {
-        self.trace.is_some()
+        self.trace.is_some() || self.step_log.is_some()
+    }
+
+    fn on_step_record(&mut self, record: &LoggedStepRecord) {
+        if let Some(log) = &mut self.step_log {
+            log.write_record(record);
+        }
     }
 
     fn on_step(&mut self, step: &EngineStep) {

@@ -25,7 +25,9 @@ use vllm_sim_engine::{Outbox, SchedulerEvent, SeqId, SequenceEndReason};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::disaggregation::handoff_order;
-use super::outcome::{AdmissionOutcome, EngineStep, HandoffTimes, PoolRole, RequestStatus};
+use super::outcome::{
+    AdmissionOutcome, EngineStep, HandoffTimes, LoggedStepRecord, PoolRole, RequestStatus,
+};
 use super::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
 use super::requests::RequestSlab;
 use super::route::RouteChoice;
@@ -324,6 +326,9 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             self.record_admission(pool, admitted);
         }
         self.admissions = admissions;
+        if self.wants_steps {
+            self.report_step_records(address);
+        }
         let steps = self.pools[pool].workers[at as usize].has_steps;
         for (when, event) in out.drain(..) {
             match event {
@@ -376,6 +381,18 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             self.flush_log(address);
         }
         Ok(())
+    }
+
+    /// Reports the step records of a worker, if it keeps any, before their requests end.
+    fn report_step_records(&mut self, (pool, at): WorkerAddress) {
+        let mut records = Vec::new();
+        self.pools[pool].workers[at as usize].engine.take_step_log(&mut records);
+        let (pool, worker) = (self.pools[pool].role, self.first_worker + at);
+        for record in records {
+            let name = |id: SeqId| self.requests.get(id.0 as u32).number.into();
+            let record = record.to_json(name);
+            self.sink.on_step_record(&LoggedStepRecord { pool, worker, record });
+        }
     }
 
     fn record_admission(&mut self, pool: usize, admitted: AdmittedSequence) {

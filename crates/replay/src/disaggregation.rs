@@ -58,7 +58,7 @@ pub(super) fn set_cache_event_options(
             }
         }
         SchedulerSpec::Vllm(config) => {
-            config.reporting.kv_events = events;
+            config.reporting.kv_events = events || config.reporting.step_log;
             // Blocks are held until they are fetched, without a time limit.
             config.transfer.lease = lends.then_some(Duration::MAX);
         }

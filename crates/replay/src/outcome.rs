@@ -199,6 +199,18 @@ pub struct EngineStep {
     pub output_tokens: u32,
 }
 
+/// Record of the step log of a simulated engine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoggedStepRecord {
+    /// Pool of the worker.
+    pub pool: PoolRole,
+    /// Number of the worker.
+    pub worker: u32,
+    /// JSON object of the record ([`StepRecord::to_json`](vllm_sim_engine::step_log::StepRecord::to_json)),
+    /// in which requests have their [`RequestOutcome::number`].
+    pub record: serde_json::Value,
+}
+
 /// Change in the life cycle of a simulated worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerChange {
@@ -272,6 +284,13 @@ pub trait ReplaySink {
     fn on_step(&mut self, step: &EngineStep) {
         let _ = step;
     }
+    /// Receives a record of an engine's step log, if [`ReplaySink::wants_steps`] returns true and the
+    /// engine keeps a log ([`SchedulerSpec::with_step_log`]).
+    ///
+    /// [`SchedulerSpec::with_step_log`]: vllm_sim_engine::sched::SchedulerSpec::with_step_log
+    fn on_step_record(&mut self, record: &LoggedStepRecord) {
+        let _ = record;
+    }
     /// Returns whether to end the replay early; requests in flight are then reported as incomplete.
     fn should_stop(&self) -> bool {
         false
@@ -301,6 +320,9 @@ impl ReplaySink for &mut (dyn ReplaySink + '_) {
     }
     fn on_step(&mut self, step: &EngineStep) {
         (**self).on_step(step);
+    }
+    fn on_step_record(&mut self, record: &LoggedStepRecord) {
+        (**self).on_step_record(record);
     }
     fn should_stop(&self) -> bool {
         (**self).should_stop()

@@ -20,7 +20,7 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub enum PauseMode {
     /// Running requests end immediately, with the output they have.
     Abort,
-    /// Running requests complete before the pause begins.
+    /// Running requests complete before the pause begins, and queued ones continue after it.
     Wait,
     /// Running requests freeze and continue after the pause.
     Keep,
@@ -48,8 +48,8 @@ pub struct PauseControl {
 #[derive(Debug, Default)]
 struct PauseState {
     paused: Option<PauseMode>,
-    /// Whether running requests are being ended for a pause or sleep that has begun.
-    stopping: bool,
+    /// Treatment of running requests in a pause or sleep that has begun and still ends them.
+    stopping: Option<PauseMode>,
     /// Number of resumes so far, by which a pause or sleep in progress recognises that it is
     /// outdated.
     resumed: u64,
@@ -67,13 +67,13 @@ impl PauseState {
     /// Returns whether scheduling is halted; running requests that are being ended continue to
     /// their end.
     fn halts_scheduling(&self) -> bool {
-        self.is_deep_sleeping() || self.paused.is_some() && !self.stopping
+        self.is_deep_sleeping() || self.paused.is_some() && self.stopping.is_none()
     }
 
     /// Returns whether new requests are rejected by a pause; during sleep they queue instead.
     fn rejects_requests(&self) -> bool {
         let paused = matches!(self.paused, Some(PauseMode::Abort | PauseMode::Wait));
-        self.stopping || paused && !self.is_deep_sleeping()
+        self.stopping.is_some() || paused && !self.is_deep_sleeping()
     }
 }
 
@@ -91,7 +91,7 @@ impl PauseControl {
     /// Returns whether scheduling is halted, or will be once running requests have ended.
     pub fn is_paused(&self) -> bool {
         let state = self.state.lock();
-        state.halts_scheduling() || state.stopping
+        state.halts_scheduling() || state.stopping.is_some()
     }
 
     /// Clears pause and sleep of the engines, and invalidates every pause or sleep in progress.
@@ -106,9 +106,15 @@ impl PauseControl {
         let mut state = self.state.lock();
         change(&mut state);
         self.refuses.store(state.rejects_requests(), Ordering::Relaxed);
-        let command =
-            if state.halts_scheduling() { EngineCommand::Pause } else { EngineCommand::Resume };
-        service.command_all_engines(&command);
+        if state.halts_scheduling() {
+            service.command_all_engines(&EngineCommand::Pause);
+            return;
+        }
+        service.command_all_engines(&EngineCommand::Resume);
+        if state.stopping == Some(PauseMode::Wait) {
+            // Queued requests stay in the queue. Schedulers that cannot keep them there run them.
+            service.command_all_engines(&EngineCommand::PauseAdmission);
+        }
     }
 }
 
@@ -148,7 +154,7 @@ impl InferenceService {
     pub fn resume(&self) {
         self.control.update_state(self, |state| {
             state.paused = None;
-            state.stopping = false;
+            state.stopping = None;
             state.resumed += 1;
         });
     }
@@ -191,7 +197,7 @@ impl InferenceService {
     /// are awake.
     pub fn wake_up(&self, assets: &[SleepTag]) -> bool {
         self.control.update_state(self, |state| {
-            state.stopping = false;
+            state.stopping = None;
             state.resumed += 1;
             state.missing.retain(|m| !assets.is_empty() && !assets.contains(m));
             // Scheduling resumes with the last of the memory.
@@ -259,7 +265,7 @@ impl InferenceService {
     ) -> bool {
         let mut resumed = 0;
         self.control.update_state(self, |state| {
-            state.stopping = halt != PauseMode::Keep;
+            state.stopping = Some(halt).filter(|halt| *halt != PauseMode::Keep);
             resumed = state.resumed;
         });
         match halt {
@@ -280,7 +286,7 @@ impl InferenceService {
         self.control.update_state(self, |state| {
             stopped = state.resumed == resumed;
             if stopped {
-                state.stopping = false;
+                state.stopping = None;
                 change(state);
             }
         });
@@ -290,7 +296,7 @@ impl InferenceService {
     fn is_idle(&self) -> bool {
         self.rank_engines().iter().all(|rank| {
             let stats = rank.stats();
-            stats.running + stats.waiting + stats.deferred == 0
+            stats.running + stats.waiting + stats.deferred == stats.held
         })
     }
 }

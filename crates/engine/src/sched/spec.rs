@@ -65,13 +65,15 @@ impl SchedulerSpec {
         self
     }
 
-    /// Configures the engine to record every step for
-    /// [`Scheduler::take_step_log`]; `None` if its scheduler keeps
-    /// no such log.
+    /// Configures the engine to record every step, with KV events, for
+    /// [`Scheduler::take_step_log`]; `None` if its scheduler keeps no such log.
     #[must_use]
     pub fn with_step_log(mut self) -> Option<Self> {
         match &mut self {
-            Self::Vllm(config) => config.reporting.step_log = true,
+            Self::Vllm(config) => {
+                let reporting = &mut config.reporting;
+                (reporting.step_log, reporting.kv_events) = (true, true);
+            }
             Self::Pool(_) | Self::Mocker(_) | Self::Sglang(_) => return None,
         }
         Some(self)

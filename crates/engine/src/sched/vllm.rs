@@ -295,8 +295,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             false => self.plan_at = Some(now),
             // vLLM tells its workers in a step of their own which requests have ended.
             true => {
+                let goes_on = ended || !self.leases.is_empty();
                 self.reports.has_empty_step =
-                    self.max_steps_in_flight() > 1 && ended && !self.flight.is_empty()
+                    self.max_steps_in_flight() > 1 && goes_on && !self.flight.is_empty()
             }
         }
     }
@@ -398,7 +399,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 may_plan |= instant && R::INSTANT_STEPS_COME_FIRST;
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
-                self.handle_sequence_timer(at, slot, generation, out);
+                self.handle_due_timer(at, slot, generation, out);
             } else if self.flight.is_empty()
                 && self.leases.next_expiry().is_some_and(|at| at <= due)
             {
@@ -429,6 +430,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             }
             EngineCommand::Resume => {
                 self.pause = PauseState::Running;
+                if self.flight.is_empty() && !self.leases.is_empty() {
+                    // Requests whose blocks another engine still reads kept vLLM's loop going.
+                    self.reports.has_empty_step = self.config.async_scheduling;
+                }
                 // vLLM reads the command when the running step has ended.
                 if self.flight.is_empty() && self.seqs.len() > 0 {
                     self.plan_at = Some(now);

@@ -16,6 +16,7 @@ use vllm_sim_engine::sched::vllm::{
     ChunkedPrefillConfig, EncoderConfig, LoraConfig, ReportingConfig, SchedulingPolicy,
     SpeculationConfig, TransferConfig, VllmConfig, VllmScheduler,
 };
+use vllm_sim_engine::step_log::StepRecord;
 use vllm_sim_engine::{
     EncoderKind, EngineCommand, GrammarCompilation, LoadFailure, LoadFailurePolicy, LoraId, Outbox,
     PrefixCacheReset, PromptMediaItem, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
@@ -129,14 +130,7 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
                 engine.apply_command(now, command, &mut out);
             }
         }
-        for (at, event) in &out {
-            if let SchedulerEvent::Leased { id, .. } = event
-                && let Some(ms) = requests[id.0 as usize]["send_ms"].as_u64()
-            {
-                let read = (at.nanos() / 1_000_000 + ms, Input::Release(id.0 as usize));
-                inputs.insert(inputs.partition_point(|input| *input < read), read);
-            }
-        }
+        add_reads(&out, requests, &mut inputs);
         if let Some(ranks) = &mut ranks
             && engine.next_wakeup().is_none_or(|next| next > now)
         {
@@ -145,14 +139,29 @@ pub(crate) fn play(work: &Value) -> Result<Vec<Value>, String> {
         out.clear();
     }
     engine.take_step_log(&mut log);
-    let name = |id: SeqId| requests[id.0 as usize]["id"].clone();
-    let mut lines = Vec::new();
-    for record in &log {
-        let mut line = record.to_json(name);
-        line["t"] = json!(record.at.nanos() / 1_000_000);
-        lines.push(line);
+    Ok(named_lines(&log, requests))
+}
+
+/// Adds the reads of prompts for another engine, each some time after its end.
+fn add_reads(out: &Outbox, requests: &[Value], inputs: &mut VecDeque<(u64, Input)>) {
+    for (at, event) in out {
+        if let SchedulerEvent::Leased { id, .. } = event
+            && let Some(ms) = requests[id.0 as usize]["send_ms"].as_u64()
+        {
+            let read = (at.nanos() / 1_000_000 + ms, Input::Release(id.0 as usize));
+            inputs.insert(inputs.partition_point(|input| *input < read), read);
+        }
     }
-    Ok(lines)
+}
+
+/// Formats a step log with the names of requests and times in milliseconds.
+fn named_lines(log: &[StepRecord], requests: &[Value]) -> Vec<Value> {
+    let lines = log.iter().map(|record| {
+        let mut line = record.to_json(|id| requests[id.0 as usize]["id"].clone());
+        line["t"] = json!(record.at.nanos() / 1_000_000);
+        line
+    });
+    lines.collect()
 }
 
 fn list(value: &Value) -> &[Value] {

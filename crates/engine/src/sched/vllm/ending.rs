@@ -208,6 +208,22 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
+    /// Handles a timer, or keeps the end of a KV transfer during a pause for the next step.
+    pub(super) fn handle_due_timer(
+        &mut self,
+        now: SimTime,
+        slot: SequenceSlot,
+        generation: u32,
+        out: &mut Outbox,
+    ) {
+        let seq = &self.seqs[slot];
+        let is_load = seq.generation == generation && seq.state == SequenceRunState::Fetching;
+        match is_load && self.holds_back_loads() {
+            true => self.reports.loads_in_pause.push((slot, generation)),
+            false => self.handle_sequence_timer(now, slot, generation, out),
+        }
+    }
+
     /// Handles the end of a KV transfer or of the delay after a last token.
     pub(super) fn handle_sequence_timer(
         &mut self,
@@ -218,10 +234,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         if self.seqs[slot].generation != generation {
             self.try_stuck_sequences(now);
-            return;
-        }
-        if self.seqs[slot].state == SequenceRunState::Fetching && self.holds_back_loads() {
-            self.reports.loads_in_pause.push((slot, generation));
             return;
         }
         self.record_progress();

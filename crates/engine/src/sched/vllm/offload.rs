@@ -34,7 +34,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             return None;
         }
-        if self.would_load_in_vain(slot) {
+        if self.would_load_in_vain(slot, pass.now) {
             return None;
         }
         let size = self.config.block_size;

@@ -15,13 +15,13 @@
 //!    A later instant or progress lifts this.
 //! 3. If nothing is running and no event is due, the first waiting sequence can never run, and is
 //!    rejected.
-//! 4. A sequence that was preempted twice without a new token computes its prompt again instead of
-//!    loading it from host memory. Two sequences could otherwise preempt themselves for the load of
-//!    the other in turn, as in vLLM.
+//! 4. A sequence that was preempted twice without a new token, and started at this instant, computes
+//!    its prompt again instead of loading it from host memory. Two sequences could otherwise preempt
+//!    themselves for the load of the other in turn.
 //! 5. A sequence that would not fit alone is refused when it is submitted
 //!    ([`SchedulingRules::check_fits`]).
 //!
-//! If every step takes time, rules 1 and 2 never apply. Without a host tier the order is then vLLM's.
+//! If every step takes time, rules 1, 2 and 4 never apply, and the order is vLLM's.
 
 use crate::SimTime;
 
@@ -44,10 +44,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         R::WAITS_AFTER_VAIN_START && self.seqs[slot].vain_start == Some(self.progress_mark(now))
     }
 
-    /// Returns whether a sequence was preempted at least twice without a new token, so that another
-    /// load from host memory would be in vain.
-    pub(super) fn would_load_in_vain(&self, slot: SequenceSlot) -> bool {
-        self.seqs[slot].preemptions.recent > 1
+    /// Returns whether a sequence was preempted at least twice without a new token, the last time at
+    /// `now`, so that another load from host memory would be in vain.
+    pub(super) fn would_load_in_vain(&self, slot: SequenceSlot, now: SimTime) -> bool {
+        let seq = &self.seqs[slot];
+        seq.preemptions.recent > 1 && seq.vain_start.is_some_and(|mark| mark.at == now)
     }
 
     /// Records the start of a sequence that was preempted without a new token.
