@@ -107,6 +107,7 @@ impl KvTransferConfig {
     ) -> Result<Option<Self>, ConfigError> {
         let bootstrap_port = v.get(&kv::MOONCAKE_BOOTSTRAP_PORT)?;
         let side_channel_port = v.get(&kv::KV_SIDE_CHANNEL_PORT)?;
+        let abort_timeout: u32 = v.get(&kv::MOONCAKE_ABORT_REQUEST_TIMEOUT)?;
         let Some(config) = v.get(&kv::KV_TRANSFER_CONFIG)? else {
             return Ok(None);
         };
@@ -159,9 +160,7 @@ impl KvTransferConfig {
             bootstrap_port: starts.then_some(bootstrap_port),
             load_failure_policy,
             does_handshakes,
-            mooncake_abort_timeout: Duration::from_secs(
-                v.get(&kv::MOONCAKE_ABORT_REQUEST_TIMEOUT)?.into(),
-            ),
+            mooncake_abort_timeout: Duration::from_secs(abort_timeout.into()),
             raw: Value::Object(config),
         }))
     }

@@ -36,6 +36,17 @@ impl SglangDisaggregationConfig {
     ) -> Result<Option<Self>, ConfigError> {
         let backend = v.get_text(&engine::DISAGGREGATION_TRANSFER_BACKEND).unwrap_or_default();
         let is_fake = backend == "fake";
+        let seconds = |flag| Ok::<_, ConfigError>(Duration::from_secs(u64::from(v.get(flag)?)));
+        let interval: f64 = v.get(&engine::SGLANG_HEARTBEAT_INTERVAL)?;
+        // Wrong values are errors of every server.
+        let config = Self {
+            bootstrap_port: v.get(&engine::DISAGGREGATION_BOOTSTRAP_PORT)?,
+            is_fake,
+            bootstrap_timeout: seconds(&engine::SGLANG_BOOTSTRAP_TIMEOUT)?,
+            waiting_timeout: seconds(&engine::SGLANG_WAITING_TIMEOUT)?,
+            heartbeat_interval: Duration::from_secs_f64(interval.max(2.0)),
+            heartbeat_max_failures: v.get(&engine::SGLANG_HEARTBEAT_MAX_FAILURE)?,
+        };
         if compat != Compat::Sglang || role == ServingRole::Whole {
             return Ok(None);
         }
@@ -45,15 +56,6 @@ impl SglangDisaggregationConfig {
                 "Prefill server does not support 'fake' as the transfer backend".to_owned(),
             ));
         }
-        let seconds = |flag| Ok::<_, ConfigError>(Duration::from_secs(u64::from(v.get(flag)?)));
-        let interval: f64 = v.get(&engine::SGLANG_HEARTBEAT_INTERVAL)?;
-        Ok(Some(Self {
-            bootstrap_port: v.get(&engine::DISAGGREGATION_BOOTSTRAP_PORT)?,
-            is_fake,
-            bootstrap_timeout: seconds(&engine::SGLANG_BOOTSTRAP_TIMEOUT)?,
-            waiting_timeout: seconds(&engine::SGLANG_WAITING_TIMEOUT)?,
-            heartbeat_interval: Duration::from_secs_f64(interval.max(2.0)),
-            heartbeat_max_failures: v.get(&engine::SGLANG_HEARTBEAT_MAX_FAILURE)?,
-        }))
+        Ok(Some(config))
     }
 }

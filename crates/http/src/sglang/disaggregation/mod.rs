@@ -302,7 +302,9 @@ mod tests {
         headers.insert("x-override-bootstrap-room", "3".parse().unwrap());
         headers.insert("x-override-bootstrap-host", "h".parse().unwrap());
         let room = json!(9);
-        let read = |headers| BootstrapTarget::read([None, None, Some(&room)], None, headers, 0);
+        let read = |headers: &HeaderMap| {
+            BootstrapTarget::read([None, None, Some(&room)], None, headers, 0)
+        };
         let target = read(&headers).unwrap();
         assert_eq!((target.host.as_deref(), target.room), (Some("h"), Some(3)));
         headers.insert("x-override-bootstrap-port", "x".parse().unwrap());
