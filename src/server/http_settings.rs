@@ -93,6 +93,7 @@ fn answer_settings(config: &Config) -> ResponseSettings {
         max_logprobs: api.max_logprobs,
         max_choices: api.limits.n,
         stream_interval: api.stream_interval,
+        incremental_output: api.incremental_streaming_output,
         sse_keep_alive_interval: config.server.sse_keep_alive_interval,
         responses_store: api.responses_store,
         legacy_guided: api.legacy_guided,

@@ -114,7 +114,7 @@ fn mask(text: &str) -> String {
         let mask = |pattern: &str, name| (Regex::new(pattern).unwrap(), name);
         vec![
             mask(
-                r"\b((?:chatcmpl-tool|chatcmpl|cmpl|modelperm|embd|classify|pooling|score|generate-tokens)-|(?:ctc|fc|msg|resp|rs)_)[0-9a-f]{16}\b",
+                r"\b((?:chatcmpl-tool|chatcmpl|cmpl|modelperm|embd|classify|pooling|score|generate-tokens)-|(?:ctc|fc|msg|resp|rs)_)[0-9a-f]{16}(?:[0-9a-f]{16})?\b",
                 "${1}UID",
             ),
             mask(r#""signature":"[0-9a-f]{32}""#, "\"signature\":\"UUID\""),

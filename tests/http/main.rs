@@ -91,6 +91,7 @@ mod restarts;
 mod rules;
 mod scenarios;
 mod sglang;
+mod sglang_routes;
 mod sglang_shapes;
 mod shapes_audio;
 mod shapes_chat;

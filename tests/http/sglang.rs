@@ -68,7 +68,7 @@ async fn errors_have_the_words_and_forms_of_sglang() {
         (
             "/generate",
             json!({"text": ["x", "y"], "rid": ["a", "a"]}),
-            native("Duplicate request IDs detected within the request: ['a', 'a']"),
+            native("Duplicate request IDs detected within the request: ['a']"),
         ),
         (
             "/generate",
@@ -85,7 +85,9 @@ async fn errors_have_the_words_and_forms_of_sglang() {
         assert_eq!((answer.status, answer.json()), (400, error), "{path} {body}");
         let mut streamed = body.clone();
         streamed["stream"] = true.into();
-        assert_eq!(sim.post(path, &streamed).await.status, 400, "{path} {body}");
+        // A native stream reports a wrong value in its first event.
+        let status = if path == "/generate" { 200 } else { 400 };
+        assert_eq!(sim.post(path, &streamed).await.status, status, "{path} {body}");
     }
 }
 
@@ -147,7 +149,7 @@ async fn routes_with_information_answer_as_sglang() {
 async fn routes_that_are_not_served_are_unknown() {
     let sim = Sim::sglang(&[]).await;
     for path in
-        ["/version", "/v1/embeddings", "/v1/responses", "/inference/v1/generate", "/metrics"]
+        ["/version", "/v1/decisions", "/vertex_generate", "/inference/v1/generate", "/metrics"]
     {
         let answer = sim.get(path).await;
         assert_eq!(
@@ -194,7 +196,7 @@ async fn texts_and_conversations_become_token_ids_and_back() {
     assert_eq!(text, json!({"text": "Hello there"}));
     let texts = sim.post("/v1/detokenize", &json!({"tokens": [one["tokens"]]})).await.json();
     assert_eq!(texts, json!({"text": ["Hello there"]}));
-    let chat = json!({"messages": [{"role": "USER", "content": "Hello"}]});
+    let chat = json!({"messages": [{"role": "user", "content": "Hello"}]});
     let count = sim.post("/tokenize", &chat).await.json()["count"].clone();
     assert_eq!(sim.post(CHAT, &hello(1)).await.json()["usage"]["prompt_tokens"], count);
 }

@@ -197,7 +197,7 @@ async fn the_native_route_returns_text_ids_and_meta_info() {
     let meta = &answer["meta_info"];
     let names = "id finish_reason prompt_tokens weight_version num_retractions reasoning_tokens \
                  completion_tokens cached_tokens weight_versions cached_tokens_details dp_rank \
-                 e2e_latency";
+                 e2e_latency response_sent_to_client_ts";
     assert_eq!(members(meta), names);
     assert_eq!(meta["id"], "mine");
     assert_eq!(meta["finish_reason"], json!({"type": "length", "length": 3}));

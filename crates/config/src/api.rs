@@ -53,6 +53,8 @@ pub struct ApiConfig {
     pub fingerprint_value: Option<String>,
     /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
+    /// Whether events of SGLang's `/generate` contain only the new tokens.
+    pub incremental_streaming_output: bool,
     /// Whether the route `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,
     /// Whether responses of `/v1/responses` are stored for later retrieval
@@ -201,6 +203,7 @@ impl ApiConfig {
             fingerprint,
             fingerprint_value,
             stream_interval: v.get(&api::STREAM_INTERVAL)?,
+            incremental_streaming_output: v.get(&api::INCREMENTAL_STREAMING_OUTPUT)?,
             enable_tokenizer_info_endpoint: v.get(&api::ENABLE_TOKENIZER_INFO_ENDPOINT)?,
             responses_store: v.get(&api::RESPONSES_STORE)?,
             legacy_guided: v.get(&api::LEGACY_GUIDED_FIELDS)?,

@@ -20,7 +20,7 @@ const FLAG_LIST: &str = include_str!("sglang_flags.txt");
 const DEFAULT_KV_TOKENS: u32 = 262_144;
 
 /// Flags of SGLang with the flag of this crate that has the same meaning and takes the same value.
-const RENAMED_FLAGS: [(&str, &str); 41] = [
+const RENAMED_FLAGS: [(&str, &str); 42] = [
     ("admin-api-key", "admin-api-key"),
     ("api-key", "api-key"),
     ("chat-template", "chat-template"),
@@ -34,6 +34,7 @@ const RENAMED_FLAGS: [(&str, &str); 41] = [
     ("enable-ssl-refresh", "enable-ssl-refresh"),
     ("fastapi-root-path", "root-path"),
     ("host", "host"),
+    ("incremental-streaming-output", "incremental-streaming-output"),
     ("json-model-override-args", "hf-overrides"),
     ("kv-cache-dtype", "kv-cache-dtype"),
     ("log-level", "log-level"),
@@ -65,11 +66,12 @@ const RENAMED_FLAGS: [(&str, &str); 41] = [
 ];
 
 /// Flags of SGLang that act and whose values are converted.
-const CONVERTED_FLAGS: [&str; 10] = [
+const CONVERTED_FLAGS: [&str; 11] = [
     "chunked-prefill-size",
     "disable-radix-cache",
     "disaggregation-mode",
     "enable-metrics",
+    "is-embedding",
     "kv-events-config",
     "lora-paths",
     "max-total-tokens",
@@ -99,6 +101,7 @@ Flags of SGLang that act:
   --stream-response-default-include-usage
   --tool-call-parser, --reasoning-parser, --default-chat-template-kwargs
   --enable-lora, --lora-paths, --max-loras-per-batch, --max-loaded-loras, --max-lora-rank
+  --is-embedding, --incremental-streaming-output
 
 Other flags of SGLang are accepted and named in a warning; unknown flags are refused.
 
@@ -281,6 +284,7 @@ impl<'a> Translator<'a> {
         let value = values.first().copied().unwrap_or_default();
         let words = match name {
             "disable-radix-cache" => vec!["--no-enable-prefix-caching".to_owned()],
+            "is-embedding" => vec!["--runner=pooling".to_owned()],
             "trust-request-chat-template" => vec!["--trust-request-chat-template".to_owned()],
             "enable-metrics" => {
                 self.has_metrics = true;

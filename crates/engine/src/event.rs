@@ -285,6 +285,8 @@ pub enum EngineCommand {
     },
     /// Sets the number by which step times are divided, above zero (batching schedulers).
     Speed(f64),
+    /// Sets a pause before each later step (scheduler `sglang`); zero ends the pauses.
+    StepPause(Duration),
 }
 
 /// Selects the treatment of KV blocks in use when the prefix cache is emptied.

@@ -17,6 +17,7 @@ use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
+use super::sglang::Sessions;
 use super::transfer::TransferWarnings;
 use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
@@ -76,6 +77,8 @@ pub struct App {
     pub(super) engine_id: Arc<str>,
     pub(super) transfer_warnings: TransferWarnings,
     pub(super) profiling: AtomicBool,
+    /// Open sessions of `vllm-sim sglang`.
+    pub(super) sessions: Sessions,
     stopping: AtomicBool,
 }
 
@@ -125,6 +128,7 @@ impl App {
             load: Arc::default(),
             responses: Arc::default(),
             profiling: AtomicBool::new(false),
+            sessions: Sessions::default(),
             stopping: AtomicBool::new(false),
         }
     }

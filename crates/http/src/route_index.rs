@@ -52,6 +52,6 @@ pub(crate) fn route_template(path: &str) -> &str {
 
 /// Returns whether the route of a path accepts HEAD.
 pub(crate) fn accepts_head(path: &str) -> bool {
-    matches!(path, "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect")
+    matches!(path, "/" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect")
         || path.starts_with(METRICS_PATH)
 }

@@ -12,6 +12,7 @@ mod value;
 
 pub use loads::{JsonError, loads, parses_numbers_like_serde_json};
 pub use repr::{
-    is_python_whitespace, python_repr, python_str, repr_float, repr_str, write_repr_str,
+    is_python_whitespace, python_repr, python_repr_within, python_str, repr_float, repr_str,
+    write_repr_str,
 };
 pub use value::{PythonValue, json_of_python_float, json_of_python_int, number_beyond_json};

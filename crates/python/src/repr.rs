@@ -24,6 +24,35 @@ pub fn python_repr(value: &Value) -> String {
     out
 }
 
+/// Formats a JSON value like [`python_repr`], cut after `limit` bytes and marked as truncated.
+pub fn python_repr_within(value: &Value, limit: usize) -> String {
+    let mut out = BoundedText { text: String::new(), limit };
+    let complete = write_repr(&mut out, value).is_ok();
+    if !complete {
+        out.text.push_str("...[truncated]");
+    }
+    out.text
+}
+
+/// A bounded text accepts writes up to its limit.
+struct BoundedText {
+    text: String,
+    limit: usize,
+}
+
+impl Write for BoundedText {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = self.limit.saturating_sub(self.text.len());
+        if part.len() <= room {
+            self.text.push_str(part);
+            return Ok(());
+        }
+        let end = (0..=room).rev().find(|at| part.is_char_boundary(*at)).unwrap_or(0);
+        self.text.push_str(&part[..end]);
+        Err(fmt::Error)
+    }
+}
+
 fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
     match PythonValue::of_json(value) {
         PythonValue::None => out.write_str("None"),

@@ -15,7 +15,9 @@ use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
 use super::fault::Fault;
 use super::lax::PydanticError;
-use super::report::{LocationItem, SchemaError, pydantic_error_text, schema_errors_fault};
+use super::report::{
+    ErrorStyle, LocationItem, SchemaError, pydantic_error_text, schema_errors_fault,
+};
 use super::schema::{Model, RequestField, Schema};
 
 /// Validates a request body against its class and reads its fields.
@@ -105,7 +107,7 @@ pub(crate) fn check_lazy_item(
 ) -> Result<Value, Fault> {
     let changed = SchemaChecker::at_location(LocationItem::Index(index))
         .ordering_typed_dicts()
-        .with_verbose_errors()
+        .with_errors(ErrorStyle::Verbose)
         .check(schema, value)
         .map_err(|error| uncaught_error_fault("ValidatorIterator", error))?;
     Ok(changed.unwrap_or_else(|| value.clone()))
@@ -116,7 +118,7 @@ pub(crate) fn check_lazy_item(
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError`.
 pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Result<(), Fault> {
-    let mut checker = SchemaChecker::default().with_verbose_errors();
+    let mut checker = SchemaChecker::default().with_errors(ErrorStyle::Verbose);
     match checker.check(&Schema::Model(model), value) {
         Ok(_) => Ok(()),
         Err(error) => Err(uncaught_error_fault(model.name, error)),
@@ -129,7 +131,7 @@ pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Resul
 /// The errors of [`validate_standalone`].
 pub fn read_standalone<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
     let changed = SchemaChecker::default()
-        .with_verbose_errors()
+        .with_errors(ErrorStyle::Verbose)
         .check(&T::SCHEMA, value)
         .map_err(|error| uncaught_error_fault(name, error))?;
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)

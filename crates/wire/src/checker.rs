@@ -6,9 +6,10 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use super::bounds::{self, RequestBounds};
+use super::fastapi::schema_label;
 use super::fault::Fault;
 use super::lax::{self, PydanticError};
-use super::report::{LocationItem, SchemaError, SchemaErrors};
+use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
 use super::schema::{
     ANY_LENGTH, ClassKind, LengthLimits, MemberIndex, Model, NumberBounds, Schema, ValidatorError,
     find_member,
@@ -47,7 +48,7 @@ pub(super) struct SchemaChecker<'a> {
     exactness: MatchExactness,
     fields_set: Option<usize>,
     orders_typed_dicts: bool,
-    verbose: bool,
+    style: ErrorStyle,
     /// Whether only the outcome matters, so that error texts are not built.
     quiet: bool,
 }
@@ -66,9 +67,9 @@ impl<'a> SchemaChecker<'a> {
         Self { orders_typed_dicts: true, ..self }
     }
 
-    /// Makes the checker build errors in the form that `printed` writes.
-    pub(super) fn with_verbose_errors(self) -> Self {
-        Self { verbose: true, ..self }
+    /// Makes the checker build errors of this style.
+    pub(super) fn with_errors(self, style: ErrorStyle) -> Self {
+        Self { style, ..self }
     }
 
     pub(super) fn check(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
@@ -131,6 +132,7 @@ impl<'a> SchemaChecker<'a> {
             Schema::Instance(class) => self.fail_with(lax::not_an_instance_error(class), value),
             Schema::Tuple(items) => self.check_tuple(items, value),
             Schema::Late(inner) => self.check(&inner(), value),
+            Schema::Named(_, inner) => self.check(inner, value),
         }
     }
 
@@ -140,12 +142,14 @@ impl<'a> SchemaChecker<'a> {
 
     fn schema_error(&self, error: PydanticError, value: &Value) -> SchemaErrors {
         if self.quiet {
-            SchemaErrors::placeholder()
-        } else if self.verbose {
-            SchemaError::verbose(error, &self.path, value).into()
-        } else {
-            SchemaError::new(error, &self.path, value).into()
+            return SchemaErrors::placeholder();
         }
+        let error = match self.style {
+            ErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
+            ErrorStyle::Verbose => SchemaError::verbose(error, &self.path, value),
+            ErrorStyle::Listed => SchemaError::listed(error, &self.path, value),
+        };
+        error.into()
     }
 
     fn lower_exactness(&mut self, exactness: MatchExactness) {
@@ -335,10 +339,15 @@ impl<'a> SchemaChecker<'a> {
         for (index, branch) in branches.iter().enumerate() {
             self.exactness = MatchExactness::Exact;
             self.fields_set = None;
-            let label = branch_label(branch);
-            self.path.extend(label.map(LocationItem::Key));
+            let label = match self.style {
+                _ if self.quiet => None,
+                ErrorStyle::Listed => Some(LocationItem::Branch(schema_label(branch))),
+                _ => branch_label(branch).map(LocationItem::Key),
+            };
+            let depth = self.path.len();
+            self.path.extend(label);
             let outcome = self.check(branch, value);
-            self.path.truncate(self.path.len() - usize::from(label.is_some()));
+            self.path.truncate(depth);
             let (exactness, set) = (self.exactness, self.fields_set);
             match outcome {
                 Ok(new) => {
@@ -440,7 +449,7 @@ impl<'a> SchemaChecker<'a> {
             exactness: self.exactness,
             fields_set: self.fields_set,
             orders_typed_dicts: self.orders_typed_dicts,
-            verbose: self.verbose,
+            style: self.style,
             quiet: self.quiet,
         }
     }

@@ -18,6 +18,8 @@ pub enum ErrorType {
     BadRequest,
     /// Error of schema validation, broken JSON or a wrong media type: `Bad Request`, with a space.
     BadRequestPhrase,
+    /// Python's `ValueError` in SGLang's handlers: `BadRequest`.
+    BadRequestName,
     /// Unknown model or LoRA adapter: `NotFoundError`.
     NotFound,
     /// Errors of the Responses API: `invalid_request_error`.
@@ -83,6 +85,7 @@ impl ErrorType {
         match self {
             Self::BadRequest => "BadRequestError",
             Self::BadRequestPhrase => "Bad Request",
+            Self::BadRequestName => "BadRequest",
             Self::NotFound => "NotFoundError",
             Self::InvalidRequest => "invalid_request_error",
             Self::InvalidUserInput => "InvalidUserInput",

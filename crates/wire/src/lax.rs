@@ -33,7 +33,7 @@ impl PydanticError {
         Self { kind, message: message.into(), context: String::new() }
     }
 
-    fn with_context(self, context: String) -> Self {
+    pub(super) fn with_context(self, context: String) -> Self {
         Self { context, ..self }
     }
 }

@@ -13,6 +13,7 @@ pub mod bounds;
 pub mod check;
 mod checker;
 pub mod cohere;
+pub mod fastapi;
 pub mod fault;
 mod lax;
 pub mod limits;

@@ -25,7 +25,7 @@ const MAX_ERROR_CHARS: usize = 1000;
 /// Schema errors of a value: the first errors, and the total number.
 #[derive(Debug, Default)]
 pub(super) struct SchemaErrors {
-    kept: Vec<SchemaError>,
+    pub(super) kept: Vec<SchemaError>,
     count: usize,
 }
 
@@ -50,7 +50,7 @@ impl SchemaErrors {
     }
 
     /// Returns the number of schema errors beyond the `shown` ones, as text.
-    fn further_errors_text(&self, shown: usize) -> String {
+    pub(super) fn further_errors_text(&self, shown: usize) -> String {
         let least = if self.is_full() { "at least " } else { "" };
         format!("{least}{}", self.count - shown)
     }
@@ -101,27 +101,41 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
     }
 }
 
-/// One element of a schema error's location: a name or an index.
-#[derive(Debug, Clone, Copy)]
+/// Form of the schema errors that a checker collects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum ErrorStyle {
+    /// Short locations and inputs, as vLLM shows them.
+    #[default]
+    Summarized,
+    /// The text of pydantic's `ValidationError`.
+    Verbose,
+    /// Pydantic's dicts, as FastAPI lists them.
+    Listed,
+}
+
+/// One element of a schema error's location: a name, an index or the branch of a union.
+#[derive(Debug, Clone)]
 pub(super) enum LocationItem<'a> {
     Key(&'a str),
     Index(usize),
+    Branch(String),
 }
 
 impl LocationItem<'_> {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Key(key) => (*key).to_owned(),
             Self::Index(i) => i.to_string(),
+            Self::Branch(label) => label.clone(),
         }
     }
 }
 
 #[derive(Debug)]
 pub(super) struct SchemaError {
-    error: PydanticError,
-    loc: String,
-    input: String,
+    pub(super) error: PydanticError,
+    pub(super) loc: String,
+    pub(super) input: String,
 }
 
 impl SchemaError {
@@ -196,10 +210,7 @@ fn summarize_error_input(input: &Value) -> String {
 /// Joins the location of a schema error with dots and omits elements that look like pydantic's
 /// internal names, as vLLM's `clean_loc_for_param` does, even if the client chose them.
 fn clean_loc_for_param(path: &[LocationItem<'_>]) -> String {
-    let text = |step: &LocationItem<'_>| match step {
-        LocationItem::Key(key) => (*key).to_owned(),
-        LocationItem::Index(i) => i.to_string(),
-    };
+    let text = LocationItem::text;
     let kept: Vec<String> = path.iter().map(text).filter(|step| !is_internal_step(step)).collect();
     if kept.is_empty() {
         return path.iter().map(text).collect::<Vec<_>>().join(".");

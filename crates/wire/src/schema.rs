@@ -67,6 +67,8 @@ pub enum Schema {
     Tuple(&'static [Schema]),
     /// A schema that is built on use, for recursive types.
     Late(fn() -> Schema),
+    /// A schema with pydantic's name of the validator around it.
+    Named(&'static str, &'static Schema),
 }
 
 /// Bounds of a number in a schema, inclusive except for `gt`.

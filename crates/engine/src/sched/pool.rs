@@ -542,6 +542,7 @@ impl Scheduler for SlotScheduler {
                 self.admit_to_free_slots(now, out);
             }
             EngineCommand::Speed(_)
+            | EngineCommand::StepPause(_)
             | EngineCommand::ResetHostTier
             | EngineCommand::ResetEncoderCache => {
                 return false;

@@ -24,6 +24,7 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::latency::BatchWork;
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
     PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
     SequenceProgress, SubmitError,
 };
-use crate::{SimTime, TimerQueue};
+use crate::{MAX_SIMULATED_DELAY, SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::{AdmittedSequence, SchedulerConfigError};
@@ -62,6 +63,8 @@ pub struct SglangScheduler {
     spare: ForwardPass,
     plan_at: Option<SimTime>,
     paused: bool,
+    /// Pause before each pass.
+    step_pause: Duration,
     /// Ends of the delays after last tokens, by slot and generation of the sequence.
     tails: TimerQueue<(SequenceSlot, u32)>,
     /// Random generator of draft acceptance, created on first use.
@@ -119,6 +122,7 @@ impl SglangScheduler {
             spare: ForwardPass::default(),
             plan_at: None,
             paused: false,
+            step_pause: Duration::ZERO,
             tails: TimerQueue::default(),
             draws: None,
             rounds_without_prefill: 0,
@@ -171,7 +175,8 @@ impl SglangScheduler {
             return;
         }
         pass.begun = now;
-        pass.end = now + self.config.latency.step_time(&pass.batch, self.config.speed);
+        let computing = self.config.latency.step_time(&pass.batch, self.config.speed);
+        pass.end = now + computing.saturating_add(self.step_pause);
         self.pass = Some(pass);
     }
 
@@ -189,7 +194,7 @@ impl SglangScheduler {
         let config = &self.config;
         if let Some(pass) = &mut self.pass {
             let computing = config.latency.step_time(&pass.batch, config.speed);
-            pass.end = (pass.begun + computing).max(now);
+            pass.end = (pass.begun + computing.saturating_add(self.step_pause)).max(now);
         }
         self.end_abandoned_pass(now);
     }
@@ -446,6 +451,7 @@ impl Scheduler for SglangScheduler {
                 self.config.speed.all = speed;
                 self.recompute_pass_end(now);
             }
+            EngineCommand::StepPause(pause) => self.step_pause = pause.min(MAX_SIMULATED_DELAY),
         }
         true
     }

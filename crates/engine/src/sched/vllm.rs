@@ -81,8 +81,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Ends of KV transfers and of delays after last tokens, by slot and generation of the
-    /// sequence.
+    /// Ends of KV transfers and of delays after last tokens, by slot and generation.
     timers: TimerQueue<(SequenceSlot, u32)>,
     leases: BlockLeases,
     pub(in crate::sched) fetching: usize,
@@ -509,6 +508,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 self.config.speed.all = speed;
                 self.recompute_step_end(now);
             }
+            EngineCommand::StepPause(_) => return false,
         }
         true
     }

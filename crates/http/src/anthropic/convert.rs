@@ -85,7 +85,7 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
 ///
 /// # Errors
 /// Same errors as [`to_chat_request`].
-pub(super) fn count_tokens_chat_request(
+pub(crate) fn count_tokens_chat_request(
     app: &Arc<App>,
     request: &CountTokensRequest,
 ) -> Result<ChatRequest, Fault> {

@@ -15,6 +15,7 @@ use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Start
 use crate::media;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, KvTransferTerms};
+use vllm_sim_config::Compat;
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{GenerationRequest, ReplyFacts, ResolvedModel};
 use vllm_sim_tokenizer::SpecialTokens;
@@ -150,7 +151,12 @@ fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden = app.settings.parsers.hides_unchosen_tools
         && request.tool_choice == Some(ChatToolChoice::None);
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
-    Some(tools.iter().map(ChatTool::to_template_json).collect())
+    let mut tools: Vec<Value> = tools.iter().map(ChatTool::to_template_json).collect();
+    if app.settings.compat == Compat::Sglang {
+        // SGLang's class of tools has one more member, which its templates show.
+        tools.iter_mut().for_each(|tool| tool["defer_loading"] = Value::Null);
+    }
+    Some(tools)
 }
 
 /// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`

@@ -3,9 +3,9 @@
 pub(super) mod classify;
 pub(super) mod cohere;
 pub(super) mod embeddings;
-mod rows;
+pub(super) mod rows;
 pub(super) mod score;
-mod vector;
+pub(super) mod vector;
 
 use std::ops::Index;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ async fn encode_prompt(
     })
 }
 
-async fn encode_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
+pub(super) async fn encode_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
     let tokenizer = app.service.generator.tokenizer().clone();
     let owned = text.to_owned();
     let encode = move || tokenizer.encode(&owned, special);

@@ -23,7 +23,7 @@ const FRAME_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// 400 that names both counts.
-pub(super) fn check_float_count(inputs: usize, length: usize) -> Result<(), Fault> {
+pub(crate) fn check_float_count(inputs: usize, length: usize) -> Result<(), Fault> {
     if inputs.saturating_mul(length) <= MAX_RESPONSE_FLOATS {
         return Ok(());
     }
@@ -34,7 +34,7 @@ pub(super) fn check_float_count(inputs: usize, length: usize) -> Result<(), Faul
 }
 
 /// Returns a streamed response with JSON: `head`, one call of `row` per row number, then `tail`.
-pub(super) fn stream_json_rows(
+pub(crate) fn stream_json_rows(
     head: String,
     rows: usize,
     row: impl FnMut(&mut String, usize) + Send + 'static,

@@ -11,7 +11,7 @@ use vllm_sim_wire::fault::Fault;
 /// Returns the relevance of a text to a query, 0 to 1, from the token ids of both.
 ///
 /// It is the fraction of the query's tokens in the text, plus a small tie-breaker.
-pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
+pub(crate) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     let query_tokens: BTreeSet<_> = query.iter().collect();
     let text_tokens: BTreeSet<_> = text.iter().collect();
     let share =
@@ -27,7 +27,7 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
 ///
 /// # Errors
 /// vLLM's 400 for a model that cannot truncate; llm-d's for a length below 1.
-pub(super) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
+pub(crate) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
     let model = app.settings.model.hf_config.as_deref();
     let own = model
         .and_then(|config| config.get("hidden_size")?.as_u64())
@@ -66,14 +66,14 @@ pub(super) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<us
 }
 
 /// Appends a vector as a JSON list, with numbers widened to 64 bits as Python prints them.
-pub(super) fn write_json_f64(out: &mut String, vector: &[f32]) {
+pub(crate) fn write_json_f64(out: &mut String, vector: &[f32]) {
     write_json_list(out, vector, |out, number| {
         json::write_python_float(out, f64::from(number));
     });
 }
 
 /// Appends a vector as a JSON list, with 32-bit numbers as numpy prints them.
-pub(super) fn write_json_f32(out: &mut String, vector: &[f32]) {
+pub(crate) fn write_json_f32(out: &mut String, vector: &[f32]) {
     write_json_list(out, vector, json::write_numpy_float32);
 }
 
@@ -88,19 +88,19 @@ fn write_json_list(out: &mut String, vector: &[f32], write: impl Fn(&mut String,
     out.push(']');
 }
 
-pub(super) fn cosine_similarity(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
+pub(crate) fn cosine_similarity(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
     let vector = |tokens| unit_embedding(tokens, dimensions);
     let products = vector(one).into_iter().zip(vector(two)).map(|(a, b)| a * b);
     f64::from(products.sum::<f32>())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Endianness {
+pub(crate) enum Endianness {
     Little,
     Big,
 }
 
-pub(super) fn vector_bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
+pub(crate) fn vector_bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
     let numbers = vector.iter();
     numbers
         .flat_map(|x| match endianness {

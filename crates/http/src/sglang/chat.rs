@@ -7,13 +7,15 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::chat_render::{ChatFormat, ChatStream};
-use super::errors;
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
-use crate::app::App;
+use super::{endpoint, errors};
+use crate::app::{App, ServerLoadGuard};
 use crate::body::RawRequest;
 use crate::openai::{chat, prepare};
+use crate::request_head::RequestHead;
+use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
@@ -28,15 +30,52 @@ pub(super) async fn create_chat(
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
-    let request = SglangChatRequest::parse(&received.parse_fastapi_json()?)?;
-    request.validate(&app.rules.limits)?;
-    let calls = match app.settings.parsers.tools {
+    let request: SglangChatRequest = endpoint::read(app, received, &endpoint::CHAT)?;
+    request.validate(&app.rules.limits, request::given_context_length(app))?;
+    let calls = reply_calls(app);
+    let started = start_chat(app, head, &request, calls).await?;
+    let StartedChat { reply, format, counter, guard } = started;
+    if request.stream {
+        let interval = prepare::min_tokens_per_event(None);
+        let render = ChatStream::new(format, counter, &reply);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+    }
+    let body = prepare::render_when_finished(reply, move |reply| {
+        counter.count(reply);
+        format.body_json(reply)
+    });
+    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+}
+
+/// Returns the form of calls in a reply: text without a tool parser.
+pub(super) fn reply_calls(app: &App) -> ReplyCalls {
+    match app.settings.parsers.tools {
         Some(_) => ReplyCalls::Parsed,
         None => ReplyCalls::Text,
-    };
+    }
+}
+
+/// A started generation of a conversation with the format of its response.
+pub(super) struct StartedChat {
+    pub(super) reply: Reply,
+    pub(super) format: ChatFormat,
+    pub(super) counter: EndCounter,
+    pub(super) guard: Option<ServerLoadGuard>,
+}
+
+/// Starts the generation of a chat request, or of a request of another API that became one.
+///
+/// # Errors
+/// SGLang's error for a value that is wrong, or a full queue.
+pub(super) async fn start_chat(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: &SglangChatRequest,
+    calls: ReplyCalls,
+) -> Result<StartedChat, Fault> {
     let mut chat = request.conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
-    let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
+    let sampling = SglangSampling::parse(&request.sampling_params(calls)?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     let top = request.top_logprobs.unwrap_or(0).max(0);
@@ -61,7 +100,6 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_of)),
         echo: false,
     };
-    let interval = prepare::min_tokens_per_event(None);
     let (generated, guard) = request::start(app, head, resolved, generation).await?;
     let reply = generated.reply;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
@@ -71,21 +109,18 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         meta.keep_prompts(&generated.facts);
     }
     meta.texts = true;
-    let format = ChatFormat::new(
-        &request,
+    let mut format = ChatFormat::new(
+        request,
         id,
         meta,
         UsageSettings::new(app, request.stream_options.as_ref()),
     );
-    let counter =
-        EndCounter { metrics: app.metrics.clone(), streaming: request.stream, structured };
-    if request.stream {
-        let render = ChatStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
-    }
-    let body = prepare::render_when_finished(reply, move |reply| {
-        counter.count(reply);
-        format.body_json(reply)
-    });
-    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    format.parses_calls = calls == ReplyCalls::Parsed && chat.tools.is_some();
+    let counter = EndCounter {
+        metrics: app.metrics.clone(),
+        streaming: request.stream,
+        structured,
+        session: None,
+    };
+    Ok(StartedChat { reply, format, counter, guard })
 }

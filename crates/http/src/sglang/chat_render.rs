@@ -29,6 +29,8 @@ pub(super) struct ChatFormat {
     shows_prompt_ids: bool,
     shows_output_ids: bool,
     shows_meta: bool,
+    /// Whether a tool parser reads the reply, which changes the chunks of a stream.
+    pub(super) parses_calls: bool,
     /// Random part of the ids of tool calls.
     call_base: u64,
 }
@@ -49,8 +51,24 @@ impl ChatFormat {
             shows_prompt_ids: request.return_prompt_token_ids || request.return_token_ids,
             shows_output_ids: request.return_token_ids,
             shows_meta: request.return_meta_info,
+            parses_calls: false,
             call_base: uuid::Uuid::new_v4().as_u64_pair().1,
         }
+    }
+
+    /// Returns the name of the model as responses show it.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Returns the Unix time at which the response was created.
+    pub(super) fn created(&self) -> u64 {
+        self.meta.shape.created
+    }
+
+    /// Returns the number of cached prompt tokens, if responses report it.
+    pub(super) fn cached_tokens(&self, reply: &Reply) -> Option<u32> {
+        self.usage.reported_cached_tokens(reply)
     }
 
     /// Returns the JSON of an ended reply.
@@ -108,7 +126,12 @@ impl ChatFormat {
     }
 
     /// Returns the finish reason and the matched stop condition of an ended choice.
-    fn end(&self, choice: &Choice, end: SequenceEndReason, calls: usize) -> (Value, Value) {
+    pub(super) fn end(
+        &self,
+        choice: &Choice,
+        end: SequenceEndReason,
+        calls: usize,
+    ) -> (Value, Value) {
         let reason = finish_reason(choice, end, &self.meta.shape.tokenizer);
         match type_and_match(&reason) {
             (kind, _) if kind == "stop" && calls > 0 => ("tool_calls".into(), Value::Null),
@@ -116,7 +139,7 @@ impl ChatFormat {
         }
     }
 
-    fn call_id(&self, choice: usize, call: usize) -> String {
+    pub(super) fn call_id(&self, choice: usize, call: usize) -> String {
         let number = |part: u64| {
             let place = ((choice as u64) << 32 | call as u64) << 1 | part;
             vllm_sim_random::mix_u64_pair(self.call_base, place)
@@ -125,7 +148,7 @@ impl ChatFormat {
         format!("call_{}", &digits[..24])
     }
 
-    fn tool_calls(&self, index: usize, choice: &Choice) -> Vec<Value> {
+    pub(super) fn tool_calls(&self, index: usize, choice: &Choice) -> Vec<Value> {
         let released = choice.released_tokens();
         let calls = choice.script.calls.iter().enumerate().map(|(at, name)| {
             let channel = OutputChannel::Call(at as u16);
@@ -145,7 +168,7 @@ impl ChatFormat {
     }
 
     /// Returns the log probabilities of the output tokens from `from` to `to`.
-    fn logprobs(&self, choice: &Choice, from: u32, to: u32) -> Value {
+    pub(super) fn logprobs(&self, choice: &Choice, from: u32, to: u32) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
         };
@@ -229,6 +252,23 @@ impl ChatStream {
             "matched_stop": null,
         }]);
         self.write_chunk(out, choice, self.chunk_usage(index));
+    }
+
+    /// Appends a chunk with text of the message.
+    fn write_content(&self, out: &mut String, index: usize, text: &str, logprobs: Value) {
+        if !self.format.parses_calls {
+            let delta = json!({"reasoning_content": null, "content": text});
+            return self.write_delta(out, index, &delta, logprobs);
+        }
+        let choices = json!([{
+            "index": index,
+            "delta": {"role": null, "content": text, "reasoning_content": null},
+            "logprobs": logprobs,
+            "finish_reason": null,
+            "matched_stop": null,
+        }]);
+        let usage = self.chunk_usage(index).unwrap_or(Value::Null);
+        self.write_chunk(out, choices, Some(usage));
     }
 
     fn write_call(&mut self, out: &mut String, index: usize, choice: &Choice, call: (usize, &str)) {
@@ -325,15 +365,17 @@ impl StreamRenderer for ChatStream {
             self.write_delta(out, index, &shown, logprobs.take());
         }
         if !delta.content.is_empty() {
-            let shown = json!({"reasoning_content": null, "content": delta.content});
-            self.write_delta(out, index, &shown, logprobs.take());
+            self.write_content(out, index, &delta.content, logprobs.take());
         }
         for (at, arguments) in &delta.calls {
             self.write_call(out, index, choice, (*at, arguments));
         }
         if let Some(end) = step.end {
-            let calls = self.choices[index].calls;
-            self.choices[index].end = Some(self.format.end(choice, end, calls));
+            let (kind, matched) =
+                type_and_match(&finish_reason(choice, end, &self.format.meta.shape.tokenizer));
+            let calls = kind == "stop" && self.choices[index].calls > 0;
+            let kind = if calls { "tool_calls".into() } else { kind };
+            self.choices[index].end = Some((kind, matched));
         }
     }
 

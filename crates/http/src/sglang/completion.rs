@@ -7,10 +7,10 @@ use axum::extract::State;
 use axum::http::Response;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
-use super::errors;
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
+use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::openai::prepare::{self, UsageOptions};
@@ -30,7 +30,7 @@ pub(super) async fn create_completion(
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
-    let request = SglangCompletionRequest::parse(&received.parse_fastapi_json()?)?;
+    let request: SglangCompletionRequest = endpoint::read(app, received, &endpoint::COMPLETIONS)?;
     request.validate()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
@@ -68,8 +68,12 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let usage = UsageSettings::new(app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let counter =
-        EndCounter { metrics: app.metrics.clone(), streaming: request.stream, structured };
+    let counter = EndCounter {
+        metrics: app.metrics.clone(),
+        streaming: request.stream,
+        structured,
+        session: None,
+    };
     if request.stream {
         let interval = prepare::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);

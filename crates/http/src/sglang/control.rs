@@ -8,14 +8,13 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::errors;
+use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_service::{AdapterLoadMode, PauseMode, PrefixCacheReset};
-use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::{
-    AbortRequest, LoadAdapterRequest, PauseRequest, UnloadAdapterRequest,
+    AbortRequest, ContinueRequest, LoadAdapterRequest, PauseRequest, Struct, UnloadAdapterRequest,
 };
 
 /// Handles `GET|POST /flush_cache`: empties the prefix cache unless requests run or wait.
@@ -42,10 +41,11 @@ pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let request = match read(&received, AbortRequest::parse) {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let Struct(request): Struct<AbortRequest> =
+        match endpoint::read(&app, &received, &endpoint::ABORT) {
+            Ok(request) => request,
+            Err(fault) => return errors::openai_error(&fault),
+        };
     let id = request.rid.filter(|id| !id.is_empty());
     match (request.abort_all, id) {
         (true, _) => {
@@ -64,10 +64,11 @@ pub(super) async fn pause_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let request = match read(&received, PauseRequest::parse) {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let Struct(request): Struct<PauseRequest> =
+        match endpoint::read(&app, &received, &endpoint::PAUSE) {
+            Ok(request) => request,
+            Err(fault) => return errors::openai_error(&fault),
+        };
     if request.mode == "abort" {
         app.service.abort_requests(None);
     }
@@ -79,7 +80,14 @@ pub(super) async fn pause_generation(
 }
 
 /// Handles `POST /continue_generation`.
-pub(super) async fn continue_generation(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn continue_generation(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let read = endpoint::read::<Struct<ContinueRequest>>(&app, &received, &endpoint::CONTINUE);
+    if let Err(fault) = read {
+        return errors::openai_error(&fault);
+    }
     app.service.resume();
     json_ok(&json!({"message": "Generation continued successfully.", "status": "ok"}))
 }
@@ -89,10 +97,11 @@ pub(super) async fn load_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let request = match read(&received, LoadAdapterRequest::parse) {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let Struct(request): Struct<LoadAdapterRequest> =
+        match endpoint::read(&app, &received, &endpoint::LOAD_LORA) {
+            Ok(request) => request,
+            Err(fault) => return errors::openai_error(&fault),
+        };
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if !app.settings.lora.enabled {
@@ -121,10 +130,11 @@ pub(super) async fn unload_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> Response<Body> {
-    let request = match read(&received, UnloadAdapterRequest::parse) {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let Struct(request): Struct<UnloadAdapterRequest> =
+        match endpoint::read(&app, &received, &endpoint::UNLOAD_LORA) {
+            Ok(request) => request,
+            Err(fault) => return errors::openai_error(&fault),
+        };
     if !app.settings.lora.enabled {
         return adapter_error(LORA_DISABLED.to_owned(), Value::Null);
     }
@@ -167,14 +177,6 @@ fn adapter_update(message: Value, loaded: Value) -> Value {
         "error_message": message,
         "loaded_adapters": loaded,
     })
-}
-
-/// Reads a JSON body.
-fn read<T>(
-    received: &RawRequest,
-    parse: impl FnOnce(&Value) -> Result<T, Fault>,
-) -> Result<T, Fault> {
-    parse(&received.parse_fastapi_json()?)
 }
 
 fn json_ok(value: &Value) -> Response<Body> {

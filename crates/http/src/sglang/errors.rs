@@ -8,6 +8,7 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use crate::error;
+use crate::openai::prepare;
 use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -29,10 +30,25 @@ pub(super) fn openai_response(answer: Result<Response<Body>, Fault>) -> Response
 
 /// Returns the error in the form of the native routes: only its message, if a value is wrong.
 pub(super) fn native_error(fault: &Fault) -> Response<Body> {
-    if fault.status == 400 && fault.error_type == ErrorType::BadRequest {
-        return json_error(400, &json!({"error": {"message": fault.message}}));
+    match (fault.status, fault.error_type) {
+        (400, ErrorType::BadRequest | ErrorType::BadRequestName) => {
+            json_error(400, &json!({"error": {"message": fault.message}}))
+        }
+        (_, ErrorType::Bare) => json_error(fault.status, &json!({"error": fault.message})),
+        _ => openai_error(fault),
     }
-    openai_error(fault)
+}
+
+/// Returns the stream of a native request with a wrong value: status 200 and an error event.
+pub(super) fn native_stream_error(fault: &Fault) -> Response<Body> {
+    let error = json!({"error": {
+        "message": fault.message,
+        "type": "invalid_request_error",
+        "code": fault.status,
+        "retryable": false,
+    }});
+    let events = format!("data: {error}\n\ndata: [DONE]\n\n");
+    prepare::event_stream_response(Body::from(events))
 }
 
 /// Returns the JSON of an error of the OpenAI routes.
@@ -40,6 +56,7 @@ fn openai_body(fault: &Fault) -> Value {
     let kind = match fault.error_type {
         // Errors of the scheduler are HTTP exceptions there, which have the status as type.
         ErrorType::ServiceUnavailable | ErrorType::ServiceUnavailablePhrase => "503",
+        ErrorType::Bare => ErrorType::BadRequestName.as_str(),
         ErrorType::InternalServer if fault.message == error::engine_failure_fault().message => {
             "500"
         }

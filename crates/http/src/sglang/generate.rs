@@ -1,5 +1,6 @@
 //! `POST /generate`: SGLang's native route.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -7,27 +8,42 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::errors;
 use super::generate_render::{GenerateFormat, GenerateStream};
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, new_rid};
+use super::sessions::{SessionParams, SessionTurn};
 use super::usage::EndCounter;
+use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use crate::openai::prepare::{self, UsageOptions};
+use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
 use vllm_sim_service::{GeneratedReply, ReplyFacts};
-use vllm_sim_wire::fault::Fault;
+use vllm_sim_tokenizer::SpecialTokens;
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::GenerateRequest;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
 pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    match answer(&app, &received).await {
+    let request = match endpoint::read(&app, &received, &endpoint::GENERATE) {
+        Ok(request) => request,
+        Err(fault) => return errors::native_error(&fault),
+    };
+    match answer(&app, &received.head, &request).await {
         Ok(response) => response,
+        Err(fault) if request.stream && is_wrong_value(&fault) => {
+            errors::native_stream_error(&fault)
+        }
         Err(fault) => errors::native_error(&fault),
     }
+}
+
+/// Returns whether an error is Python's `ValueError` in the tokenizer manager.
+fn is_wrong_value(fault: &Fault) -> bool {
+    fault.status == 400 && fault.error_type == ErrorType::BadRequest
 }
 
 /// The prompts of a request.
@@ -37,11 +53,13 @@ struct Batch {
     is_single: bool,
 }
 
-async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let head = &received.head;
-    let request = GenerateRequest::parse(&received.parse_fastapi_json()?)?;
+async fn answer(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: &GenerateRequest,
+) -> Result<Response<Body>, Fault> {
     request.check_simulated()?;
-    let mut batch = read_prompts(&request)?;
+    let mut batch = read_prompts(request)?;
     let count = batch.prompts.len();
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
@@ -51,17 +69,19 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         SglangSampling::parse(value, vocabulary)
     };
     let rids = request_ids(request.rid.as_ref(), &batch)?;
+    let session = session_turn(app, request, &mut batch, &rids).await?;
     if request.stream {
-        check_equal_parameters(&request)?;
+        check_equal_parameters(request)?;
         let prompts = std::mem::take(&mut batch.prompts);
-        let of_all = Item { sampling: params(0)?, rank, prompts, index: 0 };
-        return stream(app, head, &request, of_all, rids, &batch).await;
+        let of_all = Item { sampling: params(0)?, rank, prompts, index: 0, session };
+        return stream(app, head, request, of_all, rids, &batch).await;
     }
     // All prompts run at the same time; a refusal drops those that were started.
     let mut started = Vec::with_capacity(count);
     for (index, prompt) in batch.prompts.into_iter().enumerate() {
-        let one = Item { sampling: params(index)?, rank, prompts: vec![prompt], index };
-        started.push(start(app, head, &request, one, rids[index].clone()).await?);
+        let session = session.clone();
+        let one = Item { sampling: params(index)?, rank, prompts: vec![prompt], index, session };
+        started.push(start(app, head, request, one, rids[index].clone()).await?);
     }
     let mut outputs = Vec::new();
     let is_single = batch.is_single && params(0)?.outputs() == 1;
@@ -87,6 +107,7 @@ struct Item {
     prompts: Vec<PromptInput>,
     /// Index of the first prompt in the batch.
     index: usize,
+    session: Option<SessionTurn>,
 }
 
 /// A started generation with the format of its response.
@@ -110,8 +131,12 @@ async fn start(
     let resolved = request::resolve_model(app, head, None, lora)?;
     let interval = prepare::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured();
-    let counter =
-        EndCounter { metrics: app.metrics.clone(), streaming: request.stream, structured };
+    let counter = EndCounter {
+        metrics: app.metrics.clone(),
+        streaming: request.stream,
+        structured,
+        session: from.session,
+    };
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.outputs());
     let generation = Generation {
@@ -158,6 +183,7 @@ async fn stream(
     }
     let reply = started.generated.reply;
     let mut render = GenerateStream::new(started.format, started.counter, &reply);
+    render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
     Ok(prepare::stream_reply(app, head, reply, render, started.interval, started.guard).await)
 }
@@ -175,7 +201,38 @@ fn meta_settings(
         meta.keep_prompts(facts);
     }
     meta.texts = request.return_text_in_logprobs;
+    meta.streams = request.stream;
     meta
+}
+
+/// Puts the tokens that a request of a session continues before its prompt.
+async fn session_turn(
+    app: &Arc<App>,
+    request: &GenerateRequest,
+    batch: &mut Batch,
+    rids: &[Arc<str>],
+) -> Result<Option<SessionTurn>, Fault> {
+    let Some(params) = item(request.session_params.as_ref(), 0) else {
+        return Ok(None);
+    };
+    let params = SessionParams::read(params)?;
+    if params.id.is_none() {
+        return Ok(None);
+    }
+    let [prompt] = &mut batch.prompts[..] else {
+        return Err(Fault::bad_request(
+            "session_params must have one prompt; several are not simulated",
+        ));
+    };
+    let tokens = match prompt {
+        PromptInput::Tokens { ids, .. } => {
+            ids.iter().map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect()
+        }
+        PromptInput::Text(text) => encode_text(app, text, SpecialTokens::With).await,
+    };
+    let turn = app.sessions.place(app, params, &rids[0], tokens)?;
+    *prompt = PromptInput::Tokens { ids: turn.prompt().collect(), text: None, media: Vec::new() };
+    Ok(Some(turn))
 }
 
 /// Returns the value for one prompt: the element of a list, or the value for all.
@@ -208,7 +265,10 @@ fn logprob_options(app: &App, request: &GenerateRequest, index: usize) -> Logpro
 fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
     let missing =
         || Fault::bad_request("Either text, input_ids or input_embeds should be provided.");
-    if let Some(text) = request.text.as_ref().filter(|text| !text.is_null()) {
+    let given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
+    // Token ids win over a text.
+    let text = request.text.as_ref().filter(|text| !text.is_null());
+    if let Some(text) = text.filter(|_| !given(&request.input_ids)) {
         let texts = match text {
             Value::String(text) => vec![text.clone()],
             texts => texts
@@ -218,9 +278,6 @@ fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
                 .filter_map(|text| text.as_str().map(str::to_owned))
                 .collect(),
         };
-        if texts.is_empty() {
-            return Err(missing());
-        }
         let prompts = texts.into_iter().map(PromptInput::Text).collect();
         return Ok(Batch { prompts, is_single: text.is_string() });
     }
@@ -260,9 +317,11 @@ fn request_ids(rid: Option<&Value>, batch: &Batch) -> Result<Vec<Arc<str>>, Faul
                     "The specified rids length mismatch with the batch_size for batch processing.",
                 ));
             }
-            let repeated = |(at, id): (usize, &Arc<str>)| listed[..at].contains(id);
-            if listed.iter().enumerate().any(repeated) {
-                let shown: Vec<String> = listed.iter().map(|id| format!("'{id}'")).collect();
+            let repeated = |(at, id): &(usize, &Arc<str>)| listed[..*at].contains(id);
+            let repeated = listed.iter().enumerate().filter(repeated).map(|(_, id)| id);
+            let repeated: BTreeSet<&Arc<str>> = repeated.collect();
+            if !repeated.is_empty() {
+                let shown: Vec<String> = repeated.iter().map(|id| format!("'{id}'")).collect();
                 return Err(Fault::bad_request(format!(
                     "Duplicate request IDs detected within the request: [{}]",
                     shown.join(", ")

@@ -12,6 +12,7 @@ use crate::error;
 use crate::openai::response_shape::end_of_choice;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
 
@@ -57,7 +58,12 @@ impl GenerateFormat {
     ) -> Value {
         let shown = if self.hides_output { &Output::default() } else { output };
         let tokens = shown.ids.len() as u32;
-        let meta = self.meta.meta_info(&output.rid, (prompt, tokens), choice, end);
+        let mut meta = self.meta.meta_info(&output.rid, (prompt, tokens), choice, end);
+        if self.hides_output
+            && let Some(length) = meta.pointer_mut("/finish_reason/length")
+        {
+            *length = 0.into();
+        }
         let mut members = Map::new();
         members.insert("text".to_owned(), shown.text.as_str().into());
         members.insert("output_ids".to_owned(), json!(shown.ids));
@@ -95,6 +101,8 @@ pub(super) struct GenerateStream {
     prompts: Vec<u32>,
     /// Whether events name the index of the output.
     pub(super) shows_index: bool,
+    /// Whether events contain only the new tokens.
+    pub(super) is_incremental: bool,
 }
 
 impl GenerateStream {
@@ -108,13 +116,35 @@ impl GenerateStream {
             format,
             counter,
             shows_index: false,
+            is_incremental: false,
         }
+    }
+}
+
+/// Members of `meta_info` with an element per output token.
+const MEMBERS_PER_TOKEN: [&str; 2] = ["output_token_logprobs", "output_top_logprobs"];
+
+/// Removes the text and tokens of an event that earlier events contain.
+fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
+    if let Some(Value::String(text)) = event.get_mut("text") {
+        text.replace_range(..text_sent.min(text.len()), "");
+    }
+    let drop_sent = |list: Option<&mut Value>| {
+        if let Some(Value::Array(items)) = list {
+            items.drain(..ids_sent.min(items.len()));
+        }
+    };
+    drop_sent(event.get_mut("output_ids"));
+    for name in MEMBERS_PER_TOKEN {
+        drop_sent(event["meta_info"].get_mut(name));
     }
 }
 
 impl StreamRenderer for GenerateStream {
     fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let output = &mut self.outputs[step.index];
+        let (text_sent, ids_sent) = (output.text.len(), output.ids.len());
+        let is_first = ids_sent == 0;
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
@@ -123,6 +153,12 @@ impl StreamRenderer for GenerateStream {
         }
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
         let mut event = self.format.output(&self.outputs[step.index], prompt, choice, step.end);
+        if self.is_incremental {
+            keep_new_part(&mut event, text_sent, ids_sent);
+        }
+        if is_first {
+            event["meta_info"]["response_sent_to_client_ts"] = unix_now_secs().into();
+        }
         if self.shows_index {
             event["index"] = step.index.into();
         }

@@ -93,7 +93,7 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
         "model_path": settings.model.name,
         "served_model_name": **app.service.models.displayed_name(),
         "tokenizer_path": settings.server.shown_config.get("tokenizer"),
-        "is_generation": true,
+        "is_generation": super::pooling::generates(&app),
         "preferred_sampling_params": null,
         "weight_version": **app.weight_version.load(),
         "load_format": "auto",

@@ -176,7 +176,7 @@ fn prometheus_text(loads: &[Value]) -> Response<Body> {
 }
 
 /// Returns a Unix time as Python's `isoformat` of a UTC time.
-fn iso_time(unix: f64) -> String {
+pub(super) fn iso_time(unix: f64) -> String {
     let (seconds, micros) = (unix as i64, (unix.fract() * 1e6) as u32);
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Civil date from days since 1970-01-01, by the algorithm of Howard Hinnant.

@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::openai::logprobs::{LogprobStyle, for_each_prompt_token, token_logprobs};
 use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::{EndReason, StopReason};
 use vllm_sim_service::{Choice, Reply, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
@@ -60,6 +61,8 @@ pub(super) struct MetaSettings {
     pub(super) logprobs: LogprobOptions,
     /// Whether log probabilities contain the texts of tokens.
     pub(super) texts: bool,
+    /// Whether the response is a stream, whose first event has the time of sending.
+    pub(super) streams: bool,
     weight_version: Arc<String>,
     rank: Option<i64>,
     prompts: Vec<Vec<u32>>,
@@ -79,6 +82,7 @@ impl MetaSettings {
             shape,
             logprobs,
             texts: false,
+            streams: false,
             weight_version: app.weight_version.load_full(),
             rank: rank.filter(|_| ranks > 1),
             prompts: Vec::new(),
@@ -157,6 +161,9 @@ impl MetaSettings {
         set("dp_rank", self.rank.into());
         if end.is_some() {
             set("e2e_latency", latency.into());
+        }
+        if end.is_some() && !self.streams {
+            set("response_sent_to_client_ts", unix_now_secs().into());
         }
         Value::Object(meta)
     }

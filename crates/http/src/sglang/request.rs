@@ -88,6 +88,14 @@ pub(super) fn data_parallel_rank(
     }
 }
 
+/// Returns the context length that the command line sets; `None` for the model's own.
+pub(super) fn given_context_length(app: &App) -> Option<u32> {
+    let length = app.rules.limits.max_model_len;
+    let config = app.settings.model.hf_config.as_deref();
+    let own = config.and_then(|config| config.get("max_position_embeddings"));
+    Some(length).filter(|length| own.and_then(Value::as_u64) != Some(u64::from(*length)))
+}
+
 /// Returns the base model, or the adapter that `model:adapter` or `lora_path` names.
 ///
 /// SGLang serves every other model name.
@@ -100,6 +108,11 @@ pub(super) fn resolve_model(
     model: Option<&str>,
     lora_path: Option<&Value>,
 ) -> Result<ResolvedModel, Fault> {
+    if !super::pooling::generates(app) {
+        return Err(Fault::bad_request(
+            "This server has an embedding model (--is-embedding), which generates no text.",
+        ));
+    }
     let served = &**app.service.models.displayed_name();
     let named = model.filter(|model| *model != served).and_then(|model| {
         let rest = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));

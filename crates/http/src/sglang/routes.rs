@@ -2,10 +2,13 @@
 
 use axum::routing::{MethodRouter, any, get, post, put};
 
-use super::{chat, completion, control, generate, info, loads, tokenize};
+use super::{
+    chat, completion, control, generate, info, loads, memory, messages, ollama, pooling, responses,
+    score, sessions, tokenize,
+};
 use crate::app::App;
 use crate::ops;
-use crate::route_index::{CHAT_PATH, METRICS_PATH};
+use crate::route_index::{CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH};
 use std::sync::Arc;
 use vllm_sim_config::Config;
 
@@ -31,6 +34,28 @@ pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, Method
         ("/abort_request", "POST", post(control::abort_request)),
         ("/pause_generation", "POST", post(control::pause_generation)),
         ("/continue_generation", "POST", post(control::continue_generation)),
+        ("/open_session", "GET, POST", get(sessions::open_session).post(sessions::open_session)),
+        ("/close_session", "GET, POST", get(sessions::close_session).post(sessions::close_session)),
+        ("/release_memory_occupation", "GET, POST", get(memory::release).post(memory::release)),
+        ("/resume_memory_occupation", "GET, POST", get(memory::resume).post(memory::resume)),
+        ("/slow_down", "GET, POST", get(memory::slow_down).post(memory::slow_down)),
+        ("/update_weight_version", "POST", post(memory::update_weight_version)),
+        ("/v1/embeddings", "POST", post(pooling::create_embeddings)),
+        ("/encode", "POST, PUT", put(pooling::encode).post(pooling::encode)),
+        ("/classify", "POST, PUT", put(pooling::classify).post(pooling::classify)),
+        ("/v1/classify", "POST", post(pooling::create_classification)),
+        ("/v1/rerank", "POST, PUT", put(pooling::rerank).post(pooling::rerank)),
+        ("/v1/score", "POST", post(score::create_score)),
+        ("/v1/responses", "POST", post(responses::create_response)),
+        (RESPONSE_PATH, "GET", get(responses::stored_response)),
+        (RESPONSE_CANCEL_PATH, "POST", post(responses::stored_response)),
+        ("/v1/messages", "POST", post(messages::create_message)),
+        ("/v1/messages/count_tokens", "POST", post(messages::count_tokens)),
+        ("/", "GET, HEAD", get(ollama::get_root).head(ollama::get_root)),
+        ("/api/chat", "POST", post(ollama::chat)),
+        ("/api/generate", "POST", post(ollama::generate)),
+        ("/api/tags", "GET", get(ollama::tags)),
+        ("/api/show", "POST", post(ollama::show)),
         ("/load_lora_adapter", "POST", post(control::load_adapter)),
         ("/unload_lora_adapter", "POST", post(control::unload_adapter)),
     ];

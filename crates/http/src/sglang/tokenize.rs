@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::errors;
+use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
@@ -29,8 +29,8 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) 
 }
 
 async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault> {
-    let body = received.parse_fastapi_json()?;
-    let request = SglangTokenizeRequest::parse(&body)?;
+    let body = endpoint::parse(received, &endpoint::TOKENIZE)?;
+    let request: SglangTokenizeRequest = endpoint::read_value(app, &body, &endpoint::TOKENIZE)?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, count) = match request.prompt {
@@ -61,8 +61,8 @@ async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault
 
 /// Returns the token ids of a conversation, as those of a chat request.
 async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
-    let request = SglangChatRequest::parse(body)?;
-    request.validate(&app.rules.limits)?;
+    let request = endpoint::read_value::<SglangChatRequest>(app, body, &endpoint::TOKENIZE)?;
+    request.validate(&app.rules.limits, None)?;
     let mut chat = request.conversation(ReplyCalls::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
@@ -83,7 +83,7 @@ pub(super) async fn detokenize(
 }
 
 fn texts(app: &App, received: &RawRequest) -> Result<Value, Fault> {
-    let request = SglangDetokenizeRequest::parse(&received.parse_fastapi_json()?)?;
+    let request: SglangDetokenizeRequest = endpoint::read(app, received, &endpoint::DETOKENIZE)?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer();
     let special = SpecialTokens::from_bool(!request.skip_special_tokens);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::sessions::SessionTurn;
 use crate::app::App;
 use crate::openai::response_shape::TokenCounts;
 use vllm_sim_observe::metrics::{Metrics, SglangRequest};
@@ -45,11 +46,23 @@ impl UsageSettings {
         of_counts(counts, self.cached.then_some(counts.cached))
     }
 
+    /// Returns the number of prompt tokens of a reply from the prefix cache, if usage shows it.
+    pub(super) fn reported_cached_tokens(self, reply: &Reply) -> Option<u32> {
+        let choice = reply.choices.first().filter(|_| self.cached)?;
+        Some(cached_tokens(choice, reply.prompt_tokens()))
+    }
+
     /// Returns the usage of one choice so far.
     pub(super) fn of_choice(prompt: u32, completion: u32, reasoning: u32) -> Value {
         let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
         of_counts(counts, None)
     }
+}
+
+/// Returns the usage of a request without output.
+pub(super) fn prompt_usage(tokens: usize) -> Value {
+    let prompt = u32::try_from(tokens).unwrap_or(u32::MAX);
+    of_counts(TokenCounts { prompt, ..TokenCounts::default() }, None)
 }
 
 fn of_counts(counts: TokenCounts, cached: Option<u32>) -> Value {
@@ -87,11 +100,16 @@ pub(super) struct EndCounter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
+    /// The session that keeps the request.
+    pub(super) session: Option<SessionTurn>,
 }
 
 impl EndCounter {
-    /// Counts every choice of an ended reply as a request.
+    /// Counts every choice of an ended reply as a request; the session of the request keeps its tokens.
     pub(super) fn count(&self, reply: &Reply) {
+        if let Some(turn) = &self.session {
+            turn.finish(reply);
+        }
         let Some(metrics) = self.metrics.sglang() else {
             return;
         };

@@ -5,18 +5,20 @@
 //! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `ChatCompletionRequest`;
 //! `serving_chat.py`.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
+use super::chat_schema;
 use super::completion::DEFAULT_MODEL_NAME;
 use super::generate::HIDDEN_STATES_DISABLED;
 use super::sampling::native_sampling_params;
 use crate::ServerLimits;
 use crate::bounds::RequestBounds;
-use crate::check;
-use crate::fault::Fault;
+use crate::fault::{ErrorType, Fault};
 use crate::openai::chat::ChatRequest;
 use crate::openai::shared::StreamOptions;
-use crate::schema::{Schema, wire_model};
+use crate::schema::{Schema, ValidatorError, wire_model};
 
 /// The form of tool calls in a reply whose request lets the model choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,15 +31,15 @@ pub enum ReplyCalls {
 
 wire_model! {
     /// A chat request. Absent fields have SGLang's defaults; unknown ones are ignored.
-    pub struct SglangChatRequest: Plain "ChatCompletionRequest" {
+    pub struct SglangChatRequest: Plain "ChatCompletionRequest" before [set_tool_choice] {
         /// Messages of the conversation, oldest first.
-        messages: Vec<Value>,
+        messages: Vec<Value> [chat_schema::MESSAGES],
         /// Name of the model, which responses repeat; `model:adapter` selects an adapter.
         model: String = DEFAULT_MODEL_NAME.to_owned(),
         /// Frequency penalty.
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
-        logit_bias: Option<Map<String, Value>> = None,
+        logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
         /// Requests log probabilities.
         logprobs: bool = false,
         /// Number of the most likely tokens to list at each position.
@@ -51,11 +53,11 @@ wire_model! {
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
         /// Required format of the output.
-        response_format: Option<Map<String, Value>> = None,
+        response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT] = None,
         /// Seed of the sampler.
         seed: Option<i64> = None,
         /// Stop strings.
-        stop: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        stop: Option<Value> [chat_schema::STOP] = None,
         /// Whether to stream server-sent events.
         stream: bool = false,
         /// Options for token usage in a stream.
@@ -65,9 +67,9 @@ wire_model! {
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
         /// The functions (tools) that the model may call.
-        tools: Option<Vec<Value>> = None,
+        tools: Option<Vec<Value>> [chat_schema::TOOLS] = None,
         /// Rule for tool calls.
-        tool_choice: Option<Value> = None,
+        tool_choice: Option<Value> [chat_schema::TOOL_CHOICE] = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: bool = true,
         /// Requests hidden states.
@@ -79,7 +81,7 @@ wire_model! {
         /// Whether choices contain the `meta_info` of the native route.
         return_meta_info: bool = false,
         /// Effort of the model's reasoning: a name or a number.
-        reasoning_effort: Option<Value> = None,
+        reasoning_effort: Option<Value> [chat_schema::REASONING_EFFORT] = None,
         /// Number of most likely tokens to sample from.
         top_k: Option<i64> = None,
         /// Minimum relative probability of a sampled token.
@@ -123,24 +125,29 @@ wire_model! {
     }
 }
 
+/// Mirrors SGLang's `set_tool_choice_default`, which errors of the body show.
+fn set_tool_choice(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
+    let is_absent = |name: &str| body.get(name).is_none_or(Value::is_null);
+    if is_absent("tool_choice") {
+        let choice = if is_absent("tools") { "none" } else { "auto" };
+        body.to_mut().insert("tool_choice".to_owned(), choice.into());
+    }
+    Ok(())
+}
+
 /// Names of the efforts that SGLang accepts and vLLM does not.
 const FURTHER_EFFORT: &str = "ultra";
 
 impl SglangChatRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// A 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
-    }
-
-    /// Runs the checks of SGLang that follow the schema.
+    /// Runs the checks of SGLang that follow the schema; the context length is that of the flag.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
-    pub fn validate(&self, limits: &ServerLimits) -> Result<(), Fault> {
-        let context_length = limits.max_model_len;
+    pub fn validate(
+        &self,
+        limits: &ServerLimits,
+        context_length: Option<u32>,
+    ) -> Result<(), Fault> {
         let fail = |text: String| Err(Fault::bad_request(text));
         if self.messages.is_empty() {
             return fail("Messages cannot be empty.".to_owned());
@@ -157,7 +164,7 @@ impl SglangChatRequest {
         }
         self.validate_tool_choice()?;
         let limit = self.output_limit().unwrap_or(0);
-        if limit > i64::from(context_length) {
+        if let Some(context_length) = context_length.filter(|most| limit > i64::from(*most)) {
             return fail(format!(
                 "max_completion_tokens is too large: {limit}.This model supports at most \
                  {context_length} completion tokens."
@@ -165,6 +172,9 @@ impl SglangChatRequest {
         }
         if !matches!(&self.return_hidden_states, None | Some(Value::Null | Value::Bool(false))) {
             return fail(HIDDEN_STATES_DISABLED.to_owned());
+        }
+        if let Err(missing) = schema_constraint(self.response_format.as_ref()) {
+            return Err(Fault { error_type: ErrorType::BadRequest, ..missing });
         }
         self.validate_stream()
     }
@@ -211,21 +221,13 @@ impl SglangChatRequest {
         } else {
             return Ok(());
         };
-        Err(Fault::bad_request(text))
+        Err(Fault::new(400, ErrorType::BadRequestName, text))
     }
 
     /// Returns the limit of output tokens; zero counts as none.
     pub fn output_limit(&self) -> Option<i64> {
         let given = |limit: Option<i64>| limit.filter(|limit| *limit != 0);
         given(self.max_completion_tokens).or(given(self.max_tokens))
-    }
-
-    /// Returns whether tools are offered and the choice is left to the model.
-    pub fn offers_free_choice(&self) -> bool {
-        let offered = self.tools.as_ref().is_some_and(|tools| !tools.is_empty());
-        offered
-            && matches!(self.tool_choice.as_ref().and_then(Value::as_str), None | Some("auto"))
-            && !matches!(self.tool_choice, Some(Value::Object(_)))
     }
 
     /// Reads messages and tools.
@@ -257,7 +259,7 @@ impl SglangChatRequest {
             body["tools"] = tools.clone().into();
             // Without a parser the text of the reply contains no calls.
             body["tool_choice"] = match &self.tool_choice {
-                _ if self.offers_free_choice() && calls == ReplyCalls::Text => "none".into(),
+                _ if calls == ReplyCalls::Text => "none".into(),
                 None | Some(Value::Null) => "auto".into(),
                 Some(choice) => choice.clone(),
             };
@@ -265,14 +267,53 @@ impl SglangChatRequest {
         ChatRequest::parse(&body, bounds)
     }
 
-    /// Returns the sampling parameters as the native route takes them.
+    /// Returns the JSON Schema of a text with the calls that the request forces.
+    ///
+    /// Source: SGLang 0.5.23 `function_call/utils.py`, `get_json_schema_constraint`.
+    fn forced_calls_schema(&self) -> Option<Value> {
+        let tools = self.tools.as_deref().unwrap_or_default();
+        let schema = |tool: &Value| {
+            let function = tool.get("function")?;
+            let empty = || json!({"type": "object", "properties": {}});
+            let parameters = function.get("parameters").filter(|schema| !schema.is_null());
+            Some(json!({
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "enum": [function.get("name")?]},
+                    "parameters": parameters.cloned().unwrap_or_else(empty),
+                },
+                "required": ["name", "parameters"],
+            }))
+        };
+        let items = match self.tool_choice.as_ref()? {
+            Value::String(choice) if choice == "required" => {
+                json!({"anyOf": tools.iter().filter_map(schema).collect::<Vec<_>>()})
+            }
+            choice => {
+                let name = choice.pointer("/function/name")?;
+                schema(tools.iter().find(|tool| tool.pointer("/function/name") == Some(name))?)?
+            }
+        };
+        let mut schema = json!({"type": "array", "minItems": 1, "items": items});
+        if !self.parallel_tool_calls {
+            schema["maxItems"] = 1.into();
+        }
+        Some(schema)
+    }
+
+    /// Returns the sampling parameters as the native route takes them; without a tool parser,
+    /// forced calls are a text that follows a schema.
     ///
     /// # Errors
     /// A 400 for a response format without schema.
-    pub fn sampling_params(&self) -> Result<Value, Fault> {
+    pub fn sampling_params(&self, calls: ReplyCalls) -> Result<Value, Fault> {
         let mut params = native_sampling_params!(self, self.output_limit(), Value::Null);
         if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
             params[name] = constraint.into();
+        }
+        let forced = self.forced_calls_schema().filter(|_| calls == ReplyCalls::Text);
+        if let Some(schema) = forced {
+            params["json_schema"] = schema.to_string().into();
         }
         Ok(params)
     }
@@ -298,7 +339,9 @@ pub(super) fn schema_constraint(
             let nested = format.get("json_schema").and_then(|of| of.get("schema"));
             match nested.or(format.get("schema")).filter(|schema| !schema.is_null()) {
                 Some(schema) => Ok(Some(("json_schema", schema.to_string()))),
-                None => Err(Fault::bad_request(
+                None => Err(Fault::new(
+                    400,
+                    ErrorType::BadRequestName,
                     "schema_ is required for json_schema response format request.",
                 )),
             }

@@ -6,20 +6,20 @@
 use serde_json::{Map, Value};
 
 use super::chat::schema_constraint;
+use super::chat_schema;
 use super::generate::HIDDEN_STATES_DISABLED;
 use super::sampling::native_sampling_params;
-use crate::check;
 use crate::fault::Fault;
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
 use crate::openai::shared::StreamOptions;
-use crate::schema::{Schema, ValidatorError, wire_model};
+use crate::schema::{INT, Schema, ValidatorError, wire_model};
 
 /// Name of the model in requests that name none.
 pub const DEFAULT_MODEL_NAME: &str = "default";
 
 wire_model! {
     /// A completion request. Absent fields have SGLang's defaults; unknown ones are ignored.
-    pub struct SglangCompletionRequest: Plain "CompletionRequest" after check_max_tokens {
+    pub struct SglangCompletionRequest: Plain "CompletionRequest" {
         /// Name of the model, which responses repeat; `model:adapter` selects an adapter.
         model: String = DEFAULT_MODEL_NAME.to_owned(),
         /// Prompts of the request.
@@ -33,7 +33,7 @@ wire_model! {
         /// Number of log probabilities per output token.
         logprobs: Option<i64> = None,
         /// Maximum number of tokens to generate.
-        max_tokens: i64 = 16,
+        max_tokens: i64 [Schema::After(check_max_tokens, &INT)] = 16,
         /// Number of outputs per prompt.
         n: i64 = 1,
         /// Presence penalty.
@@ -41,7 +41,7 @@ wire_model! {
         /// Seed of the sampler.
         seed: Option<i64> = None,
         /// Stop strings.
-        stop: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        stop: Option<Value> [chat_schema::STOP] = None,
         /// Whether to stream server-sent events.
         stream: bool = false,
         /// Options for token usage in a stream.
@@ -96,24 +96,16 @@ wire_model! {
 }
 
 /// Mirrors SGLang's `validate_max_tokens_positive`.
-fn check_max_tokens(body: &Map<String, Value>) -> Result<(), ValidatorError> {
-    match body.get("max_tokens").and_then(Value::as_i64) {
+fn check_max_tokens(limit: &Value) -> Result<Option<Value>, ValidatorError> {
+    match limit.as_i64() {
         Some(limit) if limit <= 0 => {
             Err(ValidatorError::ValueError("max_tokens must be positive".to_owned()))
         }
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }
 
 impl SglangCompletionRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// A 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
-    }
-
     /// Checks what the schema does not: a prompt, and members that are not simulated.
     ///
     /// # Errors

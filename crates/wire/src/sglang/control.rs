@@ -4,13 +4,44 @@
 
 use serde_json::Value;
 
-use crate::check;
-use crate::fault::Fault;
-use crate::schema::{Schema, wire_model};
+use crate::schema::{FLOAT, RequestField, Schema, wire_model};
+
+/// A msgspec struct as body, which pydantic accepts as an instance or by its fields.
+#[derive(Debug)]
+pub struct Struct<T>(pub T);
+
+macro_rules! msgspec_structs {
+    ($($name:ident: $class:literal),* $(,)?) => {$(
+        impl RequestField for Struct<$name> {
+            const SCHEMA: Schema = Schema::Union(&[
+                Schema::Instance($class),
+                Schema::Model($name::MODEL),
+            ]);
+
+            fn read(value: &Value) -> Option<Self> {
+                $name::read(value).map(Self)
+            }
+        }
+    )*};
+}
+
+msgspec_structs! {
+    AbortRequest: "AbortReq",
+    PauseRequest: "PauseGenerationReqInput",
+    ContinueRequest: "ContinueGenerationReqInput",
+    LoadAdapterRequest: "LoadLoRAAdapterReqInput",
+    UnloadAdapterRequest: "UnloadLoRAAdapterReqInput",
+    OpenSessionRequest: "OpenSessionReqInput",
+    CloseSessionRequest: "CloseSessionReqInput",
+    ReleaseMemoryRequest: "ReleaseMemoryOccupationReqInput",
+    ResumeMemoryRequest: "ResumeMemoryOccupationReqInput",
+    SlowDownRequest: "SlowDownReqInput",
+    WeightVersionRequest: "UpdateWeightVersionReqInput",
+}
 
 wire_model! {
     /// A request to abort one request or all.
-    pub struct AbortRequest: Plain "AbortReq" {
+    pub struct AbortRequest: Plain "function-after[build_struct(), AbortReq]" {
         /// Id of the request to abort.
         rid: Option<String> = None,
         /// Whether all requests are aborted.
@@ -20,7 +51,7 @@ wire_model! {
 
 wire_model! {
     /// A request to pause generation.
-    pub struct PauseRequest: Plain "PauseGenerationReqInput" {
+    pub struct PauseRequest: Plain "function-after[build_struct(), PauseGenerationReqInput]" {
         /// Treatment of running requests.
         mode: String [Schema::Literal(&["abort", "retract", "in_place"])] = "abort".to_owned(),
     }
@@ -28,7 +59,7 @@ wire_model! {
 
 wire_model! {
     /// A request to load a LoRA adapter.
-    pub struct LoadAdapterRequest: Plain "LoadLoRAAdapterReqInput" {
+    pub struct LoadAdapterRequest: Plain "function-after[build_struct(), LoadLoRAAdapterReqInput]" {
         /// Name of the adapter.
         lora_name: String,
         /// Directory of the adapter's files.
@@ -40,24 +71,72 @@ wire_model! {
 
 wire_model! {
     /// A request to unload a LoRA adapter.
-    pub struct UnloadAdapterRequest: Plain "UnloadLoRAAdapterReqInput" {
+    pub struct UnloadAdapterRequest: Plain "function-after[build_struct(), UnloadLoRAAdapterReqInput]" {
         /// Name of the adapter.
         lora_name: String,
     }
 }
 
-macro_rules! parsed {
-    ($($name:ident),*) => {$(
-        impl $name {
-            /// Validates and reads the request body.
-            ///
-            /// # Errors
-            /// A 400 if the body does not match the schema.
-            pub fn parse(value: &Value) -> Result<Self, Fault> {
-                check::read_body(value)
-            }
-        }
-    )*};
+wire_model! {
+    /// A request to continue generation.
+    pub struct ContinueRequest: Plain "function-after[build_struct(), ContinueGenerationReqInput]" {
+        /// Whether unused GPU memory is given back first.
+        torch_empty_cache: bool = true,
+    }
 }
 
-parsed!(AbortRequest, PauseRequest, LoadAdapterRequest, UnloadAdapterRequest);
+wire_model! {
+    /// A request to open a session.
+    pub struct OpenSessionRequest: Plain "function-after[build_struct(), OpenSessionReqInput]" {
+        /// Limit of the session's text, which SGLang stores and does not check.
+        capacity_of_str_len: i64,
+        /// Id of the session; a new one without it.
+        session_id: Option<String> = None,
+        /// Whether requests append to the session in order.
+        streaming: Option<bool> = None,
+        /// Idle time after which the session is closed, in seconds.
+        timeout: Option<f64> = None,
+    }
+}
+
+wire_model! {
+    /// A request to close a session.
+    pub struct CloseSessionRequest: Plain "function-after[build_struct(), CloseSessionReqInput]" {
+        /// Id of the session.
+        session_id: String,
+    }
+}
+
+wire_model! {
+    /// A request to release GPU memory.
+    pub struct ReleaseMemoryRequest: Plain "function-after[build_struct(), ReleaseMemoryOccupationReqInput]" {
+        /// Kinds of memory; all without it.
+        tags: Option<Vec<String>> = None,
+    }
+}
+
+wire_model! {
+    /// A request to occupy released GPU memory again.
+    pub struct ResumeMemoryRequest: Plain "function-after[build_struct(), ResumeMemoryOccupationReqInput]" {
+        /// Kinds of memory; all without it.
+        tags: Option<Vec<String>> = None,
+    }
+}
+
+wire_model! {
+    /// A request to pause before each step.
+    pub struct SlowDownRequest: Plain "function-after[build_struct(), SlowDownReqInput]" {
+        /// The pause in seconds; null ends the pauses.
+        forward_sleep_time: Option<f64> [Schema::Nullable(&FLOAT)],
+    }
+}
+
+wire_model! {
+    /// A request to change the version of the weights that responses report.
+    pub struct WeightVersionRequest: Plain "function-after[build_struct(), UpdateWeightVersionReqInput]" {
+        /// The new version.
+        new_version: String,
+        /// Whether running requests are aborted first.
+        abort_all_requests: bool = true,
+    }
+}

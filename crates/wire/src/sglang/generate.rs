@@ -4,19 +4,18 @@
 
 use serde_json::Value;
 
-use crate::check;
 use crate::fault::Fault;
 use crate::sampling::STRING_OR_LIST;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 
 const BOOL_OR_LIST: Schema =
-    Schema::Union(&[Schema::Bool, Schema::List(&Schema::Bool, ANY_LENGTH)]);
-const INT_OR_LIST: Schema = Schema::Union(&[INT, Schema::List(&INT, ANY_LENGTH)]);
+    Schema::Union(&[Schema::List(&Schema::Bool, ANY_LENGTH), Schema::Bool]);
+const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]);
 const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
 
 wire_model! {
     /// A native request. Absent fields have SGLang's defaults; unknown ones are ignored.
-    pub struct GenerateRequest: Plain "GenerateReqInput" {
+    pub struct GenerateRequest: Dataclass "GenerateReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
         rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
         /// Prompt texts.
@@ -73,14 +72,6 @@ wire_model! {
 }
 
 impl GenerateRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// A 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
-    }
-
     /// Refuses the members that are not simulated, or that SGLang needs a flag for.
     ///
     /// # Errors
@@ -109,7 +100,6 @@ impl GenerateRequest {
             ("video_data", truthy(&self.video_data)),
             ("audio_data", truthy(&self.audio_data)),
             ("token_ids_logprob", truthy(&self.token_ids_logprob)),
-            ("session_params", truthy(&self.session_params)),
         ];
         match refused.into_iter().find(|(_, given)| *given) {
             None => Ok(()),

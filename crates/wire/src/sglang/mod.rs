@@ -4,8 +4,12 @@
 //! `srt/sampling/sampling_params.py`.
 
 pub mod chat;
+mod chat_schema;
 pub mod completion;
 pub mod control;
 pub mod generate;
+pub mod ollama;
+pub mod pooling;
+pub mod responses;
 pub mod sampling;
 pub mod tokenize;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use vllm_sim_python as python;
 
-use crate::fault::Fault;
+use crate::fault::{ErrorType, Fault};
 use crate::openai::shared::StructuredOutputs;
 use crate::sampling::{
     OutputLimit, SamplingChecks, SamplingParams, SamplingRequest, StringOrList, TokenBias,
@@ -143,8 +143,16 @@ impl SglangSampling {
             return Err(Fault::bad_request(format!("sampling_params must be a map, got {shown}")));
         }
         let parsed = Self::deserialize(value);
-        let sampling = parsed.map_err(|error| Fault::bad_request(error.to_string()))?;
+        let sampling =
+            parsed.map_err(|error| Fault::new(400, ErrorType::Bare, error.to_string()))?;
         sampling.check_simulated()?;
+        if sampling.outputs() < 1 {
+            let text = match sampling.outputs() {
+                0 => "range() arg 3 must not be zero".to_owned(),
+                outputs => format!("n must be at least 1, got {outputs}."),
+            };
+            return Err(Fault::new(400, ErrorType::BadRequestName, text));
+        }
         sampling.verify(value, vocabulary)?;
         Ok(sampling)
     }

@@ -5,15 +5,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::check;
-use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, INT, Schema, ValidatorError, wire_model};
 
 wire_model! {
     /// A request for the token ids of texts or of a conversation.
     pub struct SglangTokenizeRequest: Plain "TokenizeRequest" after check_one_input {
         /// Texts to encode.
-        prompt: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        prompt: Option<Value> [super::chat_schema::STOP] = None,
         /// Conversation to encode with the chat template.
         messages: Option<Vec<Value>> = None,
         /// Whether special tokens are added to texts.
@@ -42,25 +40,5 @@ fn check_one_input(body: &Map<String, Value>) -> Result<(), ValidatorError> {
             "Exactly one of 'prompt' or 'messages' must be provided.".to_owned(),
         )),
         false => Ok(()),
-    }
-}
-
-impl SglangTokenizeRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// A 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
-    }
-}
-
-impl SglangDetokenizeRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// A 400 if the body does not match the schema.
-    pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
     }
 }

@@ -1,0 +1,195 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens` of an SGLang server.
+//!
+//! Source: SGLang 0.5.23 `anthropic/serving.py`; `http_server.py`
+//! (`_anthropic_validation_message`, `_anthropic_error_response`).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::chat::{StartedChat, reply_calls, start_chat};
+use super::endpoint;
+use super::messages_render::{MessageStream, message_json, new_message_id};
+use super::request::given_context_length;
+use crate::anthropic::convert;
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::error;
+use crate::openai::{chat, prepare};
+use vllm_sim_service::prompt::PromptLengthLimit;
+use vllm_sim_wire::anthropic::{AnthropicToolChoice, CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::fastapi::{self, BodyRefusal};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::schema::RequestField;
+use vllm_sim_wire::sglang::chat::SglangChatRequest;
+
+/// The `type` of an error that a check of this API finds.
+const INVALID_REQUEST: &str = "invalid_request_error";
+
+/// Message for a conversation without messages, whose tokens cannot be counted.
+const EMPTY_CONVERSATION: &str =
+    "Cannot apply chat template to an empty conversation. Provide at least one message.";
+
+/// Handles `POST /v1/messages`.
+pub(super) async fn create_message(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    match answer(&app, &received).await {
+        Ok(response) => response,
+        Err(Refusal { fault, kind }) => error_response(&fault, kind),
+    }
+}
+
+/// An error with the `type` of Anthropic's API; `None`: that of the chat route.
+struct Refusal {
+    fault: Fault,
+    kind: Option<&'static str>,
+}
+
+impl Refusal {
+    fn invalid(fault: Fault) -> Self {
+        Self { fault, kind: Some(INVALID_REQUEST) }
+    }
+}
+
+async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Refusal> {
+    let request: MessagesRequest = read(app, received).map_err(Refusal::invalid)?;
+    check_tool_choice(&request).map_err(Refusal::invalid)?;
+    let mut body = convert::to_chat_body(app, &request).map_err(Refusal::invalid)?;
+    set_strictness(&mut body);
+    let read = endpoint::read_value(app, &body, &endpoint::CHAT);
+    let chat: SglangChatRequest = read.map_err(Refusal::invalid)?;
+    let context_length = given_context_length(app);
+    chat.validate(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
+    let head = &received.head;
+    let started = match start_chat(app, head, &chat, reply_calls(app)).await {
+        Ok(started) => started,
+        Err(fault) if chat.stream => return Ok(failed_stream(&fault, &chat.model)),
+        Err(fault) => return Err(Refusal { fault, kind: None }),
+    };
+    let StartedChat { reply, format, counter, guard } = started;
+    if chat.stream {
+        let render = MessageStream::new(format, counter, &reply);
+        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        return Ok(response.await);
+    }
+    let body = prepare::render_when_finished(reply, move |reply| {
+        counter.count(reply);
+        message_json(&format, reply)
+    });
+    let body = body.await.map_err(|fault| Refusal { fault, kind: None })?;
+    Ok(error::json_response(StatusCode::OK, body.to_string()))
+}
+
+/// Handles `POST /v1/messages/count_tokens`.
+pub(super) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let count = async {
+        let request: CountTokensRequest = read(&app, &received)?;
+        if request.messages.is_empty() {
+            return Err(Fault::bad_request(EMPTY_CONVERSATION));
+        }
+        let mut chat = convert::count_tokens_chat_request(&app, &request)?;
+        for tool in chat.tools.iter_mut().flatten() {
+            tool.function.strict.get_or_insert(false);
+        }
+        let mut conversation = chat::chat_conversation(&app, &mut chat);
+        conversation.bound = PromptLengthLimit::None;
+        app.service.conversation_tokens(&app.rules, conversation).await
+    };
+    match count.await {
+        Ok((tokens, _)) => {
+            let body = json!({"input_tokens": tokens.len()});
+            error::json_response(StatusCode::OK, body.to_string())
+        }
+        Err(fault) => error_response(&fault, Some(INVALID_REQUEST)),
+    }
+}
+
+/// Reads a body, whose errors become SGLang's short text.
+fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
+    let bounds = &app.rules.defaults.bounds;
+    let body = endpoint::parse_json(received);
+    body.and_then(|body| fastapi::read_body(&body, bounds)).map_err(|refusal| match refusal {
+        BodyRefusal::Errors(errors) => Fault::bad_request(errors.digest()),
+        BodyRefusal::Fault(fault) if fault.message.contains("Unsupported Media Type") => {
+            Fault::bad_request(
+                "header.content-type: Unsupported Media Type: Only 'application/json' is allowed",
+            )
+        }
+        BodyRefusal::Fault(fault) => fault,
+    })
+}
+
+/// Sets the member of tools that SGLang's class has and templates show.
+fn set_strictness(body: &mut Value) {
+    let tools = body.get_mut("tools").and_then(Value::as_array_mut);
+    for tool in tools.into_iter().flatten() {
+        if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+            function.entry("strict").or_insert(false.into());
+        }
+    }
+}
+
+/// Refuses a forced call without tools.
+fn check_tool_choice(request: &MessagesRequest) -> Result<(), Fault> {
+    let has_tools = request.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+    let kind = match &request.tool_choice {
+        Some(choice) if !has_tools => forced_kind(choice),
+        _ => None,
+    };
+    match kind {
+        None => Ok(()),
+        Some(kind) => Err(Fault::bad_request(format!(
+            "tool_choice='{kind}' requires at least one custom tool; all supplied tools were \
+             server-side Anthropic built-ins which the OpenAI-compatible backend cannot invoke"
+        ))),
+    }
+}
+
+fn forced_kind(choice: &AnthropicToolChoice) -> Option<&str> {
+    Some(choice.kind.as_str()).filter(|kind| matches!(*kind, "any" | "tool"))
+}
+
+/// Returns the `type` and message of an error.
+fn error_json(fault: &Fault, kind: Option<&str>) -> Value {
+    let (kind, message) = match fault.status {
+        503 => ("overloaded_error", "Internal server error"),
+        500.. => ("api_error", "Internal server error"),
+        429 => ("rate_limit_error", fault.message.as_str()),
+        404 => ("not_found_error", fault.message.as_str()),
+        _ => (kind.unwrap_or(fault.error_type.as_str()), fault.message.as_str()),
+    };
+    json!({"type": "error", "error": {"type": kind, "message": message}})
+}
+
+fn error_response(fault: &Fault, kind: Option<&str>) -> Response<Body> {
+    let status = error::status_code(fault.status);
+    let response = error::json_response(status, error_json(fault, kind).to_string());
+    error::add_retry_after(fault, response)
+}
+
+/// Returns the events of a stream that fails before its first token.
+fn failed_stream(fault: &Fault, model: &str) -> Response<Body> {
+    let start = json!({"type": "message_start", "message": {
+        "id": new_message_id(),
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": model,
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }});
+    let error = error_json(fault, Some(INVALID_REQUEST));
+    let stop = json!({"type": "message_stop"});
+    let events = format!(
+        "event: message_start\ndata: {start}\n\nevent: error\ndata: {error}\n\n\
+         event: message_stop\ndata: {stop}\n\n"
+    );
+    prepare::event_stream_response(Body::from(events))
+}

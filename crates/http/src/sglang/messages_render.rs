@@ -1,0 +1,206 @@
+//! Renders replies as SGLang's messages of Anthropic's API.
+//!
+//! Source: SGLang 0.5.23 `anthropic/serving.py` (`_convert_response`,
+//! `_generate_anthropic_stream`), `anthropic/protocol.py`.
+
+use serde_json::{Map, Value, json};
+
+use super::chat_render::ChatFormat;
+use super::usage::EndCounter;
+use crate::openai::response_shape::end_of_choice;
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::{Choice, Reply};
+
+/// Returns a new id of a message.
+pub(super) fn new_message_id() -> String {
+    format!("msg_{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Returns the JSON of an ended reply.
+pub(super) fn message_json(format: &ChatFormat, reply: &Reply) -> Value {
+    let choice = &reply.choices[0];
+    let (script, released) = (&choice.script, choice.released_tokens());
+    let reasoning = script.channel_text(OutputChannel::Reasoning, released);
+    let text = script.channel_text(OutputChannel::Content, released);
+    let calls = format.tool_calls(0, choice);
+    let mut content = Vec::new();
+    if !reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": reasoning}));
+    }
+    if !text.is_empty() {
+        content.push(json!({"type": "text", "text": text}));
+    }
+    for call in &calls {
+        let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+        // The output limit may have cut the arguments.
+        let input: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
+        content.push(json!({
+            "type": "tool_use",
+            "id": call["id"],
+            "name": call["function"]["name"],
+            "input": input,
+        }));
+    }
+    if content.is_empty() {
+        content.push(json!({"type": "text", "text": ""}));
+    }
+    json!({
+        "id": new_message_id(),
+        "type": "message",
+        "role": "assistant",
+        "content": content,
+        "model": format.model(),
+        "stop_reason": stop_reason(format, choice, calls.len()),
+        "usage": usage(format, reply),
+    })
+}
+
+fn stop_reason(format: &ChatFormat, choice: &Choice, calls: usize) -> &'static str {
+    let (reason, _) = format.end(choice, end_of_choice(choice), calls);
+    match reason.as_str() {
+        Some("length") => "max_tokens",
+        Some("tool_calls") => "tool_use",
+        _ => "end_turn",
+    }
+}
+
+/// Returns the usage of a reply; cached tokens are no input tokens if they are reported.
+fn usage(format: &ChatFormat, reply: &Reply) -> Value {
+    let cached = format.cached_tokens(reply).unwrap_or(0);
+    let output = reply.choices[0].released_tokens();
+    let input = reply.prompt_tokens().saturating_sub(cached);
+    let mut usage = json!({"input_tokens": input, "output_tokens": output});
+    if cached > 0 {
+        usage["cache_read_input_tokens"] = cached.into();
+    }
+    usage
+}
+
+/// Renders the stream of a message.
+pub(super) struct MessageStream {
+    format: ChatFormat,
+    counter: EndCounter,
+    prompt: u32,
+    /// Index of the next content block.
+    index: usize,
+    open: Option<OutputChannel>,
+    calls: usize,
+}
+
+impl MessageStream {
+    pub(super) fn new(format: ChatFormat, counter: EndCounter, reply: &Reply) -> Self {
+        Self { format, counter, prompt: reply.prompt_tokens(), index: 0, open: None, calls: 0 }
+    }
+
+    fn open_block(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
+        if self.open == Some(channel) {
+            return;
+        }
+        self.close_block(out);
+        self.open = Some(channel);
+        let block = match channel {
+            OutputChannel::Reasoning => json!({"type": "thinking", "thinking": ""}),
+            OutputChannel::Call(call) => {
+                let call = usize::from(call);
+                self.calls = self.calls.max(call + 1);
+                let name = choice.script.calls.get(call).map_or("", String::as_str);
+                let id = self.format.call_id(0, call);
+                json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+            }
+            _ => json!({"type": "text", "text": ""}),
+        };
+        let event =
+            json!({"type": "content_block_start", "index": self.index, "content_block": block});
+        write_event(out, "content_block_start", &event);
+    }
+
+    fn close_block(&mut self, out: &mut String) {
+        if self.open.take().is_some() {
+            let event = json!({"type": "content_block_stop", "index": self.index});
+            write_event(out, "content_block_stop", &event);
+            self.index += 1;
+        }
+    }
+
+    fn write_text(
+        &mut self,
+        out: &mut String,
+        channel: OutputChannel,
+        text: &str,
+        choice: &Choice,
+    ) {
+        if text.is_empty() || channel == OutputChannel::Marker {
+            return;
+        }
+        self.open_block(out, channel, choice);
+        let delta = match channel {
+            OutputChannel::Reasoning => json!({"type": "thinking_delta", "thinking": text}),
+            OutputChannel::Call(_) => json!({"type": "input_json_delta", "partial_json": text}),
+            _ => json!({"type": "text_delta", "text": text}),
+        };
+        let event = json!({"type": "content_block_delta", "index": self.index, "delta": delta});
+        write_event(out, "content_block_delta", &event);
+    }
+}
+
+/// Appends an event with its name.
+fn write_event(out: &mut String, name: &str, event: &Value) {
+    out.push_str(&format!("event: {name}\ndata: {event}\n\n"));
+}
+
+impl StreamRenderer for MessageStream {
+    fn write_before_tokens(&mut self, out: &mut String) {
+        let event = json!({"type": "message_start", "message": {
+            "id": new_message_id(),
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": self.format.model(),
+            "usage": {"input_tokens": self.prompt, "output_tokens": 0},
+        }});
+        write_event(out, "message_start", &event);
+    }
+
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let mut group: Option<(OutputChannel, String)> = None;
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+                break;
+            };
+            match &mut group {
+                Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
+                _ => {
+                    let next = (token.channel, token.text.to_owned());
+                    if let Some((channel, text)) = group.replace(next) {
+                        self.write_text(out, channel, &text, choice);
+                    }
+                }
+            }
+        }
+        if let Some((channel, text)) = group {
+            self.write_text(out, channel, &text, choice);
+        }
+    }
+
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
+        self.counter.count(reply);
+        self.close_block(out);
+        let choice = &reply.choices[0];
+        let event = json!({
+            "type": "message_delta",
+            "delta": {"stop_reason": stop_reason(&self.format, choice, self.calls)},
+            "usage": {"output_tokens": choice.released_tokens()},
+        });
+        write_event(out, "message_delta", &event);
+        write_event(out, "message_stop", &json!({"type": "message_stop"}));
+    }
+
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        self.close_block(out);
+        let error = json!({"type": "api_error", "message": "Internal server error"});
+        write_event(out, "error", &json!({"type": "error", "error": error}));
+        write_event(out, "message_stop", &json!({"type": "message_stop"}));
+        true
+    }
+}

@@ -1,0 +1,307 @@
+//! The routes of Ollama that an SGLang server has, and its root.
+//!
+//! Source: SGLang 0.5.23 `ollama/serving.py`, `ollama/protocol.py`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::loads::iso_time;
+use super::request::{self, Generation, LogprobOptions, new_rid};
+use super::usage::EndCounter;
+use super::{endpoint, errors};
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::error;
+use crate::openai::{chat, prepare};
+use crate::request_head::RequestHead;
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::sglang::ollama::{
+    OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest, sampling_params,
+};
+use vllm_sim_wire::sglang::sampling::SglangSampling;
+
+/// Handles `GET /`.
+pub(super) async fn get_root() -> Response<Body> {
+    error::json_response(StatusCode::OK, "\"SGLang is running\"".to_owned())
+}
+
+/// Returns the current time as Ollama shows it.
+fn timestamp() -> String {
+    let time = iso_time(unix_now_secs());
+    format!("{}Z", &time[..time.len() - "000+00:00".len()])
+}
+
+/// The member of a response that contains its text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TextMember {
+    Message,
+    Response,
+}
+
+impl TextMember {
+    fn json(self, text: &str) -> (&'static str, Value) {
+        match self {
+            Self::Message => {
+                ("message", json!({"role": "assistant", "content": text, "images": null}))
+            }
+            Self::Response => ("response", text.into()),
+        }
+    }
+
+    /// Returns a line of a stream; the last one, without text, has the reason of the end.
+    fn line(self, model: &str, text: Option<&str>) -> String {
+        let mut line = json!({"model": model, "created_at": timestamp()});
+        let (name, value) = self.json(text.unwrap_or_default());
+        line[name] = value;
+        line["done"] = text.is_none().into();
+        line["done_reason"] = text.is_none().then_some("stop").into();
+        format!("{line}\n")
+    }
+
+    /// Returns the JSON of a reply; `None`: one without prompt.
+    fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
+        let mut body = json!({"model": model, "created_at": timestamp()});
+        let (name, value) = self.json(text);
+        body[name] = value;
+        body["done"] = true.into();
+        body["done_reason"] = "stop".into();
+        if self == Self::Response {
+            body["context"] = Value::Null;
+        }
+        body["total_duration"] = counts.map(|(nanoseconds, ..)| nanoseconds).into();
+        body["load_duration"] = Value::Null;
+        body["prompt_eval_count"] = counts.map(|(_, prompt, _)| prompt).into();
+        body["prompt_eval_duration"] = Value::Null;
+        body["eval_count"] = counts.map(|(.., output)| output).into();
+        body["eval_duration"] = Value::Null;
+        body
+    }
+}
+
+/// A request of one of the routes that generate.
+struct OllamaRequest {
+    member: TextMember,
+    prompts: PromptSource,
+    stream: bool,
+    sampling: SglangSampling,
+}
+
+/// Handles `POST /api/chat`.
+pub(super) async fn chat(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+    let request = chat_request(&app, &received);
+    errors::openai_response(generate_from(&app, &received.head, request).await)
+}
+
+fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, Fault> {
+    let request: OllamaChatRequest = endpoint::read(app, received, &endpoint::OLLAMA_CHAT)?;
+    let messages = request.messages.iter();
+    let messages: Vec<Value> =
+        messages.map(|message| json!({"role": message.role, "content": message.content})).collect();
+    let body = json!({"messages": messages});
+    let mut conversation = ChatRequest::parse(&body, &app.rules.defaults.bounds)?;
+    let conversation = vec![chat::chat_conversation(app, &mut conversation)];
+    Ok(OllamaRequest {
+        member: TextMember::Message,
+        prompts: PromptSource::Conversations(conversation),
+        stream: request.stream,
+        sampling: read_options(app, request.options.as_ref())?,
+    })
+}
+
+fn read_options(
+    app: &App,
+    options: Option<&serde_json::Map<String, Value>>,
+) -> Result<SglangSampling, Fault> {
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    SglangSampling::parse(&sampling_params(options), vocabulary)
+}
+
+/// Handles `POST /api/generate`.
+pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+    let read = endpoint::read(&app, &received, &endpoint::OLLAMA_GENERATE);
+    let request: OllamaGenerateRequest = match read {
+        Ok(request) => request,
+        Err(fault) => return errors::openai_error(&fault),
+    };
+    let system = request.system.as_deref().filter(|system| !system.is_empty());
+    let prompt = match system {
+        Some(system) => format!("{system}\n\n{}", request.prompt),
+        None => request.prompt,
+    };
+    let member = TextMember::Response;
+    if prompt.chars().all(vllm_sim_python::is_python_whitespace) {
+        let body = member.body(app.service.models.displayed_name(), "", None);
+        return match request.stream {
+            true => lines_response(Body::from(format!("{body}\n"))),
+            false => error::json_response(StatusCode::OK, body.to_string()),
+        };
+    }
+    let sampling = read_options(&app, request.options.as_ref());
+    let request = sampling.map(|sampling| OllamaRequest {
+        member,
+        prompts: PromptSource::Inputs(PromptInputs {
+            inputs: vec![PromptInput::Text(prompt)],
+            add_special_tokens: true,
+            truncation: PromptTruncation::default(),
+        }),
+        stream: request.stream,
+        sampling,
+    });
+    errors::openai_response(generate_from(&app, &received.head, request).await)
+}
+
+async fn generate_from(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: Result<OllamaRequest, Fault>,
+) -> Result<Response<Body>, Fault> {
+    let OllamaRequest { member, prompts, stream, sampling } = request?;
+    let resolved = request::resolve_model(app, head, None, None)?;
+    let structured = sampling.is_structured();
+    let generation = Generation {
+        id: new_rid(),
+        prompts,
+        sampling,
+        logprobs: LogprobOptions::default(),
+        rank: None,
+        priority: None,
+        cache_salt: None,
+        tools: None,
+        parses_calls: false,
+        reasoning: None,
+        echo: false,
+    };
+    let (generated, guard) = request::start(app, head, resolved, generation).await?;
+    let reply = generated.reply;
+    let counter =
+        EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };
+    let model = app.service.models.displayed_name().to_string();
+    if stream {
+        let render = LineStream { member, model, counter };
+        let mut response =
+            prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await;
+        set_line_type(&mut response);
+        return Ok(response);
+    }
+    let body = prepare::render_when_finished(reply, move |reply| {
+        counter.count(reply);
+        let choice = &reply.choices[0];
+        let released = choice.released_tokens();
+        let text = choice.script.channel_text(OutputChannel::Content, released);
+        let progress = choice.progress();
+        let [_, _, last] = progress.admission_first_latest_times();
+        let elapsed = u64::try_from((last - progress.arrived).as_nanos()).unwrap_or(u64::MAX);
+        member.body(&model, &text, Some((elapsed, reply.prompt_tokens(), released)))
+    });
+    Ok(error::json_response(StatusCode::OK, body.await?.to_string()))
+}
+
+fn set_line_type(response: &mut Response<Body>) {
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+}
+
+fn lines_response(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    set_line_type(&mut response);
+    response
+}
+
+/// Renders a stream of lines of JSON.
+struct LineStream {
+    member: TextMember,
+    model: String,
+    counter: EndCounter,
+}
+
+impl StreamRenderer for LineStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let mut delta = String::new();
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+                break;
+            };
+            if token.channel == OutputChannel::Content {
+                delta.push_str(token.text);
+            }
+        }
+        let text = Some(delta.as_str()).filter(|_| step.end.is_none());
+        out.push_str(&self.member.line(&self.model, text));
+    }
+
+    fn write_closing(&mut self, _out: &mut String, reply: &Reply) {
+        self.counter.count(reply);
+    }
+
+    fn write_failure(&mut self, _out: &mut String) -> bool {
+        false
+    }
+}
+
+/// Handles `GET /api/tags`.
+pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+    let name = &**app.service.models.displayed_name();
+    let body = json!({"models": [{
+        "name": name,
+        "model": name,
+        "modified_at": timestamp(),
+        "size": 0,
+        "digest": format!("sha256:sglang{}", "0".repeat(58)),
+        "details": {"format": "sglang", "family": last_part(name), "parameter_size": "unknown"},
+    }]});
+    error::json_response(StatusCode::OK, body.to_string())
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+/// Handles `POST /api/show`.
+pub(super) async fn show(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+    let read = endpoint::read(&app, &received, &endpoint::OLLAMA_SHOW);
+    let OllamaShowRequest { model } = match read {
+        Ok(request) => request,
+        Err(fault) => return errors::openai_error(&fault),
+    };
+    let family = last_part(&model);
+    let suffixes = ["-Instruct", "-Chat", "-Base"];
+    let family = suffixes.iter().find_map(|end| family.strip_suffix(end)).unwrap_or(family);
+    let context = app.settings.model.max_model_len;
+    let mut info = json!({
+        "general.architecture": family,
+        "general.name": model,
+        "general.parameter_count": 0,
+    });
+    info[format!("{family}.context_length")] = context.into();
+    for name in ["block_count", "embedding_length", "attention.head_count"] {
+        info[format!("{family}.{name}")] = 0.into();
+    }
+    let body = json!({
+        "license": "",
+        "modelfile": format!("FROM {model}\nPARAMETER num_ctx {context}\n"),
+        "parameters": format!("num_ctx {context}"),
+        "template": "",
+        "modified_at": timestamp(),
+        "details": {
+            "parent_model": "",
+            "format": "sglang",
+            "family": family,
+            "families": [family],
+            "parameter_size": "unknown",
+            "quantization_level": "",
+        },
+        "model_info": info,
+        "capabilities": ["completion"],
+    });
+    error::json_response(StatusCode::OK, body.to_string())
+}

@@ -1,0 +1,87 @@
+//! `POST /v1/responses` of an SGLang server, without stored responses.
+//!
+//! Source: SGLang 0.5.23 `openai/serving_responses.py`; `http_server.py`
+//! (`v1_responses_request`, `validation_exception_handler`).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::json;
+
+use super::chat::{StartedChat, reply_calls, start_chat};
+use super::responses_render::{ResponseFormat, ResponseStream};
+use super::{endpoint, errors};
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::error;
+use crate::openai::prepare;
+use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
+use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
+
+/// Handles `POST /v1/responses`.
+pub(super) async fn create_response(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    answer(&app, &received).await.unwrap_or_else(|fault| error_response(&fault))
+}
+
+async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+    let request: SglangResponsesRequest = endpoint::read(app, received, &endpoint::RESPONSES)?;
+    let head = &received.head;
+    request.validate(|model| knows_model(app, model))?;
+    let body = request.to_chat_body()?;
+    let chat: SglangChatRequest = endpoint::read_value(app, &body, &endpoint::CHAT)?;
+    // Forced calls are read from the text even without a tool parser.
+    let calls = match request.forces_calls() {
+        true => ReplyCalls::Parsed,
+        false => reply_calls(app),
+    };
+    let started = start_chat(app, head, &chat, calls).await?;
+    let StartedChat { reply, format, counter, guard } = started;
+    let format = ResponseFormat::new(request, format);
+    if chat.stream {
+        let render = ResponseStream::new(format, counter);
+        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        return Ok(response.await);
+    }
+    let body = prepare::render_when_finished(reply, move |reply| {
+        counter.count(reply);
+        format.body_json(reply)
+    });
+    Ok(error::json_response(StatusCode::OK, body.await?.to_string()))
+}
+
+/// Returns whether a name is that of the model, of an adapter, or `model:adapter`.
+fn knows_model(app: &App, name: &str) -> bool {
+    let served = &**app.service.models.displayed_name();
+    let base = name.strip_prefix(served).is_some_and(|rest| rest.starts_with(':'));
+    let adapters = app.service.models.adapters();
+    name == served || base || adapters.iter().any(|adapter| *adapter.name == *name)
+}
+
+/// Handles `GET /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: no response is stored.
+pub(super) async fn stored_response() -> Response<Body> {
+    error_response(&Fault {
+        param: Some("response_id".to_owned()),
+        ..Fault::bad_request(STORE_DISABLED)
+    })
+}
+
+/// Returns the error in the form of this route.
+fn error_response(fault: &Fault) -> Response<Body> {
+    let kind = match fault.error_type {
+        ErrorType::BadRequestPhrase => "Bad Request",
+        _ => "invalid_request_error",
+    };
+    let body = json!({"error": {
+        "message": fault.message,
+        "type": kind,
+        "param": fault.param,
+        "code": fault.status,
+    }});
+    error::add_retry_after(fault, errors::json_error(fault.status, &body))
+}

@@ -1,0 +1,426 @@
+//! Renders replies as SGLang's responses, as JSON or as typed events.
+//!
+//! Source: SGLang 0.5.23 `openai/serving_responses.py` (`_make_response_output_items`,
+//! `_responses_stream_generator_non_harmony`), `openai/protocol.py` (`ResponsesResponse`).
+
+use serde_json::{Value, json};
+
+use super::chat_render::ChatFormat;
+use super::usage::EndCounter;
+use crate::openai::response_shape::{count_reasoning_tokens, end_of_choice};
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::{Choice, Reply};
+use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
+
+/// Format of a response.
+pub(super) struct ResponseFormat {
+    request: SglangResponsesRequest,
+    chat: ChatFormat,
+    id: String,
+}
+
+/// Returns a new id with a prefix.
+fn new_id(prefix: &str) -> String {
+    format!("{prefix}_{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Returns a new id of a function call, which is shorter than those of other items.
+fn new_call_item_id() -> String {
+    let mut id = new_id("fc");
+    id.truncate("fc_".len() + 8);
+    id
+}
+
+impl ResponseFormat {
+    pub(super) fn new(request: SglangResponsesRequest, chat: ChatFormat) -> Self {
+        let id = request.request_id.clone().unwrap_or_else(|| new_id("resp"));
+        Self { request, chat, id }
+    }
+
+    /// Returns the JSON of an ended reply.
+    pub(super) fn body_json(&self, reply: &Reply) -> Value {
+        let choice = &reply.choices[0];
+        let (script, released) = (&choice.script, choice.released_tokens());
+        let mut output = Vec::new();
+        let reasoning = script.channel_text(OutputChannel::Reasoning, released);
+        if !reasoning.is_empty() {
+            output.push(reasoning_item(&new_id("rs"), &reasoning, "completed"));
+        }
+        let text = script.channel_text(OutputChannel::Content, released);
+        let calls = self.chat.tool_calls(0, choice);
+        if !text.is_empty() {
+            let logprobs = self.logprobs(choice);
+            output.push(message_item(&new_id("msg"), &text, logprobs));
+        }
+        for call in &calls {
+            let id = call["id"].as_str().unwrap_or_default();
+            let function = &call["function"];
+            let (name, arguments) = (&function["name"], &function["arguments"]);
+            let state = (name.as_str(), arguments.as_str(), "completed");
+            output.push(call_item(&new_call_item_id(), id, state));
+        }
+        self.response_json(output, self.status(choice), Some(self.usage(reply)), TextForm::Guessed)
+    }
+
+    /// Returns log probabilities in the form of this route, or null.
+    fn logprobs(&self, choice: &Choice) -> Value {
+        if !self.request.includes_logprobs() {
+            return Value::Null;
+        }
+        let entries = self.chat.logprobs(choice, 0, choice.released_tokens());
+        entries.get("content").cloned().unwrap_or(Value::Null)
+    }
+
+    fn status(&self, choice: &Choice) -> &'static str {
+        let (reason, _) = self.chat.end(choice, end_of_choice(choice), 0);
+        match reason.as_str() {
+            Some("length") => "incomplete",
+            Some("abort") => "cancelled",
+            _ => "completed",
+        }
+    }
+
+    fn usage(&self, reply: &Reply) -> Value {
+        let choice = &reply.choices[0];
+        let (input, output) = (reply.prompt_tokens(), choice.released_tokens());
+        json!({
+            "input_tokens": input,
+            "input_tokens_details": {
+                "cached_tokens": self.chat.cached_tokens(reply).unwrap_or(0),
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": count_reasoning_tokens(choice)},
+            "total_tokens": input.saturating_add(output),
+        })
+    }
+
+    fn response_json(
+        &self,
+        output: Vec<Value>,
+        status: &str,
+        usage: Option<Value>,
+        text: TextForm,
+    ) -> Value {
+        let request = &self.request;
+        let is_text = !output.is_empty() && output.iter().all(|item| item["type"] == "message");
+        let text = match (&request.text, text) {
+            (Some(text), _) => text.clone().into(),
+            (None, TextForm::Guessed) if is_text => json!({"format": {"type": "text"}}),
+            _ => Value::Null,
+        };
+        let reasoning = request.reasoning.as_ref();
+        let of_reasoning = |name: &str| reasoning.and_then(|members| members.get(name));
+        let details = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
+        let tools: Vec<Value> = request.tools.iter().map(|tool| tool.to_json()).collect();
+        json!({
+            "id": self.id,
+            "object": "response",
+            "created_at": self.chat.created(),
+            "model": self.chat.model(),
+            "output": output,
+            "status": status,
+            "usage": usage,
+            "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
+            "tool_choice": request.effective_tool_choice(),
+            "tools": tools,
+            "error": null,
+            "incomplete_details": details,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": of_reasoning("effort"), "summary": of_reasoning("summary")},
+            "store": request.store,
+            "temperature": request.temperature,
+            "text": text,
+            "top_p": request.top_p,
+            "truncation": request.truncation,
+            "user": request.user,
+            "metadata": request.metadata.clone().unwrap_or_default(),
+        })
+    }
+}
+
+/// Selects the member `text` of a response whose request has none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TextForm {
+    /// Plain text if the output is only text.
+    Guessed,
+    /// Null, before the output is known.
+    Unknown,
+}
+
+fn text_part(text: &str, logprobs: Value) -> Value {
+    json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
+}
+
+fn message_item(id: &str, text: &str, logprobs: Value) -> Value {
+    json!({
+        "id": id,
+        "content": [text_part(text, logprobs)],
+        "role": "assistant",
+        "status": "completed",
+        "type": "message",
+        "phase": "final_answer",
+    })
+}
+
+fn reasoning_item(id: &str, text: &str, status: &str) -> Value {
+    let content = match text {
+        "" => json!([]),
+        text => json!([{"text": text, "type": "reasoning_text"}]),
+    };
+    json!({
+        "id": id,
+        "summary": [],
+        "type": "reasoning",
+        "content": content,
+        "encrypted_content": null,
+        "status": status,
+    })
+}
+
+/// Returns an item for a function call; the state is its name, arguments and status.
+fn call_item(id: &str, call_id: &str, state: (Option<&str>, Option<&str>, &str)) -> Value {
+    let (name, arguments, status) = state;
+    json!({
+        "arguments": arguments,
+        "call_id": call_id,
+        "name": name,
+        "type": "function_call",
+        "id": id,
+        "status": status,
+    })
+}
+
+/// An output item whose events are being sent.
+struct OpenItem {
+    channel: OutputChannel,
+    id: String,
+    text: String,
+}
+
+/// Renders the events of a response.
+pub(super) struct ResponseStream {
+    format: ResponseFormat,
+    counter: EndCounter,
+    sequence: u64,
+    open: Option<OpenItem>,
+    done: Vec<Value>,
+}
+
+impl ResponseStream {
+    pub(super) fn new(format: ResponseFormat, counter: EndCounter) -> Self {
+        Self { format, counter, sequence: 0, open: None, done: Vec::new() }
+    }
+
+    /// Appends an event; its number and type come last, as SGLang's classes have them.
+    fn write_event(&mut self, out: &mut String, kind: &str, mut event: Value) {
+        event["sequence_number"] = self.sequence.into();
+        event["type"] = kind.into();
+        self.sequence += 1;
+        out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+    }
+
+    /// Appends an event with the whole response.
+    fn write_response(&mut self, out: &mut String, kind: &str, response: &Value) {
+        let number = self.sequence;
+        self.sequence += 1;
+        let event = json!({"type": kind, "response": response, "sequence_number": number});
+        out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+    }
+
+    fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
+        if self.open.as_ref().is_some_and(|open| open.channel == channel) {
+            return;
+        }
+        self.close_item(out, choice);
+        let index = self.done.len();
+        let (id, item, part) = match channel {
+            OutputChannel::Reasoning => {
+                let id = new_id("rs");
+                let part = json!({"text": "", "type": "reasoning_text"});
+                (id.clone(), reasoning_item(&id, "", "in_progress"), Some(part))
+            }
+            OutputChannel::Call(call) => {
+                let id = new_call_item_id();
+                let name = choice.script.calls.get(usize::from(call)).map(String::as_str);
+                let call_id = self.format.chat.call_id(0, usize::from(call));
+                (id.clone(), call_item(&id, &call_id, (name, Some(""), "in_progress")), None)
+            }
+            _ => {
+                let id = new_id("msg");
+                let mut item = message_item(&id, "", Value::Null);
+                item["content"] = json!([]);
+                item["status"] = "in_progress".into();
+                (id, item, Some(text_part("", Value::Null)))
+            }
+        };
+        let event = json!({"item": item, "output_index": index});
+        self.write_event(out, "response.output_item.added", event);
+        if let Some(part) = part {
+            let event =
+                json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
+            self.write_event(out, "response.content_part.added", event);
+        }
+        self.open = Some(OpenItem { channel, id, text: String::new() });
+    }
+
+    fn close_item(&mut self, out: &mut String, choice: &Choice) {
+        let Some(OpenItem { channel, id, text }) = self.open.take() else {
+            return;
+        };
+        let index = self.done.len();
+        let place = |extra: Value| {
+            let mut event = json!({"content_index": 0, "item_id": id, "output_index": index});
+            for (name, value) in extra.as_object().into_iter().flatten() {
+                event[name] = value.clone();
+            }
+            event
+        };
+        let item = match channel {
+            OutputChannel::Call(call) => {
+                let name = choice.script.calls.get(usize::from(call)).map(String::as_str);
+                let number = self.sequence;
+                self.sequence += 1;
+                let kind = "response.function_call_arguments.done";
+                let event = json!({
+                    "arguments": text,
+                    "item_id": id,
+                    "output_index": index,
+                    "sequence_number": number,
+                    "type": kind,
+                    "name": name,
+                });
+                out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+                let call_id = self.format.chat.call_id(0, usize::from(call));
+                call_item(&id, &call_id, (name, Some(&text), "completed"))
+            }
+            OutputChannel::Reasoning => {
+                let number = self.sequence;
+                self.sequence += 1;
+                let kind = "response.reasoning_text.done";
+                let event = place(json!({"sequence_number": number, "text": text, "type": kind}));
+                out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+                let part = json!({"text": text, "type": "reasoning_text"});
+                let event = place(json!({"part": part}));
+                self.write_event(out, "response.content_part.done", event);
+                reasoning_item(&id, &text, "completed")
+            }
+            _ => {
+                let number = self.sequence;
+                self.sequence += 1;
+                let kind = "response.output_text.done";
+                let event = json!({
+                    "content_index": 0,
+                    "item_id": id,
+                    "logprobs": [],
+                    "output_index": index,
+                    "sequence_number": number,
+                    "text": text,
+                    "type": kind,
+                });
+                out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+                let event = place(json!({"part": text_part(&text, Value::Null)}));
+                self.write_event(out, "response.content_part.done", event);
+                message_item(&id, &text, Value::Null)
+            }
+        };
+        let event = json!({"item": item, "output_index": index});
+        self.write_event(out, "response.output_item.done", event);
+        self.done.push(item);
+    }
+
+    fn write_text(
+        &mut self,
+        out: &mut String,
+        channel: OutputChannel,
+        text: &str,
+        choice: &Choice,
+    ) {
+        if text.is_empty() || channel == OutputChannel::Marker {
+            return;
+        }
+        self.open_item(out, channel, choice);
+        let index = self.done.len();
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        open.text.push_str(text);
+        let id = open.id.clone();
+        let (kind, event) = match channel {
+            OutputChannel::Call(_) => (
+                "response.function_call_arguments.delta",
+                json!({"delta": text, "item_id": id, "output_index": index}),
+            ),
+            OutputChannel::Reasoning => (
+                "response.reasoning_text.delta",
+                json!({"content_index": 0, "delta": text, "item_id": id, "output_index": index}),
+            ),
+            _ => (
+                "response.output_text.delta",
+                json!({
+                    "content_index": 0,
+                    "delta": text,
+                    "item_id": id,
+                    "logprobs": [],
+                    "output_index": index,
+                }),
+            ),
+        };
+        self.write_event(out, kind, event);
+    }
+}
+
+impl StreamRenderer for ResponseStream {
+    fn write_before_tokens(&mut self, out: &mut String) {
+        let response =
+            self.format.response_json(Vec::new(), "in_progress", None, TextForm::Unknown);
+        self.write_response(out, "response.created", &response);
+        self.write_response(out, "response.in_progress", &response);
+    }
+
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let mut group: Option<(OutputChannel, String)> = None;
+        for _ in 0..step.tokens {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+                break;
+            };
+            match &mut group {
+                Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
+                _ => {
+                    let next = (token.channel, token.text.to_owned());
+                    if let Some((channel, text)) = group.replace(next) {
+                        self.write_text(out, channel, &text, choice);
+                    }
+                }
+            }
+        }
+        if let Some((channel, text)) = group {
+            self.write_text(out, channel, &text, choice);
+        }
+    }
+
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
+        self.counter.count(reply);
+        let choice = &reply.choices[0];
+        self.close_item(out, choice);
+        let status = self.format.status(choice);
+        let output = std::mem::take(&mut self.done);
+        let usage = Some(self.format.usage(reply));
+        let response = self.format.response_json(output, status, usage, TextForm::Guessed);
+        let kind = match status {
+            "incomplete" => "response.incomplete",
+            _ => "response.completed",
+        };
+        self.write_response(out, kind, &response);
+    }
+
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        let mut response = self.format.response_json(Vec::new(), "failed", None, TextForm::Unknown);
+        response["error"] = json!({"code": "server_error", "message": "Internal server error"});
+        self.write_response(out, "response.failed", &response);
+        true
+    }
+}

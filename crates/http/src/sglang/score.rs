@@ -1,0 +1,180 @@
+//! `POST /v1/score` of an SGLang server: probabilities of label tokens after a text, or the classes
+//! of a classifier.
+//!
+//! Source: SGLang 0.5.23 `openai/serving_score.py`, `managers/tokenizer_manager_score_mixin.py`
+//! (`score_request`, `_convert_logprobs_to_scores`).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::pooling::generates;
+use super::pooling_inputs::{Inputs, read_inputs};
+use super::usage::prompt_usage;
+use super::{endpoint, errors};
+use crate::app::App;
+use crate::body::RawRequest;
+use crate::error;
+use vllm_sim_random::mix_u64_pair;
+use vllm_sim_service::pooling::class_probabilities;
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::pooling::SglangScoreRequest;
+
+/// Handles `POST /v1/score`.
+pub(super) async fn create_score(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    errors::openai_response(answer(&app, &received).await)
+}
+
+async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+    let request: SglangScoreRequest = endpoint::read(app, received, &endpoint::SCORE)?;
+    check(app, &request)?;
+    let items = request.items.as_ref().filter(|items| !items.is_null());
+    let items = items.ok_or_else(|| Fault::bad_request("items must be provided"))?;
+    let prompts = prompts(app, &request, items).await?;
+    let count = prompts.lists.len();
+    let labels = match generates(app) && count > 0 {
+        true => labels(app, request.label_token_ids.as_ref(), count)?,
+        false => vec![Vec::new(); count],
+    };
+    let classes = app.settings.pooling.num_labels.max(1);
+    let (mut scores, mut logprobs) = (Vec::new(), Vec::new());
+    for (tokens, labels) in prompts.lists.iter().zip(&labels) {
+        if !generates(app) {
+            scores.push(class_probabilities(tokens, classes).into_iter().map(f64::from).collect());
+            continue;
+        }
+        let values = label_logprobs(tokens, labels);
+        scores.push(match request.apply_softmax {
+            true => softmax(&values, request.temperature),
+            false => values.iter().map(|value| value.exp()).collect::<Vec<f64>>(),
+        });
+        logprobs.push(values);
+    }
+    let body = json!({
+        "scores": scores,
+        "pooled_hidden_states": null,
+        "token_logprobs": request.return_token_logprobs.then_some(logprobs),
+        "model": request.model,
+        "usage": prompt_usage(prompts.token_count()),
+        "object": "scoring",
+    });
+    Ok(error::json_response(StatusCode::OK, body.to_string()))
+}
+
+/// Checks what does not depend on the items.
+fn check(app: &App, request: &SglangScoreRequest) -> Result<(), Fault> {
+    let fail = |text: &str| Err(Fault::bad_request(text));
+    if request.temperature != 1.0 && !request.apply_softmax {
+        return fail("temperature requires apply_softmax=True");
+    }
+    if request.return_token_logprobs && !generates(app) {
+        return fail("return_token_logprobs is only supported for CausalLM models");
+    }
+    let has_labels = request.label_token_ids.as_ref().is_some_and(|ids| !ids.is_null());
+    if generates(app) && !has_labels {
+        return fail("label_token_ids is required for generation (CausalLM) models.");
+    }
+    if request.score_extraction_token.is_some() {
+        return fail("score_extraction_token is not simulated");
+    }
+    if request.return_pooled_hidden_states {
+        return match generates(app) {
+            true => fail(
+                "return_pooled_hidden_states is not supported for CausalLM models. It requires a \
+                 model with a task-specific head (e.g. SequenceClassification or RewardModel).",
+            ),
+            false => fail("return_pooled_hidden_states is not simulated"),
+        };
+    }
+    Ok(())
+}
+
+/// Returns the prompt of each item: query and item, or the other way round.
+async fn prompts(
+    app: &Arc<App>,
+    request: &SglangScoreRequest,
+    items: &Value,
+) -> Result<Inputs, Fault> {
+    let query = request.query.as_ref().filter(|query| !query.is_null());
+    let one = [items.clone()];
+    let listed = items.as_array().map_or(&one[..], Vec::as_slice);
+    let are_ids = listed.iter().any(Value::is_array);
+    let joined = |query: &Value, item: &Value| -> Option<Value> {
+        let (first, second) = if request.item_first { (item, query) } else { (query, item) };
+        match (first, second) {
+            (Value::String(first), Value::String(second)) => {
+                Some(format!("{first}{second}").into())
+            }
+            (Value::Array(first), Value::Array(second)) => {
+                Some(first.iter().chain(second).cloned().collect())
+            }
+            _ => None,
+        }
+    };
+    let empty = if are_ids { json!([]) } else { json!("") };
+    let prompts = listed.iter().map(|item| joined(query.unwrap_or(&empty), item));
+    let prompts = prompts.collect::<Option<Vec<Value>>>().ok_or_else(|| {
+        Fault::bad_request("Invalid combination of query/items types for score_request.")
+    })?;
+    read_inputs(app, &prompts.into()).await
+}
+
+/// Returns the label tokens of each item.
+fn labels(app: &App, given: Option<&Value>, items: usize) -> Result<Vec<Vec<i64>>, Fault> {
+    let fail = |text: &str| Err(Fault::bad_request(text));
+    let given = given.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let ids = |list: &[Value]| list.iter().filter_map(Value::as_i64).collect::<Vec<_>>();
+    let lists: Vec<Vec<i64>> = match given.first() {
+        None => return fail("label_token_ids must be a nonempty list"),
+        Some(Value::Array(_)) if given.len() != items => {
+            return fail("label_token_ids must have one list per item");
+        }
+        Some(Value::Array(_)) => {
+            given.iter().map(|list| ids(list.as_array().map_or(&[], Vec::as_slice))).collect()
+        }
+        Some(_) => vec![ids(given); items],
+    };
+    let size = app.service.generator.tokenizer().vocab_size();
+    for list in &lists {
+        if list.is_empty() {
+            return fail("each item must have a nonempty candidate list");
+        }
+        if list.iter().any(|id| *id < 0) {
+            return fail("label_token_ids must contain nonnegative integers");
+        }
+        let repeated = |(at, id): (usize, &i64)| list[..at].contains(id);
+        if list.iter().enumerate().any(repeated) {
+            return fail("label_token_ids must not contain duplicate tokens");
+        }
+        if let Some(id) = list.iter().find(|id| **id >= i64::from(size)) {
+            return fail(&format!("Token ID {id} is out of vocabulary (vocab size: {size})"));
+        }
+    }
+    Ok(lists)
+}
+
+/// Returns a log probability per label, which depends only on the tokens.
+fn label_logprobs(tokens: &[u32], labels: &[i64]) -> Vec<f64> {
+    let key = tokens.iter().fold(0x5c0e, |key, token| mix_u64_pair(key, u64::from(*token)));
+    // The labels share one half of the probability.
+    let weight = |label: &i64| {
+        let drawn = mix_u64_pair(key, label.unsigned_abs()) % 10_000;
+        (drawn as f64 / 2_500.0).exp()
+    };
+    let total: f64 = labels.iter().map(weight).sum::<f64>() * 2.0;
+    labels.iter().map(|label| (weight(label) / total).ln()).collect()
+}
+
+fn softmax(logprobs: &[f64], temperature: f64) -> Vec<f64> {
+    let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> =
+        logprobs.iter().map(|value| ((value - most) / temperature).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / total).collect()
+}

@@ -1,0 +1,235 @@
+//! Errors of request bodies as FastAPI lists them.
+//!
+//! Source: FastAPI `exceptions.py` (`RequestValidationError.__str__`), `routing.py`
+//! (`json_invalid`); SGLang 0.5.23 `http_server.py` (`validation_exception_handler`,
+//! `_anthropic_validation_message`).
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use vllm_sim_python as python;
+
+use super::bounds::RequestBounds;
+use super::checker::{CheckError, SchemaChecker};
+use super::fault::{ErrorType, Fault};
+use super::lax::PydanticError;
+use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
+use super::schema::{Model, RequestField, Schema};
+
+/// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
+const MAX_INPUT_BYTES: usize = 4096;
+
+/// Maximum length of the errors of a body for Anthropic's API, in characters.
+const MAX_DIGEST_CHARS: usize = 500;
+
+/// The function of a route, which FastAPI names in errors of its body.
+#[derive(Debug, Clone, Copy)]
+pub struct Endpoint {
+    /// Path of the file with the function.
+    pub file: &'static str,
+    /// Line of the function in its file.
+    pub line: u32,
+    /// Name of the function.
+    pub function: &'static str,
+    /// Method of the request.
+    pub method: &'static str,
+    /// Path of the route.
+    pub path: &'static str,
+}
+
+/// Errors of a body that does not match its schema.
+#[derive(Debug)]
+pub struct BodyErrors(SchemaErrors);
+
+impl BodyErrors {
+    /// Returns the only error of a body that is not JSON.
+    pub fn not_json(message: &str, position: usize) -> Self {
+        let location = [LocationItem::Key("body"), LocationItem::Index(position)];
+        let error = PydanticError::new("json_invalid", "JSON decode error")
+            .with_context(format!("'error': {}", python::repr_str(message)));
+        Self(SchemaError::listed(error, &location, &Value::Object(Default::default())).into())
+    }
+
+    /// Returns the text of the errors: that of the exception, then the list.
+    pub fn message(&self, endpoint: &Endpoint) -> String {
+        let Self(errors) = self;
+        let count = errors.further_errors_text(0);
+        let s = if count == "1" { "" } else { "s" };
+        let listed: Vec<&str> = errors.kept.iter().map(|error| error.input.as_str()).collect();
+        let mut text = format!("{count} validation error{s}:\n");
+        for error in &listed {
+            let _ = writeln!(text, "  {error}");
+        }
+        let Endpoint { file, line, function, method, path } = endpoint;
+        let _ = write!(
+            text,
+            "\n  File \"{file}\", line {line}, in {function}\n    {method} {path} [{}]",
+            listed.join(", ")
+        );
+        text
+    }
+
+    /// Returns SGLang's short text for Anthropic's API: the location and message of each error.
+    pub fn digest(&self) -> String {
+        let parts = self.0.kept.iter().map(|error| match error.loc.as_str() {
+            "" => error.error.message.clone().into_owned(),
+            loc => format!("{loc}: {}", error.error.message),
+        });
+        let text = parts.collect::<Vec<_>>().join("; ");
+        match text.char_indices().nth(MAX_DIGEST_CHARS) {
+            Some((end, _)) => format!("{}\u{2026}", &text[..end]),
+            None => text,
+        }
+    }
+
+    /// Returns SGLang's 400 for the errors.
+    pub fn to_fault(&self, endpoint: &Endpoint) -> Fault {
+        Fault::new(400, ErrorType::BadRequestPhrase, self.message(endpoint))
+    }
+}
+
+/// A body that cannot be read.
+#[derive(Debug)]
+pub enum BodyRefusal {
+    /// The body does not match its schema.
+    Errors(BodyErrors),
+    /// A validator function ended the validation.
+    Fault(Fault),
+}
+
+/// Validates a body against its class and reads its fields; null counts as no body.
+///
+/// # Errors
+/// The schema errors of the body, or the error of a validator function.
+pub fn read_body<T: RequestField>(value: &Value, bounds: &RequestBounds) -> Result<T, BodyRefusal> {
+    const BODY: LocationItem<'_> = LocationItem::Key("body");
+    if value.is_null() {
+        let missing = PydanticError::new("missing", "Field required");
+        let error = SchemaError::listed(missing, &[BODY], value);
+        return Err(BodyRefusal::Errors(BodyErrors(error.into())));
+    }
+    let mut checker =
+        SchemaChecker::at_location(BODY).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
+    let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
+        CheckError::Schema(errors) => BodyRefusal::Errors(BodyErrors(errors)),
+        CheckError::Raised(fault) => BodyRefusal::Fault(fault),
+    })?;
+    let read = T::read(changed.as_ref().unwrap_or(value));
+    // A value that its own schema accepts is always read.
+    read.ok_or_else(|| BodyRefusal::Fault(Fault::bad_request("The request could not be read.")))
+}
+
+impl SchemaError {
+    /// Creates an error in FastAPI's form: the location without the body, and the text of
+    /// pydantic's dict in place of the input.
+    pub(super) fn listed(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
+        let items = path.iter().map(|item| match item {
+            LocationItem::Index(index) => index.to_string(),
+            LocationItem::Key(name) => python::repr_str(name),
+            LocationItem::Branch(label) => python::repr_str(label),
+        });
+        let items: Vec<String> = items.collect();
+        let comma = if items.len() == 1 { "," } else { "" };
+        let mut text = format!(
+            "{{'type': '{}', 'loc': ({}{comma}), 'msg': {}, 'input': {}",
+            error.kind,
+            items.join(", "),
+            python::repr_str(&error.message),
+            python::python_repr_within(input, MAX_INPUT_BYTES),
+        );
+        if !error.context.is_empty() {
+            let _ = write!(text, ", 'ctx': {{{}}}", error.context);
+        }
+        text.push('}');
+        let loc = path.iter().map(LocationItem::text).filter(|item| item != "body");
+        let loc = loc.collect::<Vec<_>>().join(".");
+        Self { error, loc, input: text }
+    }
+}
+
+/// Returns pydantic's name of a schema, which the location of an error in a union contains.
+///
+/// Source: pydantic-core `src/validators`, `get_name`.
+pub(super) fn schema_label(schema: &Schema) -> String {
+    let joined =
+        |branches: &[Schema]| branches.iter().map(schema_label).collect::<Vec<_>>().join(",");
+    match schema {
+        Schema::Any => "any".to_owned(),
+        Schema::Bool => "bool".to_owned(),
+        Schema::Int(_) | Schema::IntEnum(_) => "int".to_owned(),
+        Schema::Float(bounds) if bounds.ge.is_some() || bounds.le.is_some() => {
+            "constrained-float".to_owned()
+        }
+        Schema::Float(_) => "float".to_owned(),
+        Schema::Str(_) => "str".to_owned(),
+        Schema::Bytes => "bytes".to_owned(),
+        Schema::Literal(choices) | Schema::Enum(choices) => {
+            let choices: Vec<String> = choices.iter().map(|c| python::repr_str(c)).collect();
+            format!("literal[{}]", choices.join(","))
+        }
+        Schema::List(item, _) | Schema::Iterable(item) | Schema::Sequence(item) => {
+            format!("list[{}]", schema_label(item))
+        }
+        Schema::Dict(key, item) => format!("dict[{},{}]", schema_label(key), schema_label(item)),
+        Schema::Nullable(inner) => format!("nullable[{}]", schema_label(inner)),
+        Schema::Union(branches) => format!("union[{}]", joined(branches)),
+        Schema::Tagged { choices, .. } => {
+            let labels: Vec<String> = choices.iter().map(|(_, of)| schema_label(of)).collect();
+            format!("tagged-union[{}]", labels.join(","))
+        }
+        Schema::Model(Model { name, .. }) => (*name).to_owned(),
+        Schema::Before(_, inner) | Schema::After(_, inner) => schema_label(inner),
+        Schema::Instance(class) => format!("is-instance[{class}]"),
+        Schema::Tuple(items) => format!("tuple[{}]", joined(items)),
+        Schema::Late(inner) => schema_label(&inner()),
+        Schema::Named(name, _) => (*name).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::sglang::completion::SglangCompletionRequest;
+
+    const ENDPOINT: Endpoint =
+        Endpoint { file: "/x.py", line: 3, function: "f", method: "POST", path: "/p" };
+
+    fn errors(body: &Value) -> BodyErrors {
+        match read_body::<SglangCompletionRequest>(body, &RequestBounds::default()) {
+            Err(BodyRefusal::Errors(errors)) => errors,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn errors_are_listed_twice_with_the_function_of_the_route() {
+        let one = "{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required', 'input': {'n': 1}}";
+        assert_eq!(
+            errors(&json!({"n": 1})).message(&ENDPOINT),
+            format!(
+                "1 validation error:\n  {one}\n\n  File \"/x.py\", line 3, in f\n    POST /p [{one}]"
+            )
+        );
+        let text = errors(&json!({"prompt": ["a", 5]})).message(&ENDPOINT);
+        assert!(text.contains("('body', 'prompt', 'list[list[int]]', 1)"), "{text}");
+        assert!(errors(&Value::Null).message(&ENDPOINT).contains("'loc': ('body',)"));
+    }
+
+    #[test]
+    fn the_digest_has_locations_and_messages() {
+        let body = json!({"prompt": "x", "n": "y", "stream": 5});
+        assert_eq!(
+            errors(&body).digest(),
+            "n: Input should be a valid integer, unable to parse string as an integer; stream: \
+             Input should be a valid boolean, unable to interpret input"
+        );
+    }
+
+    #[test]
+    fn a_long_input_is_cut() {
+        let text = errors(&json!({"n": "y".repeat(9000), "prompt": "x"})).message(&ENDPOINT);
+        assert!(text.len() < 3 * MAX_INPUT_BYTES && text.contains("...[truncated]"));
+    }
+}

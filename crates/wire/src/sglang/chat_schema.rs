@@ -1,0 +1,245 @@
+//! Schemas of messages, tools and formats of SGLang's chat requests.
+//!
+//! Their names are pydantic's, because errors show them.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`.
+
+use serde_json::Value;
+
+use crate::schema::{
+    ANY_LENGTH, FLOAT, INT, Model, STR, Schema, ValidatorError, float_within, optional, required,
+};
+
+const TEXT_PART: Schema = Schema::Model(&Model::plain(
+    "ChatCompletionMessageContentTextPart",
+    &[required("type", Schema::Literal(&["text"])), required("text", STR)],
+));
+
+const THINKING_PART: Schema = Schema::Model(&Model::plain(
+    "function-after[validate_payload(), ChatCompletionMessageContentThinkingPart]",
+    &[
+        required("type", Schema::Literal(&["thinking", "reasoning"])),
+        optional("thinking", Schema::Nullable(&STR)),
+        optional("text", Schema::Nullable(&STR)),
+    ],
+));
+
+const IMAGE_PART: Schema = Schema::Model(&Model::plain(
+    "ChatCompletionMessageContentImagePart",
+    &[
+        required("type", Schema::Literal(&["image_url"])),
+        required(
+            "image_url",
+            Schema::Model(&Model::plain(
+                "ChatCompletionMessageContentImageURL",
+                &[required("url", STR), optional("detail", Schema::Any)],
+            )),
+        ),
+    ],
+));
+
+const VIDEO_PART: Schema = Schema::Model(&Model::plain(
+    "ChatCompletionMessageContentVideoPart",
+    &[
+        required("type", Schema::Literal(&["video_url"])),
+        required(
+            "video_url",
+            Schema::Model(&Model::plain(
+                "ChatCompletionMessageContentVideoURL",
+                &[required("url", STR)],
+            )),
+        ),
+    ],
+));
+
+const AUDIO_PART: Schema = Schema::Named(
+    "function-after[_to_audio_url_part(), union[ChatCompletionMessageContentAudioURLPart,\
+     ChatCompletionMessageContentAudioInlinePart]]",
+    &Schema::Union(&[
+        Schema::Model(&Model::plain(
+            "ChatCompletionMessageContentAudioURLPart",
+            &[
+                required("type", Schema::Literal(&["audio_url"])),
+                required(
+                    "audio_url",
+                    Schema::Model(&Model::plain(
+                        "ChatCompletionMessageContentAudioURL",
+                        &[required("url", STR)],
+                    )),
+                ),
+            ],
+        )),
+        Schema::Model(&Model::plain(
+            "ChatCompletionMessageContentAudioInlinePart",
+            &[
+                required("type", Schema::Literal(&["input_audio"])),
+                required(
+                    "input_audio",
+                    Schema::Model(&Model::plain(
+                        "ChatCompletionMessageContentInputAudio",
+                        &[
+                            required("data", STR),
+                            required("format", Schema::Literal(&["wav", "mp3"])),
+                        ],
+                    )),
+                ),
+            ],
+        )),
+    ]),
+);
+
+const TOOL_REFERENCE: Schema = Schema::Model(&Model::plain(
+    "ChatCompletionMessageContentToolReferenceBlock",
+    &[required("type", Schema::Literal(&["tool_reference"])), required("name", STR)],
+));
+
+const CONTENT: Schema = Schema::Union(&[
+    STR,
+    Schema::List(
+        &Schema::Union(&[
+            TEXT_PART,
+            THINKING_PART,
+            IMAGE_PART,
+            VIDEO_PART,
+            AUDIO_PART,
+            TOOL_REFERENCE,
+        ]),
+        ANY_LENGTH,
+    ),
+]);
+
+const TOOL_CALL: Schema = Schema::Model(&Model::plain(
+    "ToolCall",
+    &[
+        optional("id", Schema::Nullable(&STR)),
+        optional("index", Schema::Nullable(&INT)),
+        optional("type", Schema::Literal(&["function"])),
+        required(
+            "function",
+            Schema::Model(&Model::plain(
+                "FunctionResponse",
+                &[
+                    optional("name", Schema::Nullable(&STR)),
+                    optional(
+                        "arguments",
+                        Schema::Nullable(&Schema::Union(&[STR, Schema::Dict(&STR, &Schema::Any)])),
+                    ),
+                ],
+            )),
+        ),
+    ],
+));
+
+const GENERIC_ROLES: [&str; 7] =
+    ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
+
+/// Mirrors SGLang's `_normalize_role`.
+fn check_role(role: &Value) -> Result<Option<Value>, ValidatorError> {
+    let text = match role.as_str().map(str::to_lowercase) {
+        Some(role) if GENERIC_ROLES.contains(&role.as_str()) => return Ok(Some(role.into())),
+        Some(_) => {
+            let roles: Vec<String> = GENERIC_ROLES.iter().map(|role| format!("'{role}'")).collect();
+            format!("'role' must be one of {} (case-insensitive).", roles.join(", "))
+        }
+        None => "'role' must be a string".to_owned(),
+    };
+    Err(ValidatorError::ValueError(text))
+}
+
+const GENERIC_MESSAGE: Schema = Schema::Model(&Model::plain(
+    "function-after[validate_thinking_parts_role(), ChatCompletionMessageGenericParam]",
+    &[
+        required("role", Schema::After(check_role, &Schema::Any)),
+        optional("content", Schema::Nullable(&CONTENT)),
+        optional("tool_call_id", Schema::Nullable(&STR)),
+        optional("name", Schema::Nullable(&STR)),
+        optional("reasoning_content", Schema::Nullable(&STR)),
+        optional("tool_calls", Schema::Nullable(&Schema::List(&TOOL_CALL, ANY_LENGTH))),
+    ],
+));
+
+const USER_MESSAGE: Schema = Schema::Model(&Model::plain(
+    "function-after[validate_thinking_parts_role(), ChatCompletionMessageUserParam]",
+    &[required("role", Schema::Literal(&["user"])), required("content", CONTENT)],
+));
+
+/// Schema of the messages of a chat request.
+pub(super) const MESSAGES: Schema =
+    Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
+
+/// Schema of the tools of a chat request.
+pub(super) const TOOLS: Schema = Schema::Nullable(&Schema::List(
+    &Schema::Model(&Model::plain(
+        "Tool",
+        &[
+            optional("type", STR),
+            required(
+                "function",
+                Schema::Model(&Model::plain(
+                    "Function",
+                    &[
+                        optional("description", Schema::Nullable(&STR)),
+                        required("name", STR),
+                        optional("parameters", Schema::Any),
+                        optional("strict", Schema::Nullable(&Schema::Bool)),
+                    ],
+                )),
+            ),
+        ],
+    )),
+    ANY_LENGTH,
+));
+
+/// Schema of the rule for tool calls of a chat request.
+pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
+    Schema::Model(&Model::plain(
+        "ToolChoice",
+        &[
+            required(
+                "function",
+                Schema::Model(&Model::plain(
+                    "ToolChoiceFuncName",
+                    &[optional("name", Schema::Nullable(&STR))],
+                )),
+            ),
+            optional("type", Schema::Literal(&["function"])),
+        ],
+    )),
+    Schema::Literal(&["auto", "required", "none"]),
+]));
+
+/// Schema of the effort of the reasoning: a name or a number.
+pub(super) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Union(&[
+    Schema::Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]),
+    float_within(0.0, 0.99),
+]));
+
+/// Schema of the required format of an output.
+pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
+    Schema::Model(&Model::plain(
+        "ResponseFormat",
+        &[
+            required("type", Schema::Literal(&["text", "json_object", "json_schema"])),
+            optional("json_schema", Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))),
+        ],
+    )),
+    Schema::Model(&Model::plain(
+        "LegacyStructuralTagResponseFormat",
+        &[
+            required("type", Schema::Literal(&["structural_tag"])),
+            required("structures", Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH)),
+            required("triggers", Schema::List(&STR, ANY_LENGTH)),
+        ],
+    )),
+    Schema::Model(&Model::plain(
+        "StructuralTag",
+        &[required("type", Schema::Literal(&["structural_tag"])), required("format", Schema::Any)],
+    )),
+]));
+
+/// Schema of stop strings, a list first.
+pub(super) const STOP: Schema =
+    Schema::Nullable(&Schema::Union(&[Schema::List(&STR, ANY_LENGTH), STR]));
+
+/// Schema of values added to the logits of tokens.
+pub(super) const LOGIT_BIAS: Schema = Schema::Nullable(&Schema::Dict(&STR, &FLOAT));

@@ -1,0 +1,355 @@
+//! Request of `POST /v1/responses` of an SGLang server.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`, `ResponsesRequest`, `ResponseTool`;
+//! `serving_responses.py`.
+
+use serde_json::{Map, Value, json};
+use vllm_sim_python as python;
+
+use crate::fault::{ErrorType, Fault};
+use crate::sampling::STRING_OR_LIST;
+use crate::schema::{ANY_LENGTH, STR, Schema, ValidatorError, wire_model};
+
+const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
+
+/// Number of tokens by which SGLang reduces `max_output_tokens`.
+const OUTPUT_HEADROOM: i64 = 2;
+
+wire_model! {
+    /// A request for a response. Unknown members are ignored.
+    pub struct SglangResponsesRequest: Plain "ResponsesRequest" {
+        /// Whether the response is generated after the answer to the request.
+        background: Option<bool> = Some(false),
+        /// Names of further members of the response.
+        include: Option<Vec<String>> [Schema::Nullable(&Schema::List(&Schema::Literal(&[
+            "code_interpreter_call.outputs",
+            "computer_call_output.output.image_url",
+            "file_search_call.results",
+            "message.input_image.image_url",
+            "message.output_text.logprobs",
+            "reasoning.encrypted_content",
+        ]), ANY_LENGTH))] = None,
+        /// A text, or items of a conversation.
+        input: Value [Schema::Union(&[STR, OBJECTS])],
+        /// System prompt.
+        instructions: Option<String> = None,
+        /// Maximum number of output tokens.
+        max_output_tokens: Option<i64> = None,
+        /// Metadata of the client, returned unchanged.
+        metadata: Option<Map<String, Value>> = None,
+        /// Name of the model; `model:adapter` selects an adapter.
+        model: Option<String> = None,
+        /// Whether a reply may contain several tool calls.
+        parallel_tool_calls: Option<bool> = Some(true),
+        /// Id of a stored response.
+        previous_response_id: Option<String> = None,
+        /// Settings of the reasoning.
+        reasoning: Option<Map<String, Value>> = None,
+        /// Whether the response is stored, which needs a flag.
+        store: Option<bool> = Some(true),
+        /// Whether to stream server-sent events.
+        stream: Option<bool> = Some(false),
+        /// Sampling temperature.
+        temperature: Option<f64> = None,
+        /// Form of the text.
+        text: Option<Map<String, Value>> = None,
+        /// Rule for tool calls.
+        tool_choice: Value [Schema::Union(&[
+            Schema::Literal(&["auto", "required", "none"]),
+            Schema::Dict(&STR, &Schema::Any),
+        ])] = Value::from("auto"),
+        /// The tools that the model may call.
+        tools: Vec<ResponseTool> = Vec::new(),
+        /// Number of the most likely tokens in log probabilities.
+        top_logprobs: Option<i64> = Some(0),
+        /// Nucleus sampling threshold.
+        top_p: Option<f64> = None,
+        /// Treatment of too long inputs.
+        truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
+            Some("disabled".to_owned()),
+        /// Id of the end user, which the response repeats.
+        user: Option<String> = None,
+        /// Arguments of the chat template.
+        chat_template_kwargs: Option<Map<String, Value>> = None,
+        /// Id of the response.
+        request_id: Option<String> [STR] = None,
+        /// Scheduling priority.
+        priority: i64 = 0,
+        /// Salt of the prefix cache.
+        cache_salt: Option<String> = None,
+        /// Frequency penalty.
+        frequency_penalty: f64 = 0.0,
+        /// Presence penalty.
+        presence_penalty: f64 = 0.0,
+        /// Stop strings.
+        stop: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
+        /// Number of most likely tokens to sample from.
+        top_k: Option<i64> = None,
+        /// Minimum relative probability of a sampled token.
+        min_p: Option<f64> = None,
+        /// Repetition penalty.
+        repetition_penalty: Option<f64> = None,
+        /// The data-parallel rank that runs the request.
+        routed_dp_rank: Option<i64> = None,
+        /// Former name of `routed_dp_rank`.
+        data_parallel_rank: Option<i64> = None,
+    }
+}
+
+wire_model! {
+    /// A tool of a response, which the response repeats.
+    pub struct ResponseTool: Plain "ResponseTool" after check_function_tool {
+        /// Kind of the tool; only functions are simulated.
+        kind: String as "type",
+        /// Name of the function.
+        name: Option<String> = None,
+        /// Description of the function.
+        description: Option<String> = None,
+        /// JSON Schema of the arguments.
+        parameters: Option<Map<String, Value>> = None,
+        /// Whether the arguments follow the schema.
+        strict: bool = false,
+    }
+}
+
+/// Mirrors SGLang's `validate_function_tool`.
+fn check_function_tool(tool: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default();
+    match text("type") == "function" && text("name").is_empty() {
+        true => Err(ValidatorError::ValueError("Function tools must include a name.".to_owned())),
+        false => Ok(()),
+    }
+}
+
+impl ResponseTool {
+    /// Returns the tool as a response repeats it.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "type": self.kind,
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": self.strict,
+            "tools": null,
+            "defer_loading": null,
+            "format": null,
+        })
+    }
+}
+
+/// Message for a request that needs stored responses.
+pub const STORE_DISABLED: &str = "Response store is disabled. Stateful Responses require \
+     --enable-response-store on a standalone server; response storage is unavailable in PD mode.";
+
+/// Message for a request without model: pydantic's text for the chat request that SGLang builds.
+const MODEL_IS_NONE: &str = "1 validation error for ChatCompletionRequest\nmodel\n  Input should be \
+     a valid string [type=string_type, input_value=None, input_type=NoneType]\n    For further \
+     information visit https://errors.pydantic.dev/2.14/v/string_type None";
+
+fn refused(param: &str, message: impl Into<String>) -> Fault {
+    Fault { param: Some(param.to_owned()), ..Fault::bad_request(message) }
+}
+
+impl SglangResponsesRequest {
+    /// Runs the checks of SGLang that follow the schema.
+    ///
+    /// # Errors
+    /// A 400 or 404 in SGLang's words; ours for what is not simulated.
+    pub fn validate(&self, knows_model: impl Fn(&str) -> bool) -> Result<(), Fault> {
+        if self.previous_response_id.is_some() {
+            return Err(refused("previous_response_id", STORE_DISABLED));
+        }
+        if self.background == Some(true) {
+            return Err(refused("background", STORE_DISABLED));
+        }
+        if let Some(model) = self.model.as_deref().filter(|model| !knows_model(model)) {
+            let message = format!("The model '{model}' does not exist");
+            let unknown = Fault::new(404, ErrorType::NotFound, message);
+            return Err(Fault { param: Some("model".to_owned()), ..unknown });
+        }
+        self.validate_tools()?;
+        let wants_logprobs = self.includes_logprobs();
+        if wants_logprobs && self.stream == Some(true) {
+            return Err(refused("logprobs", "logprobs are not supported in streaming mode"));
+        }
+        match self.model {
+            None => Err(Fault::bad_request(MODEL_IS_NONE)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn validate_tools(&self) -> Result<(), Fault> {
+        if let Some(tool) = self.tools.iter().find(|tool| tool.kind != "function") {
+            let text = format!("tools: type {} is not simulated, only function", tool.kind);
+            return Err(refused("tools", text));
+        }
+        if self.tool_choice == "required" && self.tools.is_empty() {
+            return Err(Fault::bad_request(
+                "tool_choice=\"required\" requires at least one tool with type=\"function\" or \
+                 type=\"custom\"; other built-in tool types cannot be forced.",
+            ));
+        }
+        match self.named_tool() {
+            Some(name) if !self.tools.iter().any(|tool| tool.name.as_deref() == Some(name)) => {
+                let shown = python::repr_str(name);
+                Err(refused("tool_choice", format!("Tool {shown} is not declared in tools")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the name of the only tool that the model may call.
+    fn named_tool(&self) -> Option<&str> {
+        let choice = self.tool_choice.as_object()?;
+        let kind = choice.get("type").and_then(Value::as_str)?;
+        let name = choice.get("name").or(choice.get("function").and_then(|of| of.get("name")));
+        name.and_then(Value::as_str).filter(|_| matches!(kind, "function" | "custom"))
+    }
+
+    /// Returns whether the model must call a tool.
+    pub fn forces_calls(&self) -> bool {
+        self.tool_choice == "required" || self.named_tool().is_some()
+    }
+
+    /// Returns whether the response contains log probabilities.
+    pub fn includes_logprobs(&self) -> bool {
+        let include = self.include.iter().flatten();
+        include.into_iter().any(|name| name == "message.output_text.logprobs")
+    }
+
+    /// Returns the rule for tool calls as a response repeats it.
+    pub fn effective_tool_choice(&self) -> Value {
+        match (&self.tool_choice, self.named_tool()) {
+            (Value::Object(choice), Some(name)) => {
+                json!({"type": choice.get("type"), "name": name})
+            }
+            (Value::Object(_), None) => "auto".into(),
+            (choice, _) => choice.clone(),
+        }
+    }
+
+    /// Returns the chat request with the same prompt and sampling parameters.
+    ///
+    /// # Errors
+    /// A 400 that names an item of the input that is not simulated.
+    pub fn to_chat_body(&self) -> Result<Value, Fault> {
+        let limit = self.max_output_tokens.map(|most| most.saturating_sub(OUTPUT_HEADROOM));
+        let mut body = json!({
+            "model": self.model,
+            "messages": self.messages()?,
+            "max_completion_tokens": limit,
+            "temperature": self.temperature.unwrap_or(0.7),
+            "top_p": self.top_p.unwrap_or(1.0),
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "stop": self.stop,
+            "stream": self.stream.unwrap_or(false),
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "chat_template_kwargs": self.chat_template_kwargs,
+            "priority": self.priority,
+            "cache_salt": self.cache_salt,
+            "routed_dp_rank": self.routed_dp_rank.or(self.data_parallel_rank),
+            "logprobs": self.includes_logprobs(),
+            "top_logprobs": self.top_logprobs,
+        });
+        let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.get("effort"));
+        if let Some(effort) = effort.filter(|effort| effort.is_string()) {
+            body["reasoning_effort"] = effort.clone();
+        }
+        if let Some(format) = self.response_format() {
+            body["response_format"] = format;
+        }
+        if !self.tools.is_empty() {
+            let tools = self.tools.iter().map(|tool| {
+                let mut function =
+                    json!({"name": tool.name, "parameters": tool.parameters, "strict": tool.strict});
+                if let Some(text) = &tool.description {
+                    function["description"] = text.as_str().into();
+                }
+                json!({"type": "function", "function": function})
+            });
+            body["tools"] = tools.collect();
+            body["tool_choice"] = match self.named_tool() {
+                Some(name) => json!({"type": "function", "function": {"name": name}}),
+                None if self.tool_choice.is_object() => "auto".into(),
+                None => self.tool_choice.clone(),
+            };
+        }
+        Ok(body)
+    }
+
+    /// Returns the response format of the chat request for the member `text`.
+    fn response_format(&self) -> Option<Value> {
+        let format = self.text.as_ref()?.get("format")?;
+        match format.get("type")?.as_str()? {
+            "json_object" => Some(json!({"type": "json_object"})),
+            "json_schema" => Some(json!({
+                "type": "json_schema",
+                "json_schema": {"name": format.get("name"), "schema": format.get("schema")},
+            })),
+            _ => None,
+        }
+    }
+
+    /// Returns the messages of the chat request.
+    fn messages(&self) -> Result<Vec<Value>, Fault> {
+        let mut messages = Vec::new();
+        if let Some(text) = &self.instructions {
+            messages.push(json!({"role": "system", "content": text}));
+        }
+        match &self.input {
+            Value::String(text) => messages.push(json!({"role": "user", "content": text})),
+            items => {
+                for (index, item) in items.as_array().into_iter().flatten().enumerate() {
+                    messages.extend(chat_message(index, item)?);
+                }
+            }
+        }
+        Ok(messages)
+    }
+}
+
+/// Converts an item of the input to a chat message; `None` for reasoning, which prompts omit.
+fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
+    let text = |name: &str| item.get(name).and_then(Value::as_str);
+    let not_simulated =
+        |what: &str| refused("input", format!("input[{index}]: {what} is not simulated"));
+    let content = |name: &str| -> Result<String, Fault> {
+        match item.get(name) {
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(Value::Array(parts)) => {
+                let texts =
+                    parts.iter().map(|part| match part.get("text").and_then(Value::as_str) {
+                        Some(text) => Ok(text),
+                        None => Err(not_simulated(
+                            part.get("type")
+                                .and_then(Value::as_str)
+                                .unwrap_or("a part without text"),
+                        )),
+                    });
+                Ok(texts.collect::<Result<Vec<_>, _>>()?.concat())
+            }
+            _ => Ok(String::new()),
+        }
+    };
+    Ok(Some(match (text("type"), text("role")) {
+        (None | Some("message"), Some(role)) => {
+            json!({"role": role, "content": content("content")?})
+        }
+        (Some("function_call"), _) => {
+            let function = json!({"name": text("name"), "arguments": text("arguments")});
+            let id = text("call_id").or(text("id"));
+            let call = json!({"id": id, "type": "function", "function": function});
+            json!({"role": "assistant", "content": null, "tool_calls": [call]})
+        }
+        (Some("function_call_output"), _) => {
+            let id = text("call_id").unwrap_or_default();
+            json!({"role": "tool", "tool_call_id": id, "content": content("output")?})
+        }
+        (Some("reasoning"), _) => return Ok(None),
+        (kind, _) => return Err(not_simulated(kind.unwrap_or("an item without type and role"))),
+    }))
+}
