@@ -54,6 +54,7 @@ mod route_index;
 mod routes;
 mod same_origin;
 mod server_controls;
+mod session_store;
 pub mod settings;
 mod sglang;
 mod stream;
