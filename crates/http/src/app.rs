@@ -15,8 +15,8 @@ use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::{Availability, ServerControls};
+use super::session_store::Sessions;
 use super::settings::{HttpSettings, ServerSettings};
-use super::sglang::Sessions;
 use super::sglang::disaggregation::Disaggregation;
 use super::transfer::TransferWarnings;
 use super::transfer::params::engine_id_of_rank;
@@ -81,7 +81,7 @@ pub struct App {
     pub(super) transfer_warnings: TransferWarnings,
     pub(super) profiling: AtomicBool,
     /// Open sessions of `vllm-sim sglang`.
-    pub(super) sessions: Sessions,
+    pub(super) sessions: Arc<Sessions>,
     stopping: AtomicBool,
 }
 
@@ -133,7 +133,7 @@ impl App {
             load: Arc::default(),
             responses: Arc::default(),
             profiling: AtomicBool::new(false),
-            sessions: Sessions::default(),
+            sessions: Arc::default(),
             stopping: AtomicBool::new(false),
         }
     }

@@ -46,6 +46,7 @@ mod route_index;
 mod routes;
 mod same_origin;
 mod server_controls;
+mod session_store;
 pub mod settings;
 pub mod sglang;
 mod stream;

@@ -12,7 +12,6 @@ use super::disaggregation::BootstrapTarget;
 use super::generate_render::{GenerateFormat, GenerateStream};
 use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, new_rid};
-use super::sessions::{SessionParams, SessionTurn};
 use super::usage::EndCounter;
 use super::{endpoint, errors};
 use crate::app::App;
@@ -22,6 +21,7 @@ use crate::generation::RejectedRequest;
 use crate::openai::prepare::{self, UsageOptions};
 use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
+use crate::session_store::{SessionParams, SessionTurn};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
 use vllm_sim_service::{GeneratedReply, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
@@ -250,7 +250,10 @@ async fn session_turn(
         }
         PromptInput::Text(text) => encode_text(app, text, SpecialTokens::With).await,
     };
-    let turn = app.sessions.place(app, params, &rids[0], tokens)?;
+    // An empty text has only the token that begins every text.
+    let begin = app.service.generator.tokenizer().encode("", SpecialTokens::With).first().copied();
+    let place = (begin, app.service.now());
+    let turn = app.sessions.place(params, &rids[0], tokens, place)?;
     *prompt = PromptInput::Tokens { ids: turn.prompt().collect(), text: None, media: Vec::new() };
     Ok(Some(turn))
 }

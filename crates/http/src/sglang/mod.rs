@@ -35,4 +35,3 @@ mod usage;
 
 pub use info::SGLANG_VERSION;
 pub(super) use routes::routes;
-pub(super) use sessions::Sessions;

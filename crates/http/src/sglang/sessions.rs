@@ -1,210 +1,20 @@
-//! Sessions of an SGLang server: requests of `/generate` that continue earlier ones.
+//! `POST /open_session` and `POST /close_session` of an SGLang server.
 //!
-//! A session is a tree of finished requests. A request that names one continues its tokens.
-//!
-//! Source: SGLang 0.5.23 `srt/session/session_controller.py`, `managers/scheduler.py`
-//! (`handle_generate_request`).
+//! Source: SGLang 0.5.23 `http_server.py`, `managers/tokenizer_control_mixin.py`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
-use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::request::new_rid;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use vllm_sim_engine::SimTime;
-use vllm_sim_service::Reply;
-use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::{CloseSessionRequest, OpenSessionRequest, Struct};
-
-/// Maximum number of open sessions (SGLang has no limit).
-const MAX_SESSIONS: usize = 65_536;
-
-/// Open sessions of a server, by id.
-#[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<String, Session>>);
-
-struct Session {
-    /// Finished requests, by id.
-    requests: HashMap<String, FinishedRequest>,
-    /// Idle time after which the session is closed.
-    timeout: Option<Duration>,
-    last_used: SimTime,
-}
-
-struct FinishedRequest {
-    /// Id of the request that it continued.
-    parent: Option<String>,
-    prompt: Vec<u32>,
-    output: Vec<u32>,
-}
-
-/// The place of a request in its session.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct SessionParams {
-    pub(super) id: Option<String>,
-    rid: Option<String>,
-    offset: Option<i64>,
-    replace: Option<bool>,
-    drop_previous_output: Option<bool>,
-}
-
-impl SessionParams {
-    /// Reads the member `session_params` of a request.
-    ///
-    /// # Errors
-    /// A 400 for a member that does not exist or has another type.
-    pub(super) fn read(value: &Value) -> Result<Self, Fault> {
-        let read = Self::deserialize(value);
-        read.map_err(|error| Fault::bad_request(format!("session_params: {error}")))
-    }
-}
-
-/// A running request of a session, which the session keeps once it has finished.
-#[derive(Clone)]
-pub(super) struct SessionTurn {
-    app: Arc<App>,
-    session: String,
-    rid: Arc<str>,
-    parent: Option<String>,
-    prompt: Vec<u32>,
-}
-
-impl SessionTurn {
-    /// Returns the tokens of the request with those that it continues.
-    pub(super) fn prompt(&self) -> impl Iterator<Item = i64> + '_ {
-        self.prompt.iter().map(|id| i64::from(*id))
-    }
-
-    /// Keeps the tokens of an ended reply in the session.
-    pub(super) fn finish(&self, reply: &Reply) {
-        let Some(choice) = reply.choices.first() else {
-            return;
-        };
-        let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
-        let finished = FinishedRequest {
-            parent: self.parent.clone(),
-            prompt: self.prompt.clone(),
-            output: tokens.map(|token| token.id).collect(),
-        };
-        if let Some(session) = self.app.sessions.0.lock().get_mut(&self.session) {
-            session.requests.insert(self.rid.to_string(), finished);
-        }
-    }
-}
-
-impl Sessions {
-    /// Opens a session; `None` if one with this id is open.
-    fn open(&self, id: Option<String>, timeout: Option<f64>, now: SimTime) -> Option<String> {
-        let mut sessions = self.0.lock();
-        close_idle(&mut sessions, now);
-        let id = id.unwrap_or_else(|| new_rid().to_string());
-        if sessions.contains_key(&id) || sessions.len() >= MAX_SESSIONS {
-            return None;
-        }
-        let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let session = Session { requests: HashMap::new(), timeout, last_used: now };
-        sessions.insert(id.clone(), session);
-        Some(id)
-    }
-
-    /// Returns the tokens of a request with those that it continues, and the request's place.
-    ///
-    /// # Errors
-    /// SGLang's 400 for a session or request that does not exist, and for an empty prompt.
-    pub(super) fn place(
-        &self,
-        app: &Arc<App>,
-        params: SessionParams,
-        rid: &Arc<str>,
-        mut tokens: Vec<u32>,
-    ) -> Result<SessionTurn, Fault> {
-        let fail = |text: String| Err(Fault::bad_request(text));
-        let now = app.service.now();
-        let mut sessions = self.0.lock();
-        close_idle(&mut sessions, now);
-        let id = params.id.unwrap_or_default();
-        let Some(session) = sessions.get_mut(&id) else {
-            return fail(format!("Invalid request: session id {id} does not exist"));
-        };
-        let replaces = params.replace == Some(true);
-        let parent = params.rid;
-        let last = match &parent {
-            None if replaces => {
-                session.requests.clear();
-                None
-            }
-            None => None,
-            Some(parent) => match session.requests.contains_key(parent) {
-                true => Some(parent),
-                false => return fail("Invalid request session id".to_owned()),
-            },
-        };
-        if let Some(parent) = last {
-            if replaces {
-                remove_descendants(&mut session.requests, parent);
-            }
-            // An empty text has only the token that begins every text.
-            let empty = app.service.generator.tokenizer().encode("", SpecialTokens::With);
-            if tokens.first().is_some_and(|first| empty.first() == Some(first)) {
-                tokens.remove(0);
-            }
-            let last = &session.requests[parent];
-            let mut history = last.prompt.clone();
-            if params.drop_previous_output != Some(true) {
-                history.extend(&last.output);
-            }
-            if let Some(offset) = params.offset.filter(|offset| *offset != 0) {
-                history.truncate(python_end(history.len(), offset));
-            }
-            history.append(&mut tokens);
-            tokens = history;
-        }
-        if tokens.is_empty() {
-            return fail(
-                "A session request must contain input tokens after restoring history.".to_owned(),
-            );
-        }
-        session.last_used = now;
-        Ok(SessionTurn { app: app.clone(), session: id, rid: rid.clone(), parent, prompt: tokens })
-    }
-}
-
-/// Returns the end of Python's slice `[:offset]` of a list.
-fn python_end(length: usize, offset: i64) -> usize {
-    let size = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
-    if offset < 0 { length.saturating_sub(size) } else { size.min(length) }
-}
-
-fn remove_descendants(requests: &mut HashMap<String, FinishedRequest>, parent: &str) {
-    let mut parents = vec![parent.to_owned()];
-    while let Some(parent) = parents.pop() {
-        let is_child = |request: &FinishedRequest| request.parent.as_deref() == Some(&*parent);
-        let children = requests.iter().filter(|(_, request)| is_child(request));
-        let children: Vec<String> = children.map(|(id, _)| id.clone()).collect();
-        for child in children {
-            requests.remove(&child);
-            parents.push(child);
-        }
-    }
-}
-
-fn close_idle(sessions: &mut HashMap<String, Session>, now: SimTime) {
-    sessions.retain(|_, session| {
-        session.timeout.is_none_or(|timeout| now - session.last_used <= timeout)
-    });
-}
 
 /// Message for a session that cannot be opened.
 const NOT_OPENED: &str =
@@ -242,7 +52,7 @@ pub(super) async fn close_session(
     let read = endpoint::read(&app, &received, &endpoint::CLOSE_SESSION);
     match read {
         Ok(Struct(CloseSessionRequest { session_id })) => {
-            app.sessions.0.lock().remove(&session_id);
+            app.sessions.close(&session_id);
             error::empty_response(StatusCode::OK)
         }
         Err(fault) => errors::openai_error(&fault),
