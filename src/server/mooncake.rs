@@ -39,7 +39,7 @@ struct MooncakePeers {
     /// Ids of the engines that were listed.
     met: Mutex<HashSet<String>>,
     block_size: u32,
-    /// Time after which a request to an engine that was met before is given up.
+    /// Time limit of a request to an engine met before.
     lost_timeout: Duration,
 }
 
@@ -106,7 +106,7 @@ impl MooncakePeers {
     }
 }
 
-/// Returns the ids of the engines that a bootstrap server lists, and their block size, if it tells.
+/// Returns the ids of the engines that a bootstrap server lists, and their block size, if it has one.
 async fn list_engines(address: &str) -> Result<(Vec<String>, Option<u32>), String> {
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let mut attempts = 1;

@@ -58,7 +58,7 @@ pub(crate) fn accepts_head(path: &str) -> bool {
         || path.starts_with(METRICS_PATH)
 }
 
-/// Middleware that rewrites request paths to the paths of the routes.
+/// Rewrites request paths to the paths of the routes.
 #[derive(Debug, Clone)]
 pub(super) struct PathRewriter {
     root_path: String,

@@ -86,7 +86,8 @@ impl KvCachePlan {
         step: u32,
     ) -> Option<u32> {
         let state = shape.state?.state_bytes(tp) as f64;
-        let token = Self::new(shape, tp, 1, width, true).layer_token_bytes;
+        let hybrid = true;
+        let token = Self::new(shape, tp, 1, width, hybrid).layer_token_bytes;
         let steps = (state / (token * f64::from(step))).ceil().max(1.0);
         Some(step.saturating_mul(steps as u32))
     }

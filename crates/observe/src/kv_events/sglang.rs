@@ -19,7 +19,7 @@ enum SglangEvent<'a> {
     Cleared,
 }
 
-/// Pages that were stored, each the parent of the next.
+/// Stored pages, each the parent of the next.
 #[derive(Debug, PartialEq, Eq)]
 struct StoredPages<'a> {
     hashes: Vec<u64>,
@@ -28,7 +28,7 @@ struct StoredPages<'a> {
     labels: PageLabels<'a>,
 }
 
-/// Fields that are equal for all pages of an event.
+/// Fields of all pages of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PageLabels<'a> {
     page_size: u32,

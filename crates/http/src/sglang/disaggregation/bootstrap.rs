@@ -26,7 +26,7 @@ pub struct BootstrapServer(Arc<Mutex<Registry>>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// What the first registered rank says of all; empty before.
+    /// Deployment of the first registered rank; empty before.
     common: Map<String, Value>,
     /// Address of each rank: data-parallel, context, tensor, pipeline.
     ranks: BTreeMap<[i64; 4], (Value, Value)>,

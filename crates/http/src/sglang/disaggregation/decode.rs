@@ -36,7 +36,7 @@ pub(super) struct DecodeRooms {
 struct DecodeState {
     /// Prefill servers, by the address of their bootstrap server.
     servers: HashMap<String, Arc<PrefillServer>>,
-    /// Requests that wait for their prompt.
+    /// Requests without their prompt yet, by room.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
     /// Tasks of the prefill servers; they end with this server.
     tasks: JoinSet<()>,

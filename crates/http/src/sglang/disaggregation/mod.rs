@@ -25,7 +25,7 @@ use vllm_sim_config::SglangDisaggregationConfig;
 use vllm_sim_service::{InferenceService, KvTransfer, KvTransferNegotiation, ServingRole};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Host that stands for a prefill server that needs no bootstrap, as in SGLang's warm-up.
+/// Host name of a prefill server without bootstrap, as in SGLang's warm-up.
 ///
 /// Source: SGLang 0.5.23 `srt/disaggregation/utils.py`, `FAKE_BOOTSTRAP_HOST`.
 const FAKE_BOOTSTRAP_HOST: &str = "2.2.2.2";
@@ -37,7 +37,7 @@ pub type SendToPeer = Box<dyn Fn(&str, Vec<Vec<u8>>) + Send + Sync>;
 pub struct DisaggregationParts {
     /// Settings of the pair.
     pub config: SglangDisaggregationConfig,
-    /// Whether this server computes prompts or decodes.
+    /// Role of this server: prompts or decoding.
     pub role: ServingRole,
     /// Number of tokens per page, which must be that of the other server.
     pub page_size: u32,
@@ -47,7 +47,7 @@ pub struct DisaggregationParts {
     pub endpoint: String,
     /// Sends messages to other servers.
     pub send: SendToPeer,
-    /// Service whose prompts are handed over.
+    /// Service of the handed-over prompts.
     pub service: Weak<InferenceService>,
 }
 

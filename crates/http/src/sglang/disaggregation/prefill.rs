@@ -31,9 +31,9 @@ pub(super) struct PrefillRooms {
 struct RoomTable {
     /// Endpoint of the decode server of each announced room without a request.
     announced: HashMap<u64, String>,
-    /// Requests that wait for their decode server.
+    /// Requests without their decode server yet, by room.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
-    /// Prompts whose pages are kept, with the room and the end of the prefill.
+    /// Kept pages by request, with the room and the end of the prefill.
     kept: HashMap<String, (u64, SimTime)>,
 }
 
@@ -146,23 +146,23 @@ impl PrefillRooms {
         // A later request of the same room has other pages.
         let name = format!("{room}-{}", uuid::Uuid::new_v4().simple());
         let (rooms, kept) = (Arc::clone(&self), name.clone());
-        let report = move |is_prefilled| rooms.report_end(room, &endpoint, &kept, is_prefilled);
+        let report = move |is_prefilled| {
+            let message = match is_prefilled {
+                true => rooms.keep_pages(room, &kept),
+                false => RoomMessage::Failed { room, reason: "Aborted by AbortReq.".to_owned() },
+            };
+            (rooms.send)(&endpoint, message.to_frames());
+        };
         let handoff = PrefillHandoff::with_end_report(name, report);
         Ok(KvTransfer::ForRemote(Arc::new(handoff)))
     }
 
-    /// Reports the end of a prefill to the decode server.
-    fn report_end(&self, room: u64, endpoint: &str, request: &str, is_prefilled: bool) {
-        let message = match is_prefilled {
-            true => {
-                if let Some(service) = self.service.upgrade() {
-                    let now = service.now();
-                    self.state.lock().kept.insert(request.to_owned(), (room, now));
-                }
-                RoomMessage::Prefilled { room, request: request.to_owned() }
-            }
-            false => RoomMessage::Failed { room, reason: "Aborted by AbortReq.".to_owned() },
-        };
-        (self.send)(endpoint, message.to_frames());
+    /// Keeps the pages of a finished prefill, and returns the message to the decode server.
+    fn keep_pages(&self, room: u64, request: &str) -> RoomMessage {
+        if let Some(service) = self.service.upgrade() {
+            let now = service.now();
+            self.state.lock().kept.insert(request.to_owned(), (room, now));
+        }
+        RoomMessage::Prefilled { room, request: request.to_owned() }
     }
 }
