@@ -41,10 +41,7 @@ pub struct LayerCacheGroups {
 
 impl LayerCacheGroups {
     const fn attention_kind_of_group(&self, group: u32) -> AttentionKind {
-        match group < self.main {
-            true => self.sparse_kind,
-            false => self.main_kind,
-        }
+        if group < self.main { self.sparse_kind } else { self.main_kind }
     }
 }
 
