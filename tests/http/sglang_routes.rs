@@ -47,7 +47,7 @@ async fn an_embedding_server_returns_vectors() {
     let text = json!({"input": "one text", "encoding_format": "base64"});
     let encoded = sim.post(EMBEDDINGS, &text).await.json();
     let bytes = encoded["data"][0]["embedding"].as_str().unwrap().len();
-    assert_eq!(bytes, (128 * 4 + 2_usize) / 3 * 4);
+    assert_eq!(bytes, (128 * 4_usize).div_ceil(3) * 4);
     assert_eq!(sim.get("/model_info").await.json()["is_generation"], false);
 }
 
