@@ -470,6 +470,7 @@ mod tests {
             "3.4 ms in the front end",
             "Evidence    not recorded; the nearest is Qwen/Qwen3-32B, bf16, computed prompts",
             "1 x H100-SXM-80GB with bf16 weights of this size and cached prompts was recorded",
+            "its 30 stable runs of vLLM <= 0.19 with",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }

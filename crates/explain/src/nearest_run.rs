@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_engine::latency::{KvCacheMemory, RooflineSetup};
+use vllm_sim_engine::latency::{Gpu, KvCacheMemory, RooflineSetup, find_gpu};
 
 /// Table of public recorded runs by deployment, written by `tests/python/fidelity_page.py` together
 /// with `docs/fidelity.md`.
@@ -261,11 +261,14 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
     };
     let ttft = error("TTFT", found.ttft);
     let itl = format!("ITL {:.1} %", found.itl);
+    // Cached prompts leave little work to the kernels that differ.
+    let is_older = prompts != PromptLoad::Cached && has_newer_kernels(&setup.gpu);
     let errors = format!(
-        "median error of its {} {} runs with {} to {} sequences ({}; constants fitted {} them): \
+        "median error of its {} {} runs{} with {} to {} sequences ({}; constants fitted {} them): \
          {ttft}{}{itl}",
         found.runs,
         found.regime,
+        if is_older { " of vLLM <= 0.19" } else { "" },
         found.sequences.0,
         found.sequences.1,
         found.judge,
@@ -277,6 +280,12 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
         false => format!("({ttft}{itl})"),
     };
     PredictionAccuracy { recorded, errors: Some(errors), short }
+}
+
+/// Returns whether the kernels of a prediction are newer than those of the recorded deployments.
+fn has_newer_kernels(gpu: &Gpu) -> bool {
+    const NEWEST_RECORDED_VERSION: (u32, u32) = (0, 19);
+    find_gpu(gpu.name).is_some_and(|known| known.with_kernels_of(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
 /// Describes experts that `ranks` engines share, as the end of a deployment's description.
