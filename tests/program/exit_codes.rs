@@ -108,6 +108,14 @@ fn indivisible_attention_heads_are_rejected() {
 }
 
 #[test]
+fn help_of_format_lists_its_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, errors) = run(dir.path(), "replay --help");
+    assert_eq!(code, 0, "{errors}");
+    assert!(out.contains("[possible values: auto, mooncake, "), "{out}");
+}
+
+#[test]
 fn a_plan_without_step_times_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let asked = format!("plan {WORK} --model meta-llama/Llama-3.1-8B-Instruct --slo-ttft-ms 5000");
