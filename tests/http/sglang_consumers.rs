@@ -7,7 +7,7 @@ use super::sim::Sim;
 
 /// Longest wait for a message. Only a hang takes that long.
 const PATIENCE_MS: i32 = 20_000;
-/// How long a subscriber waits before it offers another message.
+/// Wait of a subscriber before it offers another message.
 const OFFER_MS: i32 = 50;
 
 /// A subscriber at which the server publishes.

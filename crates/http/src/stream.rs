@@ -17,6 +17,7 @@ use super::fault::SimulatedBreak;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::StreamEnding;
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// Result of polling the body of a stream.
@@ -60,6 +61,33 @@ impl ChoiceStep {
         let said = Self { end: None, ..*self };
         let over = Self { tokens: 0, first: false, ..*self };
         (said, over)
+    }
+}
+
+/// Calls `write` with the text of each run of consecutive tokens of one channel, of the next `tokens`
+/// tokens of a choice.
+pub(super) fn for_each_channel_run(
+    choice: &mut Choice,
+    tokens: u32,
+    mut write: impl FnMut(OutputChannel, &str, &Choice),
+) {
+    let mut run: Option<(OutputChannel, String)> = None;
+    for _ in 0..tokens {
+        let Some(token) = choice.script.next_token(&mut choice.cursor) else {
+            break;
+        };
+        match &mut run {
+            Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
+            _ => {
+                let next = (token.channel, token.text.to_owned());
+                if let Some((channel, text)) = run.replace(next) {
+                    write(channel, &text, choice);
+                }
+            }
+        }
+    }
+    if let Some((channel, text)) = run {
+        write(channel, &text, choice);
     }
 }
 

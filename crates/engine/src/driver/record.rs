@@ -191,8 +191,8 @@ pub trait EngineObserver: Send {
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent);
     /// Handles a change of the engine's gauges.
     fn on_engine_stats(&mut self, stats: &EngineStats);
-    /// Handles a rejected request for a LoRA adapter, reported by [`LiveEngine::report_refused_lora`](super::LiveEngine::report_refused_lora).
-    ///
+    /// Handles a rejected request for a LoRA adapter, reported by
+    /// [`LiveEngine::report_refused_lora`](super::LiveEngine::report_refused_lora).
     fn on_lora_refused(&mut self, _lora: &Arc<str>) {}
     /// Handles the end of a batch of events, when no further events are pending.
     fn on_events_delivered(&mut self) {}

@@ -8,7 +8,7 @@ use crate::error;
 use crate::json::{self, NullMembers};
 use crate::openai::chat_render::ChatView;
 use crate::openai::response_shape::{TokenCounts, end_of_choice};
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
@@ -239,26 +239,10 @@ impl StreamRenderer for MessageStream {
 
     fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let mut called = false;
-        // Consecutive tokens of one channel are one delta.
-        let mut group: Option<(OutputChannel, String)> = None;
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            called |= matches!(token.channel, OutputChannel::Call(_));
-            match &mut group {
-                Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
-                _ => {
-                    let next = (token.channel, token.text.to_owned());
-                    if let Some((channel, text)) = group.replace(next) {
-                        self.write_channel_text(out, channel, &text, choice);
-                    }
-                }
-            }
-        }
-        if let Some((channel, text)) = group {
-            self.write_channel_text(out, channel, &text, choice);
-        }
+        for_each_channel_run(choice, step.tokens, |channel, text, choice| {
+            called |= matches!(channel, OutputChannel::Call(_));
+            self.write_channel_text(out, channel, text, choice);
+        });
         self.chat.count_parser_run(ToolMode::Streaming, called);
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::chat_render::ChatFormat;
 use super::usage::EndCounter;
 use crate::openai::response_shape::{count_reasoning_tokens, end_of_choice};
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
@@ -382,24 +382,9 @@ impl StreamRenderer for ResponseStream {
     }
 
     fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        let mut group: Option<(OutputChannel, String)> = None;
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            match &mut group {
-                Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
-                _ => {
-                    let next = (token.channel, token.text.to_owned());
-                    if let Some((channel, text)) = group.replace(next) {
-                        self.write_text(out, channel, &text, choice);
-                    }
-                }
-            }
-        }
-        if let Some((channel, text)) = group {
-            self.write_text(out, channel, &text, choice);
-        }
+        for_each_channel_run(choice, step.tokens, |channel, text, choice| {
+            self.write_text(out, channel, text, choice);
+        });
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
