@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 #[cfg(feature = "zmq")]
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use tokio::task::JoinSet;
 
@@ -175,6 +178,7 @@ impl HeadlessEngines {
             is_gone: Arc::new(move || is_restart_simulated(&availability.borrow())),
             waves: shared.waves.clone(),
             thoughts: shared.thoughts.clone(),
+            weight_version: Arc::new(Mutex::new("default".to_owned())),
         };
         self.ranks.push(HeadlessRank { backend, core: None, controls });
         Ok((parts, steps))

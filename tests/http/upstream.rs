@@ -139,7 +139,7 @@ async fn rendered_sampling_params_omit_defaults() {
     for (temperature, penalty, left_out) in [
         (json!(0.7), json!(0.0), &[][..]),
         (json!(0), json!(0.0), &["top_p", "min_p"]),
-        (json!(0.7), Value::Null, &["presence_penalty"]),
+        (json!(0.7), Value::Null, &[]),
     ] {
         let body = json!({
             "messages": messages, "prompt": "Hi", "max_tokens": 3, "top_p": 0.5,
@@ -198,4 +198,151 @@ async fn pooling_inputs_are_truncated_as_requested() {
         let words = format!("truncate_prompt_tokens={above} cannot be greater than max_model_len");
         assert!(error["message"].as_str().unwrap().starts_with(&words), "{error}");
     }
+}
+
+/// What the comparison with vLLM's own front end found (`tests/python/front_end_oracle.py`).
+#[tokio::test]
+async fn refusals_are_those_of_the_python_front_end() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let said = json!([{"role": "user", "content": "Hi"}]);
+    let scored = |labels: Value, items: Value, salt: &str| json!({"query": "a", "items": items, "label_token_ids": labels, "cache_salt": salt});
+    for (path, body, text) in [
+        (
+            "/v1/chat/completions",
+            json!({"messages": said, "continue_final_message": true}),
+            "continue_final_message and add_generation_prompt are not compatible.",
+        ),
+        (
+            "/tokenize",
+            json!({"messages": said, "continue_final_message": true}),
+            "continue_final_message and add_generation_prompt are not compatible.",
+        ),
+        (
+            "/tokenize",
+            json!({"messages": said, "mm_processor_kwargs": {"a": 1}}),
+            "Per-request mm_processor_kwargs are disabled by default",
+        ),
+        (
+            "/v1/chat/completions/batch",
+            json!({"messages": [said], "continue_final_message": true}),
+            "Cannot set both `continue_final_message`",
+        ),
+        (
+            "/v1/chat/completions/batch",
+            json!({"messages": [said], "tool_choice": "auto"}),
+            "Input should be 'none'",
+        ),
+        (
+            "/v1/chat/completions/batch",
+            json!({"messages": [said], "guided_decoding_backend": 5}),
+            "Input should be a valid string",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}),
+            "You must use one kind of structured outputs constraint",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}),
+            "You can only use one kind of structured outputs constraint",
+        ),
+        (
+            "/v1/completions/render",
+            json!({"prompt": "a", "use_beam_search": true}),
+            "Beam search is not supported by the render endpoint",
+        ),
+        ("/v1/completions/render", json!({"prompt": [[]]}), "No token_ids rendered"),
+        (
+            "/generative_scoring",
+            scored(json!([5]), json!([]), "s"),
+            "items must contain at least one item.",
+        ),
+        (
+            "/generative_scoring",
+            scored(json!([]), json!(["a"]), "s"),
+            "label_token_ids must contain at least one token ID.",
+        ),
+        (
+            "/generative_scoring",
+            scored(json!([-1]), json!([]), "s"),
+            "Please provide valid token IDs.",
+        ),
+        (
+            "/generative_scoring",
+            scored(json!([5]), json!(["a"]), ""),
+            "Parameter 'cache_salt' must be a non-empty string",
+        ),
+    ] {
+        let answer = sim.post(path, &body).await;
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(answer.status == 400 && message.contains(text), "{path} {body}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_request_id_is_an_id() {
+    let sim = Sim::serve(&[]).await;
+    for (path, body, id) in [
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 1, "request_id": ""}), "cmpl-"),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 1, "request_id": ""}), ""),
+    ] {
+        assert_eq!(sim.post(path, &body).await.json()["id"], id, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_the_python_front_end_takes_are_taken() {
+    let sim = Sim::serve(&[]).await;
+    let said = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body) in [
+        ("/tokenize", json!({"messages": said, "chat_template_kwargs": {"tokenize": true}})),
+        ("/v1/completions", json!({"prompt": "a", "prompt_embeds": [], "max_tokens": 1})),
+        ("/v1/responses", json!({"input": "a", "stop": "", "max_output_tokens": 1})),
+    ] {
+        let answer = sim.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{path} {body}: {}", answer.json());
+    }
+}
+
+#[tokio::test]
+async fn a_rendered_chat_has_what_derendering_needs() {
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    let body = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "reasoning_effort": "low",
+        "kv_transfer_params": {"a": 1}, "vllm_xargs": {"b": 2}, "stream_interval": 2,
+        "structured_outputs": {"regex": "a"}, "repetition_detection": {},
+    });
+    let rendered = sim.post("/v1/chat/completions/render", &body).await.json();
+    let kwargs = json!({
+        "cohere_format": "cmd4", "add_generation_prompt": true, "continue_final_message": false,
+        "reasoning_effort": "low", "enable_thinking": true,
+    });
+    assert_eq!(rendered["parse_context"]["chat_template_kwargs"], kwargs);
+    assert_eq!(rendered["parse_context"]["tool_choice"], "none");
+    assert_eq!(rendered["kv_transfer_params"], json!({"a": 1}));
+    let params = &rendered["sampling_params"];
+    assert_eq!(params["extra_args"], json!({"b": 2}));
+    assert_eq!(params["stream_interval"], 2);
+    assert_eq!(params["structured_outputs"].as_object().map(|members| members.len()), Some(11));
+    assert_eq!(params["repetition_detection"]["min_count"], 0);
+}
+
+#[tokio::test]
+async fn a_streamed_response_keeps_log_probabilities_and_messages() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({
+        "input": "Hi", "max_output_tokens": 4, "temperature": 0, "stream": true, "parallel_tool_calls": null,
+        "enable_response_messages": true, "include": ["message.output_text.logprobs"],
+    });
+    let text = sim.post("/v1/responses", &body).await.text();
+    let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+    let response = &serde_json::from_str::<Value>(last).unwrap()["response"];
+    let part = &response["output"][0]["content"][0];
+    assert!(part["logprobs"][0]["bytes"].is_array(), "{part}");
+    assert_eq!(response["parallel_tool_calls"], true);
+    let input = response["input_messages"][0]["message"].as_str().unwrap();
+    assert_eq!(input.matches("<|begin_of_text|>").count(), 1, "{input}");
+    let output = &response["output_messages"][0]["message"];
+    assert_eq!(*output, part["text"]);
 }

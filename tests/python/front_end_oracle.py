@@ -14,6 +14,8 @@ a value, words of refusals and the cut of a stream into chunks are not compared;
 """
 
 import argparse
+import collections
+import concurrent.futures
 import http.client
 import json
 import re
@@ -22,8 +24,9 @@ import time
 import urllib.parse
 
 from front_end_oracle_cases import CASES, EXPLAINED, EXPLAINED_RUST, THE_MODEL
+from front_end_requests import Generator
 
-SHAPE = object()
+DIFFERS = "differ"
 
 ID = re.compile(r"(?<=cmpl-)[0-9a-f]{8}\b|(?<=[-_])[0-9a-f]{16,32}\b|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
 TIMES = {"created", "created_at", "completed_at", "modified", "expires_at", "server_load"}
@@ -44,7 +47,11 @@ def ask(url, method, path, body, headers):
         body = body.encode()
     connection.request(method, path, body, sent)
     answer = connection.getresponse()
-    text = answer.read().decode(errors="replace")
+    try:
+        text = answer.read()
+    except http.client.IncompleteRead as cut:
+        text = cut.partial + b"data: (the connection was cut)\n\n"
+    text = text.decode(errors="replace")
     connection.close()
     return answer.status, (answer.getheader("content-type") or "").split(";")[0], text
 
@@ -234,6 +241,40 @@ def settle(url):
         time.sleep(0.01)
 
 
+def both(args, case):
+    """What of the two answers to a case is compared."""
+    name, method, path, body, headers = case
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda url: ask(url, method, path, body, headers), (args.own, args.front)))
+    own, other = (read(path, answer) for answer in answers)
+    return (as_rust(own), as_rust(other)) if args.rust else (own, other)
+
+
+def judged(args, case):
+    """Differences of the answers to a case: place, ours, theirs, why it is meant."""
+    explained_by = EXPLAINED_RUST if args.rust else EXPLAINED
+    # Chunks of a stream join on a busy machine: what differs is asked once more.
+    for _ in range(2):
+        own, other = both(args, case)
+        found = [(at, a, b, reason_of(explained_by, case[0], at, own.get("body"), other.get("body"))) for at, a, b in differences(own, other)]
+        if not found:
+            break
+    return found
+
+
+def cases_of(args, model):
+    """The cases of the command line, for the model that is served."""
+    cases = CASES
+    if args.generate:
+        document = json.loads(ask(args.front, "GET", "/openapi.json", None, {})[2])
+        cases = Generator(document, args.seed).requests(args.generate)
+    for name, method, path, body, headers in cases:
+        if args.only in name and not (args.rust and path not in ("/v1/chat/completions", "/v1/completions")):
+            if isinstance(body, dict) and body.get("model") == THE_MODEL:
+                body = body | {"model": model}
+            yield name, method, path, body, headers
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("own")
@@ -241,37 +282,30 @@ def main():
     parser.add_argument("--only", default="", help="a part of the names of cases")
     parser.add_argument("--rust", action="store_true", help="the front end is vllm-rs")
     parser.add_argument("--all", action="store_true", help="print explained differences too")
+    parser.add_argument("--generate", type=int, default=0, metavar="COUNT", help="ask so many random requests instead")
+    parser.add_argument("--seed", type=int, default=0, help="of the random requests")
     args = parser.parse_args()
     model = json.loads(ask(args.front, "GET", "/v1/models", None, {})[2])["data"][0]["id"]
-    explained_by = EXPLAINED_RUST if args.rust else EXPLAINED
-    equal = explained = failed = 0
-    for name, method, path, body, headers in CASES:
-        if args.only not in name or (args.rust and not name.startswith(("chat ", "completion "))):
-            continue
-        if isinstance(body, dict) and body.get("model") == THE_MODEL:
-            body = body | {"model": model}
-        own, other = (read(path, ask(url, method, path, body, headers)) for url in (args.own, args.front))
-        if args.rust:
-            own, other = as_rust(own), as_rust(other)
-        found = [(at, a, b, reason_of(explained_by, name, at, own.get("body"), other.get("body"))) for at, a, b in differences(own, other)]
-        meant = all(why for *_, why in found)
-        if not found:
-            equal += 1
-        elif meant:
-            explained += 1
-        else:
-            failed += 1
+    causes = collections.Counter()
+    for case in cases_of(args, model):
+        found = judged(args, case)
+        meant = [why for *_, why in found if why]
+        cause = "equal" if not found else meant[0] if len(meant) == len(found) else DIFFERS
+        causes[cause] += 1
         for at, a, b, why in found[:12]:
             if why and not args.all:
                 continue
-            print(f"{name} {at}\n    own   {json.dumps(a)[:400]}\n    front {json.dumps(b)[:400]}" + (f"\n    meant: {why}" if why else ""))
+            print(f"{case[0]} {at}\n    own   {json.dumps(a)[:400]}\n    front {json.dumps(b)[:400]}" + (f"\n    meant: {why}" if why else ""), flush=True)
     loads = [moved(url, name) for url, name in ((args.own, None), (args.front, model))]
     for at, a, b in differences(*loads):
-        failed += 1
+        causes[DIFFERS] += 1
         print(f"metrics of a fixed load {at}\n    own   {a}\n    front {b}")
     print(f"the load moved {loads[0]}")
-    print(f"{equal + explained + failed} requests: {equal} equal, {explained} differ as explained, {failed} differ")
-    return 1 if failed else 0
+    for cause, number in causes.most_common():
+        print(f"{number:6} {cause}")
+    explained = causes.total() - causes["equal"] - causes[DIFFERS]
+    print(f"{causes.total()} requests: {causes['equal']} equal, {explained} differ as explained, {causes[DIFFERS]} differ")
+    return 1 if causes[DIFFERS] else 0
 
 
 if __name__ == "__main__":

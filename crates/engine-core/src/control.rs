@@ -17,7 +17,6 @@ use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
 
 pub(crate) struct UtilityCalls {
     parts: EngineCoreParts,
-    weights: Mutex<String>,
     adapters: Arc<LoraAdapters>,
 }
 
@@ -28,7 +27,7 @@ pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, 
 
 impl UtilityCalls {
     pub(crate) fn new(parts: EngineCoreParts, adapters: Arc<LoraAdapters>) -> Self {
-        Self { parts, weights: Mutex::new("default".to_owned()), adapters }
+        Self { parts, adapters }
     }
 
     /// Executes a utility call of a front end and returns its result.
@@ -103,9 +102,9 @@ impl UtilityCalls {
                 let workers = parallel.world_size() as usize;
                 Ok(vec![Value::Nil; workers].into())
             }
-            "get_weight_version" => Ok(lock_unpoisoned(&self.weights).as_str().into()),
+            "get_weight_version" => Ok(lock_unpoisoned(&self.parts.weight_version).as_str().into()),
             "set_weight_version" => {
-                *lock_unpoisoned(&self.weights) =
+                *lock_unpoisoned(&self.parts.weight_version) =
                     args.take_text(0).ok_or("the weight version must be a string")?;
                 Ok(Value::Nil)
             }

@@ -265,15 +265,17 @@ impl MsgpackWriter {
     }
 }
 
-/// Encodes the outputs of one engine step for one front end, optionally with scheduler statistics.
+/// Encodes the outputs of one engine step for one front end, optionally with scheduler statistics
+/// and the label of the model weights.
 pub(crate) fn encode_outputs(
     rank: u32,
     at: SimTime,
     outputs: &[EngineCoreOutput],
     stats: Option<&SchedulerStats>,
+    weight_version: Option<&str>,
 ) -> Vec<u8> {
     let mut w = MsgpackWriter::default();
-    w.write_array_len(4);
+    w.write_array_len(if weight_version.is_some() { 9 } else { 4 });
     w.write_uint(rank.into());
     w.write_array_len(outputs.len());
     for output in outputs {
@@ -281,6 +283,11 @@ pub(crate) fn encode_outputs(
     }
     w.write_or_nil(stats, |w, stats| stats.write(w));
     w.write_float(at.as_secs_f64());
+    if let Some(version) = weight_version {
+        // Result of a utility call, finished requests, and changes of the wave.
+        (0..4).for_each(|_| w.write_nil());
+        w.write_text(version);
+    }
     w.into_bytes()
 }
 

@@ -36,7 +36,7 @@ fn check_golden(name: &str, message: &[u8]) {
 fn encoded_output(fields: impl FnOnce(&mut EngineCoreOutput)) -> Vec<u8> {
     let mut output = EngineCoreOutput::new("chatcmpl-1-0a1b2c3d".into());
     fields(&mut output);
-    encode::encode_outputs(1, SimTime::from_millis(1500), &[output], None)
+    encode::encode_outputs(1, SimTime::from_millis(1500), &[output], None, None)
 }
 
 #[test]
@@ -50,6 +50,15 @@ fn first_tokens_have_events_and_cached_token_counts() {
         output.prefill = Some(PrefillStats { prompt: 40, cached: 16, external: 8 });
     });
     check_golden("first-tokens", &message);
+}
+
+#[test]
+fn a_message_has_the_label_of_the_model_weights() {
+    let output = EngineCoreOutput { tokens: vec![7], ..EngineCoreOutput::new("a".into()) };
+    let message = encode::encode_outputs(0, SimTime::ZERO, &[output], None, Some("default"));
+    let fields = rmpv::decode::read_value(&mut &*message).expect("a message");
+    let fields = fields.as_array().expect("an array");
+    assert_eq!((fields.len(), fields[8].as_str()), (9, Some("default")));
 }
 
 #[test]
@@ -100,7 +109,7 @@ fn a_pooling_output_is_a_tensor() {
 #[test]
 fn scheduler_stats_are_sent_with_a_step() {
     let stats = SchedulerStats { wave: 3, ..SchedulerStats::default() };
-    let message = encode::encode_outputs(0, SimTime::from_millis(20), &[], Some(&stats));
+    let message = encode::encode_outputs(0, SimTime::from_millis(20), &[], Some(&stats), None);
     check_golden("statistics", &message);
 }
 

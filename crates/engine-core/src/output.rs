@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::control::lock_unpoisoned;
 use super::encode::{self, EngineCoreOutput, EventType, FinishReason, PrefillStats, WaveChange};
 use super::logprobs::{LogprobSource, RequestedLogprobs};
 use super::output_queue::OutputQueue;
@@ -18,6 +19,7 @@ use rmpv::Value;
 use vllm_sim_engine::{SequenceEndReason, SimTime};
 use vllm_sim_service::Reply;
 use vllm_sim_service::generate::{EndReason, StopReason};
+use vllm_sim_wire::VllmVersion;
 
 /// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
 pub(crate) const ENGINE_CORE_DEAD: &[u8] = b"ENGINE_CORE_DEAD";
@@ -175,6 +177,8 @@ pub(crate) struct OutputThread {
     /// Number of running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
     log_stats: bool,
+    /// Label of the model weights; `None` for front ends of vLLM 0.32, which do not know it.
+    weight_version: Option<Arc<Mutex<String>>>,
     waves: Option<Arc<DataParallelWaves>>,
     is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether this data-parallel rank has requests, and thus is in a wave.
@@ -206,6 +210,8 @@ impl OutputThread {
             coordinator,
             counts: (0, 0),
             log_stats: !parts.config.metrics.disable_log_stats,
+            weight_version: (parts.config.model.vllm_version >= VllmVersion::V033)
+                .then(|| parts.weight_version.clone()),
             waves: parts.waves.clone(),
             is_gone: parts.is_gone.clone(),
             busy: false,
@@ -399,7 +405,7 @@ impl OutputThread {
         let counts = (stats.gauges.running, stats.gauges.waiting);
         if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
             self.counts = counts;
-            let message = encode::encode_outputs(self.rank, at, &[], Some(stats));
+            let message = encode::encode_outputs(self.rank, at, &[], Some(stats), None);
             let _ = coordinator.send(message, zmq::DONTWAIT);
         }
     }
@@ -412,7 +418,8 @@ impl OutputThread {
         outputs: &[EngineCoreOutput],
         stats: Option<&SchedulerStats>,
     ) {
-        let message = encode::encode_outputs(self.rank, at, outputs, stats);
+        let weights = self.weight_version.as_ref().map(|version| lock_unpoisoned(version).clone());
+        let message = encode::encode_outputs(self.rank, at, outputs, stats, weights.as_deref());
         if self.send_message(client, message) {
             return;
         }
@@ -448,7 +455,7 @@ impl OutputThread {
             ..EngineCoreOutput::new(id.clone())
         });
         let ends: Vec<_> = ends.collect();
-        let told = output_queue.send_or_queue(encode::encode_outputs(rank, at, &ends, None));
+        let told = output_queue.send_or_queue(encode::encode_outputs(rank, at, &ends, None, None));
         if told {
             output_queue.clear_deferred_aborts();
         }
@@ -487,6 +494,7 @@ mod tests {
             coordinator: None,
             counts: (0, 0),
             log_stats: true,
+            weight_version: None,
             waves: None,
             is_gone: Arc::new(|| panic!("on purpose")),
             busy: false,

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use vllm_sim_config::Config;
 use vllm_sim_service::{InferenceService, RequestRules};
@@ -23,4 +23,6 @@ pub struct EngineCoreParts {
     pub thoughts: Option<ReasoningMarkers>,
     /// Wave state shared by the ranks; `None` if ranks run independently.
     pub waves: Option<Arc<DataParallelWaves>>,
+    /// Label of the model weights, which front ends set and messages with outputs carry.
+    pub weight_version: Arc<Mutex<String>>,
 }

@@ -66,9 +66,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
             (run_blocking_if_large(json_text_bytes(value), encode).await, strings)
         }
         TokenizeRequest::Chat(request) => {
-            let template = request.chat_template.as_deref();
-            let kwargs = request.chat_template_kwargs.as_ref();
-            app.rules.limits.reject_untrusted_template(template, kwargs)?;
+            request.reject_untrusted(&app.rules.limits)?;
             let strings = request.return_token_strs;
             let conversation = tokenize_conversation(*request);
             let tokens = app.service.conversation_tokens(&app.rules, conversation);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::chat;
 use super::prepare;
@@ -17,8 +17,10 @@ use crate::error::HandlerResult;
 use crate::generation::{self, StartedGeneration};
 use crate::request_head::RequestHead;
 use crate::transfer;
+use vllm_sim_python::PythonValue;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::BatchChatRequest;
 use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Maximum number of conversations per batch request; each is one sequence.
@@ -38,8 +40,11 @@ async fn answer_batch(
 ) -> Result<Response<Body>, Fault> {
     let threshold = transfer::cache_hit_threshold(app, &head.headers, &value);
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
-    let id = prepare::request_id("chatcmpl-", &head.headers, requests[0].request_id.as_deref());
-    let resolved = generation::resolve_model(app, head, requests[0].model.as_deref(), Ok(()))?;
+    let first = requests.first();
+    let given = first.and_then(|request| request.request_id.as_deref());
+    let id = prepare::request_id("chatcmpl-", &head.headers, given);
+    let model = first.and_then(|request| request.model.as_deref());
+    let resolved = generation::resolve_model(app, head, model, Ok(()))?;
     let mut started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await?;
     // vLLM reports only totals for a batch.
     let view = &mut started.view.view;
@@ -66,58 +71,38 @@ fn count_json_values(value: &Value) -> usize {
 }
 
 fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
-    let Value::Object(body) = value else {
-        return ChatRequest::parse(&value, bounds).map(|one| vec![one]);
-    };
-    let refuse = |text: &str, parameter: &str| Err(Fault::bad_parameter(text, parameter));
-    let truthy = |key: &str| {
-        body.get(key).is_some_and(|v| vllm_sim_python::PythonValue::of_json(v).is_truthy())
-    };
-    if truthy("stream") {
-        return refuse("Batch chat completions do not support streaming.", "stream");
+    check_batch_size(&value)?;
+    BatchChatRequest::parse(&value, bounds)?;
+    let Value::Object(mut body) = value else { return Ok(Vec::new()) };
+    let messages = body.shift_remove("messages");
+    // vLLM takes `stream` and answers with the last token alone.
+    if body.get("stream").is_some_and(|stream| PythonValue::of_json(stream).is_truthy()) {
+        let text = "Batch chat completions do not support streaming.";
+        return Err(Fault::bad_parameter(text, "stream"));
     }
-    if truthy("tools") {
-        return refuse("Batch chat completions do not support tool use.", "tools");
-    }
-    if truthy("use_beam_search") {
-        let text = "Batch chat completions do not support beam search.";
-        return refuse(text, "use_beam_search");
-    }
-    if body.get("n").is_some_and(|n| !n.is_null() && *n != 1) {
-        return refuse("Batch chat completions require n=1.", "n");
-    }
-    let lists = match body.get("messages") {
-        Some(Value::Array(lists)) if !lists.is_empty() => lists.clone(),
-        Some(Value::Array(_)) => {
-            let text = "1 validation error:\n  {'type': 'too_short', 'loc': 'body.messages', 'msg': 'List should have at least 1 item after validation, not 0', 'input': '<list of 0 items>', 'ctx': {'field_type': 'List', 'min_length': 1, 'actual_length': 0}}";
-            return Err(Fault {
-                param: Some("body.messages".to_owned()),
-                ..Fault::new(400, ErrorType::BadRequestPhrase, text)
-            });
-        }
-        _ => return ChatRequest::parse(&Value::Object(body), bounds).map(|one| vec![one]),
-    };
-    if lists.len() > MAX_CONVERSATIONS {
-        let text =
-            format!("at most {MAX_CONVERSATIONS} conversations are allowed, got {}", lists.len());
-        return Err(Fault::bad_parameter(text, "messages"));
-    }
-    let mut body = body;
-    body.shift_remove("messages");
-    let shared: usize = body.values().map(count_json_values).sum();
-    if shared.saturating_mul(lists.len()) > MAX_SHARED_VALUES {
-        let count = lists.len();
-        return Err(Fault::bad_request(format!(
-            "{shared} values for each of {count} conversations are too many; at most {MAX_SHARED_VALUES} \
-             in total are allowed."
-        )));
-    }
-    let parse = |messages: Value| {
-        let mut one: Map<String, Value> = body.clone();
-        one.shift_remove("stream");
-        one.shift_remove("tool_choice");
-        one.insert("messages".to_owned(), messages);
+    BatchChatRequest::complete_members(&mut body);
+    let parse = |messages: &Value| {
+        let mut one = body.clone();
+        one.insert("messages".to_owned(), messages.clone());
         ChatRequest::parse(&Value::Object(one), bounds)
     };
-    lists.into_iter().map(parse).collect()
+    messages.iter().filter_map(Value::as_array).flatten().map(parse).collect()
+}
+
+fn check_batch_size(body: &Value) -> Result<(), Fault> {
+    let Some(Value::Array(lists)) = body.get("messages") else { return Ok(()) };
+    let count = lists.len();
+    if count > MAX_CONVERSATIONS {
+        let text = format!("at most {MAX_CONVERSATIONS} conversations are allowed, got {count}");
+        return Err(Fault::bad_parameter(text, "messages"));
+    }
+    let others = body.as_object().into_iter().flatten().filter(|(key, _)| *key != "messages");
+    let shared: usize = others.map(|(_, value)| count_json_values(value)).sum();
+    if shared.saturating_mul(count) > MAX_SHARED_VALUES {
+        return Err(Fault::bad_request(format!(
+            "{shared} values for each of {count} conversations are too many; at most \
+             {MAX_SHARED_VALUES} in total are allowed."
+        )));
+    }
+    Ok(())
 }

@@ -75,12 +75,12 @@ impl ToolCallIds {
 }
 
 /// Returns a request id: `prefix`, then the id in the header `X-Request-Id`, the id in the body, or
-/// a new one.
+/// a new one. An empty id counts as given.
+///
+/// Source: vLLM's `BaseServing._base_request_id`.
 pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
-    let header =
-        headers.get(&names::REQUEST_ID).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty());
-    let given = header.or(body.filter(|v| !v.is_empty()));
-    if let Some(given) = given {
+    let header = headers.get(&names::REQUEST_ID).and_then(|v| v.to_str().ok());
+    if let Some(given) = header.or(body) {
         return [prefix, given].concat().into();
     }
     // Builds the id on the stack, so that only the shared string is allocated.

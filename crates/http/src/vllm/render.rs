@@ -14,7 +14,7 @@ use super::ok_json;
 use crate::anthropic::convert as convert_messages;
 use crate::app::App;
 use crate::body::JsonRequest;
-use crate::dialect::Endpoint;
+use crate::dialect::{Endpoint, RenderFormat};
 use crate::error::HandlerResult;
 use crate::generation;
 use crate::media;
@@ -28,15 +28,13 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::openai::shared::StructuredOutputs;
+use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
 use vllm_sim_wire::sampling::{
     GREEDY_TEMPERATURE, SamplingParams, SamplingRequest, output_budget_tokens,
 };
 
 /// Default of `max_tokens` in rendered sampling parameters, at which the member is omitted.
 const OMITTED_MAX_TOKENS: i128 = 16;
-/// Error message of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
-const NO_TOKENS_MESSAGE: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
 pub(crate) async fn render_chat(
     State(app): State<Arc<App>>,
@@ -51,7 +49,11 @@ pub(crate) async fn render_messages(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = MessagesRequest::parse(&value, &app.rules.defaults.bounds)?;
-    let chat = convert_messages::to_chat_body(&app, &request)?;
+    let mut chat = convert_messages::to_chat_body(&app, &request)?;
+    if let Some(members) = chat.as_object_mut() {
+        // vLLM converts messages to a chat without a tool choice, not to one with `none`.
+        members.entry("tool_choice").or_insert(Value::Null);
+    }
     answer_rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
 
@@ -70,8 +72,10 @@ pub(crate) async fn render_completions(
     let value = generation::read_render_body(&app, Endpoint::Completions, value)?;
     let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
-    request.validate_before_model_lookup()?;
     check_renders_model(&app, request.model.as_deref())?;
+    if request.use_beam_search {
+        reject_beam_search(&app)?;
+    }
     request.validate_without_tokenizer(&app.rules.limits)?;
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let inputs = PromptSource::Inputs(completion::take_prompt_inputs(&mut request));
@@ -84,7 +88,7 @@ pub(crate) async fn render_completions(
             let params =
                 sampling_params(&app, request.sampling_request(&app.rules.defaults)?, budget)?;
             let id = if prompts.len() > 1 { format!("{id}-{index}") } else { id.to_string() };
-            let sampling = sampling_params_json(&params, collect_extra_args(&value), &value);
+            let sampling = sampling_params_json(&app, &params, extra_args(&params), &value);
             generate_request_json(&app, &value, id, &prompt.tokens, sampling)
         })?);
     }
@@ -100,6 +104,9 @@ async fn answer_rendered_chat(
     let mut request = ChatRequest::parse(value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(app, request.model.as_deref())?;
+    if request.use_beam_search {
+        reject_beam_search(app)?;
+    }
     request.validate_without_prompt(&app.rules.limits)?;
     let conversation = chat::chat_conversation(app, &mut request);
     let prompt = tokenize_conversation(app, conversation).await?;
@@ -107,9 +114,12 @@ async fn answer_rendered_chat(
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
         let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
-        let sampling = sampling_params_json(&params, collect_extra_args(value), value);
+        let sampling = sampling_params_json(app, &params, extra_args(&params), value);
         let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
-        add_reasoning_parser(app, value, &mut rendered);
+        if app.rules.limits.version >= VllmVersion::V033 {
+            rendered["parse_context"] = parse_context_json(&request, value);
+        }
+        add_reasoning_parser(app, &request, &mut rendered);
         rendered["features"] = media::media_features_json(&prompt.media);
         Ok(rendered)
     })?;
@@ -128,18 +138,17 @@ async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Respo
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
-        let given = request.request_id.clone().filter(|id| !id.is_empty());
+        let given = request.request_id.clone();
         let id = given.unwrap_or_else(|| format!("resp_{}", prepare::new_uid()));
-        // The parser of chat replies does not read the tools of a Responses request.
-        let mut body = value.clone();
-        if let Some(body) = body.as_object_mut() {
-            body.remove("tools");
-        }
-        // A Responses request always has `extra_args`.
-        let extra = collect_extra_args(value).unwrap_or_default();
-        let sampling = sampling_params_json(&params, Some(extra), value);
-        let mut rendered = generate_request_json(app, &body, id, &prompt.tokens, sampling)?;
-        add_reasoning_parser(app, &body, &mut rendered);
+        // vLLM keeps an empty `extra_args` of a Responses request.
+        let extra = match params.extra_args {
+            None => Some(Map::new()),
+            Some(_) => extra_args(&params),
+        };
+        let sampling = sampling_params_json(app, &params, extra, value);
+        let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
+        rendered["stream_options"] = Value::Null;
+        add_reasoning_parser(app, &chat, &mut rendered);
         rendered["features"] = media::media_features_json(&prompt.media);
         Ok(rendered)
     })?;
@@ -182,10 +191,18 @@ fn render_result(
     app.dialect.render_format().render_response(&prompt.tokens, features, request)
 }
 
+/// Rejects beam search, which the render routes of vLLM do not know.
+fn reject_beam_search(app: &App) -> Result<(), Fault> {
+    match app.dialect.render_format() == RenderFormat::Request {
+        true => Err(Fault::bad_request("Beam search is not supported by the render endpoint")),
+        false => Ok(()),
+    }
+}
+
 /// Returns the body of a request to `/inference/v1/generate`, as the render routes return it.
 ///
 /// # Errors
-/// pydantic's error for an empty prompt.
+/// vLLM's 400 for an empty prompt.
 fn generate_request_json(
     app: &App,
     body: &Value,
@@ -194,9 +211,11 @@ fn generate_request_json(
     sampling: Value,
 ) -> Result<Value, Fault> {
     if tokens.is_empty() {
-        return Err(Fault::bad_request(NO_TOKENS_MESSAGE));
+        return Err(Fault::bad_request("No token_ids rendered"));
     }
     let given = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
+    let streams = body.get("stream").and_then(Value::as_bool).unwrap_or(false);
+    let transfer = |key: &str| transfer_params(body, key).cloned().map_or(Value::Null, Value::from);
     let mut out = json!({
         "request_id": id,
         "token_ids": tokens,
@@ -211,75 +230,123 @@ fn generate_request_json(
         "output_mode": "tokens",
     });
     let rest = json!({
-        "stream": body.get("stream").and_then(Value::as_bool).unwrap_or(false),
+        "stream": streams,
         "stream_options": given("stream_options"),
         "cache_salt": given("cache_salt"),
         "priority": body.get("priority").and_then(Value::as_i64).unwrap_or(0),
-        "kv_transfer_params": given("kv_transfer_params"),
-        "ec_transfer_params": given("ec_transfer_params"),
+        "kv_transfer_params": transfer("kv_transfer_params"),
+        "ec_transfer_params": transfer("ec_transfer_params"),
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
         if app.rules.limits.version >= VllmVersion::V033 {
-            out.insert("parse_context".into(), parse_context_json(body));
+            out.insert("parse_context".into(), Value::Null);
         }
         out.extend(rest);
+    }
+    if let Some(options) = out["stream_options"].as_object_mut() {
+        for key in ["include_usage", "continuous_usage_stats"] {
+            options.entry(key).or_insert(false.into());
+        }
     }
     Ok(out)
 }
 
+/// Returns the parameters of a connector in a request body, unless they are empty.
+fn transfer_params<'b>(body: &'b Value, key: &str) -> Option<&'b Map<String, Value>> {
+    body.get(key).and_then(Value::as_object).filter(|params| !params.is_empty())
+}
+
 /// Sets the reasoning members of a rendered chat, if the server has a reasoning parser.
-fn add_reasoning_parser(app: &App, body: &Value, rendered: &mut Value) {
+fn add_reasoning_parser(app: &App, chat: &ChatRequest, rendered: &mut Value) {
     if app.settings.parsers.reasoning.is_some() {
         rendered["reasoning_ended"] = false.into();
         rendered["reasoning_parser_kwargs"] =
-            json!({"chat_template_kwargs": template_kwargs(body)});
+            json!({"chat_template_kwargs": template_kwargs(chat)});
     }
 }
 
-fn template_kwargs(body: &Value) -> Value {
-    let kwargs = body.get("chat_template_kwargs").cloned();
-    kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}))
+/// Returns all arguments that the chat template gets besides messages and tools.
+///
+/// Source: vLLM's `ChatCompletionRequest.build_chat_params`; `cohere_format` is a default of its
+/// server.
+fn template_kwargs(chat: &ChatRequest) -> Map<String, Value> {
+    let effort = chat.reasoning_effort.as_deref();
+    let own = chat.chat_template_kwargs.iter().flatten();
+    let mut kwargs = Map::from_iter([("cohere_format".to_owned(), Value::from("cmd4"))]);
+    let thinking = || effort.map(|effort| Value::from(effort != "none"));
+    let documents = chat.documents.as_ref().filter(|documents| !documents.is_empty());
+    let more = [
+        ("add_generation_prompt", Some(chat.add_generation_prompt.into())),
+        ("continue_final_message", Some(chat.continue_final_message.into())),
+        ("documents", documents.map(|documents| json!(documents))),
+        ("reasoning_effort", effort.map(Value::from)),
+        (
+            "enable_thinking",
+            thinking().filter(|_| !own.clone().any(|(k, _)| k == "enable_thinking")),
+        ),
+    ];
+    let unset = |value: &Value| value.is_null() || value == "auto";
+    kwargs.extend(own.filter(|(_, value)| !unset(value)).map(|(k, v)| (k.clone(), v.clone())));
+    kwargs.extend(more.into_iter().filter_map(|(k, value)| Some((k.to_owned(), value?))));
+    kwargs
 }
 
-/// Returns the tools and tool choice that derendering the reply needs; null without tools.
-fn parse_context_json(body: &Value) -> Value {
-    let Some(tools) = body.get("tools").filter(|tools| tools.is_array()) else {
-        return Value::Null;
-    };
+/// Returns what derendering the reply to a chat needs of its request.
+///
+/// Source: vLLM's `ServingRender._build_parse_context`.
+fn parse_context_json(chat: &ChatRequest, body: &Value) -> Value {
+    let tools = chat.tools.as_ref().map(|tools| tools.iter().map(ChatTool::to_template_json));
+    let choice = chat.tool_choice.as_ref().map(|choice| match choice {
+        ChatToolChoice::None => "none".into(),
+        ChatToolChoice::Auto => "auto".into(),
+        ChatToolChoice::Required => "required".into(),
+        ChatToolChoice::Named(name) => json!({"function": {"name": name}, "type": "function"}),
+    });
     json!({
-        "tools": tools,
-        "tool_choice": body.get("tool_choice").cloned().unwrap_or_else(|| "auto".into()),
-        "parallel_tool_calls": body.get("parallel_tool_calls").cloned().unwrap_or(true.into()),
-        "include_reasoning": body.get("include_reasoning").cloned().unwrap_or(true.into()),
-        "chat_template_kwargs": template_kwargs(body),
-        "history_tool_call_cnt": 0,
+        "tools": tools.map(Vec::from_iter),
+        "tool_choice": choice,
+        "parallel_tool_calls": chat.parallel_tool_calls,
+        "include_reasoning": chat.include_reasoning,
+        "chat_template_kwargs": template_kwargs(chat),
+        "history_tool_call_cnt": count_earlier_calls(body),
     })
 }
 
-fn collect_extra_args(body: &Value) -> Option<Map<String, Value>> {
-    let mut args = body.get("vllm_xargs").and_then(Value::as_object).cloned().unwrap_or_default();
-    for key in ["kv_transfer_params", "ec_transfer_params"] {
-        if let Some(params) = body.get(key).filter(|params| !params.is_null()) {
-            args.insert(key.into(), params.clone());
-        }
-    }
+/// Counts the tool calls in the assistant messages of a chat body.
+fn count_earlier_calls(body: &Value) -> usize {
+    let messages = body.get("messages").and_then(Value::as_array).into_iter().flatten();
+    let calls = messages
+        .filter(|message| message.get("role").is_some_and(|role| role == "assistant"))
+        .filter_map(|message| message.get("tool_calls")?.as_array());
+    calls.map(Vec::len).sum()
+}
+
+/// Returns the custom sampling arguments of a request; those of connectors are members of their own.
+fn extra_args(params: &SamplingParams) -> Option<Map<String, Value>> {
+    let mut args = params.extra_args.clone()?;
+    args.retain(|key, _| !matches!(key.as_str(), "kv_transfer_params" | "ec_transfer_params"));
     Some(args).filter(|args| !args.is_empty())
 }
 
 /// Returns the sampling parameters of a rendered request, as msgspec encodes them.
 ///
 /// Members with their default are omitted. Floats and lists are kept, because msgspec compares them
-/// by identity. Floats that vLLM's own class fills in are omitted: a penalty that `body` has as
-/// null, and the values that greedy sampling resets.
+/// by identity. Floats that vLLM's own class fills in are omitted, such as the values that greedy
+/// sampling resets.
 ///
 /// Source: vLLM `sampling_params.py`, `from_optional` and `__post_init__`.
 fn sampling_params_json(
+    app: &App,
     params: &SamplingParams,
     extra: Option<Map<String, Value>>,
     body: &Value,
 ) -> Value {
     let mut out = Map::new();
-    put_distribution_params(&mut out, params, body);
+    // Since 0.33, a penalty that is null is shown, too.
+    let hides_null = app.rules.limits.version < VllmVersion::V033;
+    put_distribution_params(&mut out, params, |key| {
+        hides_null && body.get(key).is_some_and(Value::is_null)
+    });
     put_stop_params(&mut out, params);
     put_output_params(&mut out, params, extra);
     Value::Object(out)
@@ -293,7 +360,11 @@ fn clamped_ints_json(ids: &[i128]) -> Value {
     ids.iter().map(|id| clamped_int_json(*id)).collect()
 }
 
-fn put_distribution_params(out: &mut Map<String, Value>, params: &SamplingParams, body: &Value) {
+fn put_distribution_params(
+    out: &mut Map<String, Value>,
+    params: &SamplingParams,
+    hidden: impl Fn(&str) -> bool,
+) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     if params.n != 1 {
         put("n", clamped_int_json(params.n));
@@ -302,9 +373,12 @@ fn put_distribution_params(out: &mut Map<String, Value>, params: &SamplingParams
         ("presence_penalty", params.presence_penalty),
         ("frequency_penalty", params.frequency_penalty),
     ] {
-        if !body.get(key).is_some_and(Value::is_null) {
+        if !hidden(key) {
             put(key, penalty.into());
         }
+    }
+    if let Some(watermarking) = params.watermarking {
+        put("watermarking", watermarking.into());
     }
     let greedy = params.temperature < GREEDY_TEMPERATURE;
     put("repetition_penalty", params.repetition_penalty.into());
@@ -351,6 +425,9 @@ fn put_output_params(
             put(key, clamped_int_json(count));
         }
     }
+    if let Some(ids) = &params.logprob_token_ids {
+        put("logprob_token_ids", clamped_ints_json(ids));
+    }
     for (key, flag, default) in [
         ("skip_special_tokens", params.skip_special_tokens, true),
         ("spaces_between_special_tokens", params.spaces_between_special_tokens, true),
@@ -361,9 +438,12 @@ fn put_output_params(
         }
     }
     put("output_kind", clamped_int_json(params.output_kind));
+    if let Some(interval) = params.stream_interval {
+        put("stream_interval", clamped_int_json(interval));
+    }
     put("skip_clone", true.into());
     if let Some(outputs) = &params.structured_outputs {
-        put("structured_outputs", structured_outputs_json(outputs));
+        put("structured_outputs", outputs.members().into());
     }
     if let Some(bias) = &params.logit_bias {
         let pairs = bias.0.iter();
@@ -379,20 +459,20 @@ fn put_output_params(
     let bad_words = params.bad_words.as_deref().unwrap_or_default();
     put("bad_words", bad_words.to_vec().into());
     put("skip_reading_prefix_cache", params.prompt_logprobs.is_some().into());
-}
-
-fn structured_outputs_json(outputs: &StructuredOutputs) -> Value {
-    let mut out = Map::new();
-    let mut put = |key: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            out.insert(key.into(), value);
-        }
-    };
-    put("json", outputs.json.clone());
-    put("regex", outputs.regex.clone().map(Value::from));
-    put("choice", outputs.choice.clone().map(Value::from));
-    put("grammar", outputs.grammar.clone().map(Value::from));
-    put("json_object", outputs.json_object.map(Value::from));
-    put("structural_tag", outputs.structural_tag.clone().map(Value::from));
-    Value::Object(out)
+    if let Some(budget) = params.thinking_token_budget {
+        put("thinking_token_budget", clamped_int_json(budget));
+    }
+    if let Some(rule) = &params.repetition_detection {
+        let sizes = [
+            ("max_pattern_size", rule.max_pattern_size),
+            ("min_pattern_size", rule.min_pattern_size),
+            ("min_count", rule.min_count),
+        ];
+        let sizes = sizes.map(|(key, size)| (key.to_owned(), clamped_int_json(size)));
+        put("repetition_detection", Map::from_iter(sizes).into());
+    }
+    if params.routed_experts_prompt_start != 0 {
+        let start = clamped_int_json(params.routed_experts_prompt_start);
+        put("routed_experts_prompt_start", start);
+    }
 }

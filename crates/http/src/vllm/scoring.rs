@@ -120,28 +120,29 @@ fn label_probability(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 
 /// Maximum number of items times labels in one request (vLLM has no limit).
 const MAX_SCORES: usize = 65_536;
 
+/// Checks labels and items, in the order of vLLM's `create_generative_scoring`.
 fn check_scoring_request(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
-    if request.label_token_ids.is_empty() {
-        return Err(Fault::bad_request("label_token_ids must not be empty."));
-    }
-    if request.items.as_array().is_none_or(Vec::is_empty) {
-        return Err(Fault::bad_request("At least one item must be provided."));
-    }
-    let labels = request.label_token_ids.len();
-    let items = request.items.as_array().map_or(0, Vec::len);
-    if items.saturating_mul(labels) > MAX_SCORES {
+    let vocabulary = i128::from(app.service.generator.tokenizer().vocab_size());
+    let labels = &request.label_token_ids;
+    if let Some(id) = labels.iter().find(|id| !(0..vocabulary).contains(*id)) {
         return Err(Fault::bad_request(format!(
-            "The request has {items} items times {labels} labels; at most {MAX_SCORES} scores are \
-             allowed."
+            "label_token_id {id} is out of vocabulary range [0, {vocabulary}). Please provide \
+             valid token IDs."
         )));
     }
-    let vocabulary = i128::from(app.service.generator.tokenizer().vocab_size());
-    for id in &request.label_token_ids {
-        if !(0..vocabulary).contains(id) {
-            return Err(Fault::bad_request(format!(
-                "label_token_id {id} is out of vocabulary range [0, {vocabulary})."
-            )));
-        }
+    if labels.is_empty() {
+        return Err(Fault::bad_request("label_token_ids must contain at least one token ID."));
+    }
+    let items = request.items.as_array().map_or(0, Vec::len);
+    if items == 0 {
+        return Err(Fault::bad_request("items must contain at least one item."));
+    }
+    if items.saturating_mul(labels.len()) > MAX_SCORES {
+        return Err(Fault::bad_request(format!(
+            "The request has {items} items times {} labels; at most {MAX_SCORES} scores are \
+             allowed.",
+            labels.len()
+        )));
     }
     Ok(())
 }

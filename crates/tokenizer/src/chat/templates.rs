@@ -18,7 +18,7 @@ use super::python::{
     self, PythonFields, python_dict, python_list, value_from_json, write_python_str,
 };
 use super::{bounds, jinja2};
-use vllm_sim_python::{is_python_whitespace, repr_str};
+use vllm_sim_python::is_python_whitespace;
 
 /// Conversation to render with a chat template, and options of the rendering.
 #[derive(Debug, Clone, Copy, Default)]
@@ -125,6 +125,9 @@ impl ChatTemplates {
             template.source_contains(&format!("\"{role}\""))
                 || template.source_contains(&format!("'{role}'"))
         };
+        if chat.continue_final_message && chat.add_generation_prompt {
+            return Err(TemplateError::Rejected(CONTINUE_AND_PROMPT_TEXT.to_owned()));
+        }
         if messages.iter().any(|message| message.role == "developer") && !quoted("developer") {
             messages = message::developer_messages_to_system(messages, format);
         }
@@ -147,17 +150,9 @@ impl ChatTemplates {
         chat: &ChatInput<'_>,
     ) -> Result<PythonFields, TemplateError> {
         let mut variables = self.special_tokens.clone();
+        // Arguments of vLLM's `safe_apply_chat_template`; the template does not see them.
         let own = |name: &str| matches!(name, "chat_template" | "tokenize");
-        let kwargs = || chat.kwargs.into_iter().flatten();
-        let unexpected: Vec<String> =
-            kwargs().filter(|(name, _)| own(name)).map(|(name, _)| repr_str(name)).collect();
-        if !unexpected.is_empty() {
-            return Err(TemplateError::Rejected(format!(
-                "Found unexpected chat template kwargs from request: {{{}}}",
-                unexpected.join(", ")
-            )));
-        }
-        for (name, value) in kwargs() {
+        for (name, value) in chat.kwargs.into_iter().flatten().filter(|(name, _)| !own(name)) {
             variables.insert(Cow::Owned(name.clone()), value_from_json(value));
         }
         let mut set =
@@ -178,6 +173,14 @@ impl ChatTemplates {
         Ok(variables)
     }
 }
+
+/// Error text of transformers for a request that continues the last message and starts another.
+///
+/// **Source:** `transformers/tokenization_utils_base.py`, `apply_chat_template`.
+const CONTINUE_AND_PROMPT_TEXT: &str = "continue_final_message and add_generation_prompt are not \
+    compatible. Use continue_final_message when you want the model to continue the final message, \
+    and add_generation_prompt when you want to add a header that will prompt it to start a new \
+    assistant message instead.";
 
 /// Marker appended to the last message, as in transformers, to find its end in the rendered text.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";

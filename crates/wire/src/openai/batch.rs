@@ -152,6 +152,16 @@ fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 }
 
 impl BatchChatRequest {
+    /// Changes a body to what the request for one of its conversations gets, apart from messages:
+    /// members with null are left out, and some defaults are spelled out.
+    ///
+    /// Source: vLLM's `BatchChatCompletionRequest.to_chat_completion_request`.
+    pub fn complete_members(body: &mut Map<String, Value>) {
+        body.retain(|_, value| !value.is_null());
+        body.entry("tool_choice").or_insert("none".into());
+        body.entry("add_generation_prompt").or_insert(true.into());
+    }
+
     /// Validates and reads the request body, within the configured limits.
     ///
     /// # Errors

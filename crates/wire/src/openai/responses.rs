@@ -18,6 +18,12 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_within, wire_model};
 
+/// Schema of the request field `stop`; an empty text means none.
+const STOP: Schema = Schema::Before(
+    |value| Ok((value == "").then(|| Value::Array(Vec::new()))),
+    &StopStrings::SCHEMA,
+);
+
 /// Input of a request to `/v1/responses`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponsesInput {
@@ -196,7 +202,7 @@ wire_model! {
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<StopStrings> = Some(StopStrings::default()),
+        stop: Option<StopStrings> [Schema::Nullable(&STOP)] = Some(StopStrings::default()),
         /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
         /// Whether generation continues past the end-of-sequence token.

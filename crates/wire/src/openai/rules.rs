@@ -9,7 +9,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::PythonValue;
+use vllm_sim_python::{self as python, PythonValue};
 
 use super::chat::ChatRequest;
 use super::completion::{CompletionPrompt, CompletionRequest};
@@ -49,7 +49,7 @@ macro_rules! shared_params {
             structured_outputs: constraint(
                 $request.structured_outputs.as_ref(),
                 $request.response_format.as_ref(),
-            ),
+            )?,
             logit_bias: bias($request.logit_bias.as_ref())?,
             allowed_token_ids: $request.allowed_token_ids.clone(),
             extra_args: extra(
@@ -195,7 +195,8 @@ impl CompletionRequest {
             self.max_tokens,
             self.truncate_prompt_tokens,
         )?;
-        if embeds && !limits.prompt_embeds {
+        let none = self.prompt_embeds.as_ref().and_then(Value::as_array).is_some_and(Vec::is_empty);
+        if embeds && !none && !limits.prompt_embeds {
             return Err(Fault::bad_parameter(
                 "You must set `--enable-prompt-embeds` to input `prompt_embeds`.",
                 "prompt_embeds",
@@ -331,24 +332,26 @@ pub(super) fn extra(
 /// Returns the constraint of a request: that of its response format before `structured_outputs`.
 ///
 /// Source: vLLM's `structured_outputs_from_response_format`.
+///
+/// # Errors
+/// A 400 unless both together are one kind of constraint.
 fn constraint(
     outputs: Option<&StructuredOutputs>,
     format: Option<&ResponseFormat>,
-) -> Option<StructuredOutputs> {
-    let mut new = outputs.cloned();
+) -> Result<Option<StructuredOutputs>, Fault> {
+    let mut new = outputs.cloned().unwrap_or_default();
     match format {
-        None | Some(ResponseFormat::Text) => return new,
-        Some(ResponseFormat::JsonObject) => {
-            new.get_or_insert_default().json_object = Some(true);
-        }
+        None | Some(ResponseFormat::Text) => return Ok(outputs.cloned()),
+        Some(ResponseFormat::JsonObject) => new.json_object = Some(true),
         Some(ResponseFormat::JsonSchema(schema)) => {
-            new.get_or_insert_default().json = schema.schema.clone().map(Value::Object);
+            new.json = schema.schema.clone().map(Value::Object);
         }
         Some(ResponseFormat::StructuralTag(tag)) => {
-            new.get_or_insert_default().structural_tag = Some(tag.to_string());
+            new.structural_tag = Some(python::json::dumps(tag));
         }
     }
-    new
+    new.check_one_kind()?;
+    Ok(Some(new))
 }
 
 fn parse_usage_options(options: Option<&super::shared::StreamOptions>) -> (bool, bool) {

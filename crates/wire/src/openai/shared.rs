@@ -311,44 +311,49 @@ wire_model! {
 }
 
 /// Checks that `structured_outputs` has exactly one kind of constraint.
-///
-/// Source: vLLM's `StructuredOutputsParams.__post_init__`.
 fn validate_one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
-    let given = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"]
-        .iter()
-        .filter(|key| map.get(**key).is_some_and(|value| !value.is_null()))
-        .count();
-    let text = match given {
-        0 => "You must use one kind of structured outputs constraint but none are specified",
-        1 => return Ok(()),
-        _ => {
-            "You can only use one kind of structured outputs constraint but multiple are \
-             specified"
-        }
-    };
-    Err(Fault::bad_request(format!("{text}: {}", python_attributes(map))).into())
+    StructuredOutputs::read(&Value::Object(map.clone())).map_or(Ok(()), |outputs| {
+        outputs.check_one_kind()?;
+        Ok(())
+    })
 }
 
-/// Returns Python's text of `self.__dict__` of a `StructuredOutputsParams`.
-fn python_attributes(map: &Map<String, Value>) -> String {
-    let off = Value::Bool(false);
-    let members = [
-        ("json", &Value::Null),
-        ("regex", &Value::Null),
-        ("choice", &Value::Null),
-        ("grammar", &Value::Null),
-        ("json_object", &Value::Null),
-        ("disable_any_whitespace", &off),
-        ("disable_additional_properties", &off),
-        ("whitespace_pattern", &Value::Null),
-        ("structural_tag", &Value::Null),
-        ("_backend", &Value::Null),
-        ("_backend_was_auto", &off),
-    ];
-    let texts = members.map(|(key, default)| {
-        format!("'{key}': {}", python::python_repr(map.get(key).unwrap_or(default)))
-    });
-    format!("{{{}}}", texts.join(", "))
+impl StructuredOutputs {
+    /// Checks that exactly one kind of constraint is set.
+    ///
+    /// Source: vLLM's `StructuredOutputsParams.__post_init__`.
+    pub(crate) fn check_one_kind(&self) -> Result<(), Fault> {
+        let members = self.members();
+        let kinds = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
+        let text = match kinds.iter().filter(|kind| !members[**kind].is_null()).count() {
+            0 => "You must use one kind of structured outputs constraint but none are specified",
+            1 => return Ok(()),
+            _ => {
+                "You can only use one kind of structured outputs constraint but multiple are \
+                 specified"
+            }
+        };
+        let members = python::python_repr(&Value::Object(members));
+        Err(Fault::bad_request(format!("{text}: {members}")))
+    }
+
+    /// Returns all members of vLLM's `StructuredOutputsParams`, in its order.
+    pub fn members(&self) -> Map<String, Value> {
+        let members = [
+            ("json", self.json.clone().into()),
+            ("regex", self.regex.clone().into()),
+            ("choice", self.choice.clone().into()),
+            ("grammar", self.grammar.clone().into()),
+            ("json_object", self.json_object.into()),
+            ("disable_any_whitespace", self.disable_any_whitespace.into()),
+            ("disable_additional_properties", self.disable_additional_properties.into()),
+            ("whitespace_pattern", self.whitespace_pattern.clone().into()),
+            ("structural_tag", self.structural_tag.clone().into()),
+            ("_backend", Value::Null),
+            ("_backend_was_auto", false.into()),
+        ];
+        members.map(|(key, value): (_, Value)| (key.to_owned(), value)).into_iter().collect()
+    }
 }
 
 wire_model! {

@@ -6,11 +6,14 @@ use serde_json::Value;
 
 use crate::check;
 use crate::fault::Fault;
+use crate::openai::validators;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 
 wire_model! {
     /// A generative scoring request: a query, items to append to it, and the labels to score.
-    pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest" {
+    pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest"
+        before [validators::check_cache_salt_support]
+    {
         /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Query before or after each item, as text or token ids.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::check;
 use crate::fault::Fault;
+use crate::limits::ServerLimits;
 use crate::openai::message::RequestMessage;
 use crate::openai::shared::ChatTool;
 use crate::openai::validators;
@@ -88,6 +89,23 @@ impl TokenizeRequest {
             Self::Text(request) => request.model.as_deref(),
             Self::Chat(request) => request.model.as_deref(),
         }
+    }
+}
+
+impl TokenizeChat {
+    /// Rejects a chat template and arguments for media if clients are untrusted.
+    ///
+    /// # Errors
+    /// The first 400 in vLLM's order.
+    pub fn reject_untrusted(&self, limits: &ServerLimits) -> Result<(), Fault> {
+        limits.reject_untrusted_template(
+            self.chat_template.as_deref(),
+            self.chat_template_kwargs.as_ref(),
+        )?;
+        limits.reject_untrusted_mm_kwargs(
+            self.mm_processor_kwargs.as_ref().map_or(0, Map::len),
+            self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
+        )
     }
 }
 

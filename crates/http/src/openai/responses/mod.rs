@@ -211,8 +211,7 @@ fn prepare_response(
     mut request: ResponsesRequest,
     hit_threshold: Option<f64>,
 ) -> Result<(GenerationRequest, PreparedResponse), Fault> {
-    let given = request.request_id.as_deref().filter(|id| !id.is_empty());
-    let id: Arc<str> = match given {
+    let id: Arc<str> = match request.request_id.as_deref() {
         Some(given) => given.into(),
         None => app.dialect.id_format().response_id(&head.headers),
     };

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::custom;
 use super::ids::OutputItemIds;
 use crate::json::NullMembers;
+use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_shape::{ResponseShape, TokenCounts, end_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
@@ -46,10 +47,16 @@ pub(super) fn reply_status(choice: &Choice) -> &'static str {
 }
 
 /// Delivery of a Responses API response: in one body or as a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DeliveryMode {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum DeliveryMode<'a> {
     Whole,
-    Streamed,
+    /// A stream, with the log probabilities of its text, if they are asked for.
+    Streamed(&'a [Value]),
+}
+
+/// Returns the log probabilities of a streamed text; null without any.
+pub(super) fn streamed_logprobs(logprobs: &[Value]) -> Option<Value> {
+    (!logprobs.is_empty()).then(|| logprobs.into())
 }
 
 /// Parses the JSON text that `write` writes.
@@ -90,7 +97,7 @@ impl ResponseObjectBuilder {
         set("model", (*view.model).into());
         set("object", "response".into());
         set("output", output.into());
-        set("parallel_tool_calls", request.parallel_tool_calls.into());
+        set("parallel_tool_calls", request.parallel_tool_calls.unwrap_or(true).into());
         set("temperature", self.temperature.into());
         set("tool_choice", tool_choice_json(&request.tool_choice));
         set("tools", request.tools.iter().map(tool_json).collect());
@@ -137,14 +144,18 @@ impl ResponseObjectBuilder {
 
     /// Returns prompt and reply as the model sees them, if the request asks for raw messages.
     fn raw_messages(&self, reply: Option<&Reply>) -> Option<(Value, Value)> {
-        let raw = |ids: &[u32]| {
-            let text = self.view.tokenizer.decode(ids, SpecialTokens::With);
-            json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}])
-        };
+        let (prompt, tokenizer) = (self.prompt.as_ref()?, &self.view.tokenizer);
+        let raw = |text: String, ids: &[u32]| json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}]);
+        // The text of the prompt is that of the template; the tokenizer adds tokens before it.
+        let added = tokenizer.encode("", SpecialTokens::With);
+        let templated = prompt.strip_prefix(&*added).unwrap_or(prompt);
+        let input = raw(tokenizer.decode(templated, SpecialTokens::With), prompt);
         let choice = &reply?.choices[0];
         let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
         let ids: Vec<u32> = tokens.map(|t| t.id).collect();
-        Some((raw(self.prompt.as_ref()?), raw(&ids)))
+        let skips = self.request.skip_special_tokens.unwrap_or(true);
+        let output = tokenizer.decode(&ids, SpecialTokens::from_bool(!skips));
+        Some((input, raw(output, &ids)))
     }
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
@@ -158,8 +169,8 @@ impl ResponseObjectBuilder {
     /// Returns the output items of a Responses API object for an ended reply.
     ///
     /// A stream reports its reasoning as completed; a unary response leaves its status null.
-    pub(super) fn output_items(&self, choice: &Choice, delivery: DeliveryMode) -> Vec<Value> {
-        let streamed = delivery == DeliveryMode::Streamed;
+    pub(super) fn output_items(&self, choice: &Choice, delivery: DeliveryMode<'_>) -> Vec<Value> {
+        let streamed = delivery != DeliveryMode::Whole;
         let released = choice.released_tokens();
         let text = |channel| choice.script.channel_text(channel, released);
         let mut items = Vec::new();
@@ -189,8 +200,15 @@ impl ResponseObjectBuilder {
                 false => "completed",
             };
             let state = self.message_status(ended);
-            let logprobs = self.logprobs.filter(|_| !streamed);
-            let logprobs = logprobs.map(|top| self.logprobs_json(choice, top));
+            let tokens = choice.script.tokens().take(released as usize);
+            let logprobs = match (delivery, self.logprobs) {
+                (DeliveryMode::Streamed(sent), _) => streamed_logprobs(sent),
+                (DeliveryMode::Whole, Some(top)) => {
+                    let tokens = tokens.enumerate().map(|(at, token)| (at, token.id));
+                    Some(self.logprobs_json(choice, tokens, top).into())
+                }
+                (DeliveryMode::Whole, None) => None,
+            };
             items.push(self.message_item(&content, logprobs, state));
         }
         items.extend(calls);
@@ -267,26 +285,20 @@ impl ResponseObjectBuilder {
         }
     }
 
-    fn logprobs_json(&self, choice: &Choice, top: u32) -> Value {
-        let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
-        let view = &self.view;
+    /// Returns the log probabilities of tokens of the reply, given by position and id.
+    pub(super) fn logprobs_json(
+        &self,
+        choice: &Choice,
+        tokens: impl Iterator<Item = (usize, u32)>,
+        top: u32,
+    ) -> Vec<Value> {
+        let entry = |e: &TokenLogprob| json!({"token": e.text, "bytes": e.text.as_bytes(), "logprob": e.logprob});
         tokens
-            .enumerate()
-            .map(|(at, token)| {
-                let shown = view.logprobs_at(choice, at, token.id, top);
-                let bytes = |text: &str| json!(text.as_bytes());
-                let tops: Vec<Value> = shown
-                    .iter()
-                    .take(top as usize)
-                    .map(
-                        |e| json!({"token": e.text, "bytes": bytes(&e.text), "logprob": e.logprob}),
-                    )
-                    .collect();
-                let first = &shown[0];
-                json!({
-                    "token": first.text, "bytes": bytes(&first.text), "logprob": first.logprob,
-                    "top_logprobs": tops,
-                })
+            .map(|(at, id)| {
+                let shown = self.view.logprobs_at(choice, at, id, top);
+                let mut token = entry(&shown[0]);
+                token["top_logprobs"] = shown.iter().take(top as usize).map(entry).collect();
+                token
             })
             .collect()
     }

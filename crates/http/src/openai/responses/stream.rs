@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::custom;
-use super::object::{DeliveryMode, ResponseObjectBuilder, output_text_part, reply_status};
+use super::object::{
+    DeliveryMode, ResponseObjectBuilder, output_text_part, reply_status, streamed_logprobs,
+};
 use super::store::StoreSlot;
 use crate::json;
 use crate::stream::{ChoiceStep, StreamRenderer};
@@ -30,11 +32,13 @@ pub(super) struct ResponseStream {
     sequence: u64,
     output_index: u32,
     open: Option<OpenItem>,
+    /// Log probabilities of the text that was sent.
+    text_logprobs: Vec<Value>,
 }
 
 impl ResponseStream {
     pub(super) fn new(frame: Arc<ResponseObjectBuilder>, keep: Option<StoreSlot>) -> Self {
-        Self { frame, keep, sequence: 0, output_index: 0, open: None }
+        Self { frame, keep, sequence: 0, output_index: 0, open: None, text_logprobs: Vec::new() }
     }
 
     pub(super) fn write_head_events(&mut self, out: &mut String) {
@@ -138,9 +142,10 @@ impl ResponseStream {
                     "text": text,
                 });
                 self.write_event(out, "response.output_text.done", done);
+                let logprobs = streamed_logprobs(&self.text_logprobs);
                 (
-                    frame.message_item(&text, None, frame.message_status(status)),
-                    Some(output_text_part(&text, None)),
+                    frame.message_item(&text, logprobs.clone(), frame.message_status(status)),
+                    Some(output_text_part(&text, logprobs)),
                 )
             }
         };
@@ -190,8 +195,12 @@ impl ResponseStream {
                 json!({"delta": delta, "item_id": id, "output_index": index}),
             ),
             _ => {
-                let logprobs = self.frame.logprobs.map(|top| self.run_logprobs(group, choice, top));
-                let logprobs = logprobs.unwrap_or_default();
+                let tokens = group.tokens.iter().copied();
+                let logprobs = self.frame.logprobs;
+                let mut logprobs = logprobs
+                    .map_or(Vec::new(), |top| self.frame.logprobs_json(choice, tokens, top));
+                self.text_logprobs.extend_from_slice(&logprobs);
+                logprobs.iter_mut().for_each(remove_bytes);
                 (
                     "response.output_text.delta",
                     json!({
@@ -203,19 +212,14 @@ impl ResponseStream {
         };
         self.write_event(out, name, members);
     }
+}
 
-    fn run_logprobs(&self, group: &ChannelRun, choice: &Choice, top: u32) -> Vec<Value> {
-        let view = &self.frame.view;
-        let tokens = group.tokens.iter();
-        tokens
-            .map(|(at, id)| {
-                let shown = view.logprobs_at(choice, *at, *id, top);
-                let entry = |e: &crate::openai::logprobs::TokenLogprob| json!({"token": e.text, "logprob": e.logprob});
-                let tops: Vec<Value> = shown.iter().take(top as usize).map(entry).collect();
-                let first = &shown[0];
-                json!({"token": first.text, "logprob": first.logprob, "top_logprobs": tops})
-            })
-            .collect()
+/// Removes the bytes of tokens from a log probability, which the events of a delta do not have.
+fn remove_bytes(logprob: &mut Value) {
+    let tops = logprob.get_mut("top_logprobs").and_then(Value::as_array_mut);
+    tops.into_iter().flatten().for_each(remove_bytes);
+    if let Some(members) = logprob.as_object_mut() {
+        members.shift_remove("bytes");
     }
 }
 
@@ -279,7 +283,7 @@ impl StreamRenderer for ResponseStream {
         let choice = &reply.choices[0];
         let status = reply_status(choice);
         self.close_item(out, choice, status);
-        let output = self.frame.output_items(choice, DeliveryMode::Streamed);
+        let output = self.frame.output_items(choice, DeliveryMode::Streamed(&self.text_logprobs));
         let response = self.frame.response_object(status, output, Some(reply));
         if let Some(keep) = self.keep.take() {
             keep.store_finished(&response);
