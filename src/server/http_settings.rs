@@ -109,6 +109,7 @@ fn server_settings(config: &Config) -> ServerSettings {
         has_tls: server.tls.is_some(),
         max_body_bytes: server.max_request_body_bytes,
         startup_duration: server.timeouts.startup,
+        ready_check: server.timeouts.ready_check,
         pod: server.pod.clone(),
         admin_key: server.admin_key.clone(),
         api_keys: server.api_keys.clone(),

@@ -16,7 +16,8 @@ use vllm_sim_engine::kv::{
 use vllm_sim_http::LayerSettings;
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
-    ApiServers, CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
+    AdapterSlots, ApiServers, CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo,
+    Settings,
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
@@ -194,6 +195,12 @@ pub(super) fn engine_features(config: &Config) -> EngineFeatures {
         steps: config.engine.scheduler != SchedulerKind::Pool,
         connector: kv_connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),
+        adapter_slots: (config.lora.enabled && config.metrics.previews.resident_adapters)
+            .then_some(AdapterSlots {
+                gpu: config.lora.max_loras as usize,
+                cpu: config.lora.max_cpu_loras as usize,
+            }),
+        tokens_per_block: config.metrics.previews.token_usage.then_some(config.engine.block_size),
     }
 }
 
@@ -318,6 +325,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         model_name: config.model.served_names.first().cloned().unwrap_or_default(),
         engines: (first..first + count).map(|rank| rank.to_string()).collect(),
         max_model_len: config.model.max_model_len,
+        previews: config.metrics.previews,
         lora: config.lora.enabled.then_some(config.lora.max_loras),
         compat: config.model.compat,
         version: config.model.vllm_version,

@@ -88,7 +88,8 @@ pub use preview::Preview;
 pub use reserved_memory::ReservedMemory;
 pub use server::{
     CertificateSource, ClientCerts, CorsConfig, DashboardConfig, HistoryLimits, HttpServerConfig,
-    LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ServerTimeouts, TlsConfig,
+    LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ReadyCheckTimeouts, ServerTimeouts,
+    TlsConfig,
 };
 pub use sglang_disaggregation::SglangDisaggregationConfig;
 pub use show::mask_passwords;
@@ -274,8 +275,13 @@ impl Config {
                 return Err(ConfigError::Invalid(text));
             }
         }
-        if self.faults.lose_kv_events && !self.kv_events.enabled {
-            v.warn("--lose-kv-events has no effect: there are no KV events");
+        for (name, is_set) in [
+            ("lose-kv-events", self.faults.lose_kv_events),
+            ("kv-event-gaps", self.faults.kv_event_gaps.is_some()),
+        ] {
+            if is_set && !self.kv_events.enabled {
+                v.warn(format!("--{name} has no effect: there are no KV events"));
+            }
         }
         if self.kv_events.enabled
             && self.kv_events.encoding.format.is_llmd()

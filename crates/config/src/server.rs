@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::choices::{LogFormat, LogLevel};
 use super::error::ConfigError;
 use super::flags::{faults, server};
+use super::preview::{checks_readiness, read_previews};
 use super::values::FlagValues;
 use vllm_sim_observe::otel::OtlpProtocol;
 
@@ -68,6 +69,17 @@ pub struct ServerTimeouts {
     pub startup: Duration,
     /// Idle time until a connection is closed (default 5 s).
     pub keep_alive: Duration,
+    /// Times without output after which `/health/ready` returns 503; `None`: it does not check.
+    pub ready_check: Option<ReadyCheckTimeouts>,
+}
+
+/// Times without output after which an engine with requests is not ready (`--preview readiness`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadyCheckTimeouts {
+    /// Time from the first request of an idle engine to its first output (default 60 s).
+    pub first_output: Duration,
+    /// Time since the last output (default 60 s).
+    pub next_output: Duration,
 }
 
 /// Limits of the request history.
@@ -221,6 +233,7 @@ impl HttpServerConfig {
                 shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
                 startup: read_startup_duration(v)?,
                 keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
+                ready_check: read_ready_check(v)?,
             },
             request_id_headers: v.get(&server::ENABLE_REQUEST_ID_HEADERS)?,
             pod: PodIdentity {
@@ -283,6 +296,14 @@ fn root_path(typed: &str) -> String {
         "" => String::new(),
         path => format!("/{path}"),
     }
+}
+
+fn read_ready_check(v: &FlagValues) -> Result<Option<ReadyCheckTimeouts>, ConfigError> {
+    let timeouts = ReadyCheckTimeouts {
+        first_output: v.get(&server::READY_CHECK_IDLE_TIMEOUT)?,
+        next_output: v.get(&server::READY_CHECK_PROGRESS_TIMEOUT)?,
+    };
+    Ok(checks_readiness(&read_previews(v)?).then_some(timeouts))
 }
 
 fn read_startup_duration(v: &FlagValues) -> Result<Duration, ConfigError> {

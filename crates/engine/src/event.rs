@@ -373,6 +373,9 @@ pub struct EngineStats {
     pub used_blocks: u32,
     /// Number of usable KV blocks.
     pub total_blocks: u32,
+    /// Number of token slots in used KV blocks without keys and values; only counted if an observer
+    /// needs it.
+    pub empty_token_slots: u64,
     /// Tokens looked up in the prefix cache since the start.
     pub cache_queries: u64,
     /// Tokens found in the prefix cache since the start.

@@ -118,6 +118,11 @@ pub trait Scheduler {
     }
     /// Returns the counts of sequences, KV blocks and prefix-cache lookups after the last call.
     fn stats(&self) -> EngineStats;
+    /// Returns the number of token slots in the KV blocks of sequences that hold no keys and values
+    /// yet: the rest of last blocks, and blocks reserved ahead.
+    fn empty_token_slots(&self) -> u64 {
+        0
+    }
     /// Appends the admissions of sequences since the last call to `into`, if enabled in the
     /// configuration. Schedulers without steps report admissions only as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}

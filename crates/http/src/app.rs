@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::dialect::{self, ApiDialect};
+use super::live_trace::LiveTrace;
 use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
@@ -72,7 +73,7 @@ pub struct App {
     pub(super) peers: DashboardPeers,
     pub(super) disaggregation: Option<Arc<Disaggregation>>,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
-    pub(super) metric_history: MetricHistory,
+    pub(super) records: DashboardRecords,
     pub(super) admin_state: Arc<AdminState>,
     pub(super) controls: Arc<ServerControls>,
     /// Cached body of `GET /openapi.json`.
@@ -83,6 +84,13 @@ pub struct App {
     /// Open sessions of `vllm-sim sglang`.
     pub(super) sessions: Arc<Sessions>,
     stopping: AtomicBool,
+}
+
+/// Records for the dashboard, which begin with the first look at it.
+#[derive(Default)]
+pub(super) struct DashboardRecords {
+    pub(super) metrics: MetricHistory,
+    pub(super) trace: LiveTrace,
 }
 
 impl App {
@@ -118,7 +126,7 @@ impl App {
             peers: DashboardPeers::new(peers),
             disaggregation,
             fleet: OnceLock::new(),
-            metric_history: MetricHistory::default(),
+            records: DashboardRecords::default(),
             admin_state,
             controls: Arc::new(controls),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
@@ -183,6 +191,17 @@ impl App {
     pub(super) fn is_startup_complete(&self) -> bool {
         let simulated = self.settings.server.startup_duration;
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
+    }
+
+    /// Returns whether the readiness check finds an engine with requests but without progress.
+    pub(super) fn has_stalled_engine(&self) -> bool {
+        let Some(check) = self.settings.server.ready_check else {
+            return false;
+        };
+        self.service.rank_engines().iter().any(|engine| {
+            let progress = engine.engine_progress();
+            progress.is_stalled(engine.now(), check.first_output, check.next_output)
+        })
     }
 
     /// Counts a request in the server load that `GET /load` reports, until the guard is dropped.

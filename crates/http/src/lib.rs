@@ -31,6 +31,7 @@ mod html_page;
 mod invocations;
 mod json;
 mod layers;
+mod live_trace;
 mod log_limit;
 mod media;
 mod metric_history;

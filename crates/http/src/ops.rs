@@ -27,9 +27,10 @@ fn health_status(app: &App) -> StatusCode {
     }
 }
 
-/// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete.
+/// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete, and
+/// with `--preview readiness` while an engine makes no progress.
 pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
-    let ready = app.is_startup_complete() && !app.is_shutting_down();
+    let ready = app.is_startup_complete() && !app.is_shutting_down() && !app.has_stalled_engine();
     error::empty_response(if ready { health_status(&app) } else { StatusCode::SERVICE_UNAVAILABLE })
 }
 

@@ -11,7 +11,7 @@ use super::media::ImageOutput;
 use super::settings::RuntimeSettings;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_engine::{EngineCommand, PrefixCacheReset};
-use vllm_sim_observe::kv_events::EventLossSwitch;
+use vllm_sim_observe::kv_events::{EventGaps, EventLoss, EventLossSwitch};
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::PhaseAction;
 use vllm_sim_service::{AdapterLoadMode, InferenceService};
@@ -22,6 +22,8 @@ use vllm_sim_service::{AdapterLoadMode, InferenceService};
 pub(super) struct ObserverFaults {
     /// Whether KV events are dropped instead of published.
     pub(super) lose_kv_events: bool,
+    /// Schedule of lost KV event messages, if any.
+    pub(super) kv_event_gaps: Option<EventGaps>,
     /// Whether `/metrics` returns an old page, as stored when the fault began.
     pub(super) stale_metrics: bool,
 }
@@ -83,7 +85,11 @@ impl ServerControls {
     }
 
     pub(crate) fn set_observer_faults(&self, faults: ObserverFaults) {
-        self.event_loss.set_losing(faults.lose_kv_events);
+        self.event_loss.set_loss(match (faults.lose_kv_events, faults.kv_event_gaps) {
+            (true, _) => EventLoss::All,
+            (false, Some(gaps)) => EventLoss::Gaps(gaps),
+            (false, None) => EventLoss::None,
+        });
         let mut stale = self.stale_page.lock();
         match (faults.stale_metrics, &*stale) {
             (true, None) => *stale = Some(self.current_metrics_page()),
@@ -115,8 +121,7 @@ impl ServerControls {
                 self.service.abort_requests(None);
             }
             PhaseAction::LoadLora { name, path } => {
-                if let Err(error) =
-                    self.service.models.load_adapter(name, path, None, AdapterLoadMode::InPlace)
+                if let Err(error) = self.service.load_adapter(name, path, AdapterLoadMode::InPlace)
                 {
                     tracing::warn!(%error, "adapter not loaded");
                 }

@@ -82,11 +82,11 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
     opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
-fn open_trace(path: &Path) -> Result<(TraceEventWriter, AtomicFile)> {
+fn open_trace(path: &Path) -> Result<(TraceEventWriter<BufWriter<File>>, AtomicFile)> {
     let open = || {
         let draft = AtomicFile::create(path)?;
         let out = BufWriter::new(draft.clone_file_handle()?);
-        Ok((TraceEventWriter::new(Box::new(out))?, draft))
+        Ok((TraceEventWriter::new(out)?, draft))
     };
     let opened: io::Result<_> = open();
     opened.with_context(|| format!("--trace-out: {}", path.display()))
@@ -134,7 +134,7 @@ pub(super) struct ReportSink {
     step_log: Option<StepLogFile>,
     collector: ReportCollector,
     rows: Option<(RequestRowWriter, AtomicFile)>,
-    trace: Option<(TraceEventWriter, AtomicFile)>,
+    trace: Option<(TraceEventWriter<BufWriter<File>>, AtomicFile)>,
 }
 
 impl ReportSink {
@@ -144,7 +144,7 @@ impl ReportSink {
             written.context("--per-request")?;
         }
         if let Some((trace, draft)) = self.trace {
-            let written = trace.finish().and_then(|()| draft.commit());
+            let written = trace.finish().and_then(|_| draft.commit());
             written.context("--trace-out")?;
         }
         self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;

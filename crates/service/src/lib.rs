@@ -190,6 +190,13 @@ pub struct InferenceService {
     draining: std::sync::atomic::AtomicBool,
 }
 
+/// Reports to all engines that these LoRA adapters were loaded.
+fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
+    for adapter in adapters {
+        ranks.iter().for_each(|rank| rank.report_loaded_lora(&adapter.name));
+    }
+}
+
 /// Guard of a job: its sequences count as in flight until the guard is dropped.
 #[derive(Debug)]
 pub struct InFlightGuard {
@@ -211,6 +218,7 @@ impl InferenceService {
         ranks: Vec<LiveEngine>,
         settings: ServiceSettings,
     ) -> Self {
+        report_adapters(&ranks, &models.adapters());
         Self {
             adapters: models.adapters(),
             models,
@@ -265,11 +273,28 @@ impl InferenceService {
         self.command_all_engines(&EngineCommand::ResetHostTier);
         self.command_all_engines(&EngineCommand::ResetEncoderCache);
         models.restore_adapters(adapters);
+        self.ranks.iter().for_each(LiveEngine::report_cleared_loras);
+        report_adapters(&self.ranks, adapters);
         media_cache.clear();
         leases.clear();
         arrivals.store(0, Ordering::Relaxed);
         next_rank.store(0, Ordering::Relaxed);
         control.clear_for_restart(self);
+    }
+
+    /// Loads a LoRA adapter into the engines.
+    ///
+    /// # Errors
+    /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
+    pub fn load_adapter(
+        &self,
+        name: &str,
+        path: &str,
+        mode: AdapterLoadMode,
+    ) -> Result<(), AdapterLoadError> {
+        let adapter = self.models.load_adapter(name, path, None, mode)?;
+        report_adapters(&self.ranks, &[adapter]);
+        Ok(())
     }
 
     /// Returns the settings of the service.

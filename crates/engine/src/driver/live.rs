@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::core::{EngineDriver, RankGroup};
+use super::core::{EngineDriver, EngineProgress, RankGroup};
 use super::progress::{SequenceState, SharedProgress};
 use super::record::{EngineObserver, RequestInfo, Submission};
 use crate::SimTime;
@@ -170,6 +170,32 @@ impl LiveEngine {
     pub fn stats(&self) -> EngineStats {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.stats()
+    }
+
+    /// Adds an observer of the engine's events from now on.
+    pub fn add_observer(&self, observer: Box<dyn EngineObserver>) {
+        self.shared.ranks.lock()[self.rank].add_observer(observer);
+    }
+
+    /// Returns the progress of the engine up to now.
+    pub fn engine_progress(&self) -> EngineProgress {
+        let mut ranks = self.shared.ranks.lock();
+        ranks.advance(self.shared.now());
+        let progress = ranks[self.rank].progress;
+        self.shared.wake_timer_if_earlier(ranks);
+        progress
+    }
+
+    /// Reports to the observer that the LoRA adapter `lora` was loaded.
+    pub fn report_loaded_lora(&self, lora: &Arc<str>) {
+        let mut ranks = self.shared.ranks.lock();
+        ranks[self.rank].observer.on_lora_loaded(lora);
+    }
+
+    /// Reports to the observer that the engine restarts without LoRA adapters.
+    pub fn report_cleared_loras(&self) {
+        let mut ranks = self.shared.ranks.lock();
+        ranks[self.rank].observer.on_loras_cleared();
     }
 
     /// Reports to the observer that a request for the LoRA adapter `lora` was rejected.

@@ -194,6 +194,16 @@ pub trait EngineObserver: Send {
     /// Handles a rejected request for a LoRA adapter, reported by
     /// [`LiveEngine::report_refused_lora`](super::LiveEngine::report_refused_lora).
     fn on_lora_refused(&mut self, _lora: &Arc<str>) {}
+    /// Handles the load of a LoRA adapter outside of requests, reported by
+    /// [`LiveEngine::report_loaded_lora`](super::LiveEngine::report_loaded_lora).
+    fn on_lora_loaded(&mut self, _lora: &Arc<str>) {}
+    /// Handles a restart of the engine, which forgets all LoRA adapters; reported by
+    /// [`LiveEngine::report_cleared_loras`](super::LiveEngine::report_cleared_loras).
+    fn on_loras_cleared(&mut self) {}
+    /// Returns whether the observer needs [`EngineStats::empty_token_slots`].
+    fn needs_empty_token_slots(&self) -> bool {
+        false
+    }
     /// Handles the end of a batch of events, when no further events are pending.
     fn on_events_delivered(&mut self) {}
 }
@@ -226,6 +236,18 @@ impl EngineObserver for EngineObservers {
 
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.0.iter_mut().for_each(|o| o.on_lora_refused(lora));
+    }
+
+    fn on_lora_loaded(&mut self, lora: &Arc<str>) {
+        self.0.iter_mut().for_each(|o| o.on_lora_loaded(lora));
+    }
+
+    fn on_loras_cleared(&mut self) {
+        self.0.iter_mut().for_each(|o| o.on_loras_cleared());
+    }
+
+    fn needs_empty_token_slots(&self) -> bool {
+        self.0.iter().any(|o| o.needs_empty_token_slots())
     }
 
     fn on_events_delivered(&mut self) {

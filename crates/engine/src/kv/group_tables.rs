@@ -95,6 +95,21 @@ impl BlockPool {
         self.max_blocks_for_tokens(tokens).saturating_sub(first + others.sum::<u32>())
     }
 
+    /// Returns the number of token slots in the blocks of a table whose sequence has `tokens` tokens
+    /// in the KV cache. The block of a state layer counts as filled.
+    pub(crate) fn empty_slots(&self, table: &BlockTable, tokens: u32) -> u64 {
+        let empty = |blocks: u32, size: u32| {
+            (u64::from(blocks) * u64::from(size)).saturating_sub(tokens.into())
+        };
+        let first = match self.groups.is_first_null {
+            true => 0,
+            false => empty(table.len(), self.config().block_size),
+        };
+        let others = self.groups.all.iter().zip(&table.groups);
+        let others = others.filter(|(group, _)| !group.is_state);
+        others.fold(first, |sum, (group, table)| sum + empty(table.len(), group.block_size))
+    }
+
     fn missing_group_blocks(&self, table: &BlockTable, need: TokenNeed) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,

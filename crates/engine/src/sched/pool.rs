@@ -562,6 +562,19 @@ impl Scheduler for SlotScheduler {
         blocks.map_or_else(KvBlockUsage::default, |blocks| blocks.block_usage(numbers))
     }
 
+    fn empty_token_slots(&self) -> u64 {
+        let Some(blocks) = &self.blocks else {
+            return 0;
+        };
+        let running = self.slots.iter().flatten();
+        let empty = running.map(|running| {
+            // The newest output token has no keys and values yet.
+            let tokens = running.seq.prompt + running.released.saturating_sub(1);
+            blocks.empty_slots(&running.table, tokens)
+        });
+        empty.sum()
+    }
+
     fn stats(&self) -> EngineStats {
         let (used_blocks, total_blocks) = match &self.blocks {
             Some(blocks) => (blocks.block_counts().used, blocks.config().num_blocks - 1),

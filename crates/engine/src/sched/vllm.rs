@@ -515,6 +515,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         }
     }
 
+    fn empty_token_slots(&self) -> u64 {
+        self.seqs.tables().map(|(table, tokens)| self.pool.empty_slots(table, tokens)).sum()
+    }
+
     fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
         into.append(&mut self.reports.admissions);
     }

@@ -28,6 +28,7 @@ pub(crate) async fn list_sequences(
         Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,
     };
+    app.records.trace.keep_recording(app.service.rank_engines());
     let (first, _) = app.settings.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
     for (engine, rank) in app.service.rank_engines().iter().zip(first..) {

@@ -9,6 +9,7 @@ use super::lora::{LoraInfo, LoraLoad, LoraWriter};
 use super::nixl::NixlTransfer;
 use super::offload::{self, OffloadRecorder};
 use super::recent::Recent;
+use super::resident_adapters::{AdapterCache, LoadedAdapterSeries};
 use super::series::Cells;
 use super::settings::{Clock, Compat, Settings};
 use vllm_sim_engine::HostCacheEvent;
@@ -150,6 +151,8 @@ pub struct EngineMetrics {
     offload: Option<OffloadRecorder>,
     clock: Clock,
     pub(super) recent: Recent,
+    /// Series of the LoRA adapters in memory, and the name of this engine in them.
+    loaded_adapters: Option<(Arc<LoadedAdapterSeries>, String)>,
 }
 
 impl EngineMetrics {
@@ -162,9 +165,30 @@ impl EngineMetrics {
             offload: settings.offload.as_ref().map(OffloadRecorder::new),
             clock: settings.clock,
             recent: Recent::new(),
+            loaded_adapters: None,
         };
         metrics.set_sleep_state(SleepState::Awake);
         metrics
+    }
+
+    #[must_use]
+    pub(super) fn with_loaded_adapters(
+        self,
+        series: Arc<LoadedAdapterSeries>,
+        engine: &str,
+    ) -> Self {
+        Self { loaded_adapters: Some((series, engine.to_owned())), ..self }
+    }
+
+    pub(super) fn show_loaded_adapters(&self, adapters: &AdapterCache) {
+        if let Some((series, engine)) = &self.loaded_adapters {
+            series.show(engine, &self.cells, adapters);
+        }
+    }
+
+    /// Sets the fraction of the KV cache's token slots that hold keys and values.
+    pub(super) fn set_token_usage(&self, usage: f64) {
+        self.set_shown(Id::KvTokenUsage, &[usage]);
     }
 
     /// Records the first token of a sequence, `ttft_s` after its arrival.

@@ -144,6 +144,15 @@ families! {
 
     Cache, |s| s.engine_stats => {
         KvUsage: "vllm:kv_cache_usage_perc" { hidden: UntilStep, faked: Always };
+    }
+
+    // vllm-project/vllm#57336; its HELP text is not known.
+    Cache, |s| s.engine_stats && s.previews.token_usage => {
+        KvTokenUsage: GAUGE "vllm:kv_cache_token_usage_perc" { hidden: UntilStep }
+            "Fraction of the KV cache's token slots that hold keys and values. 1 means 100 percent usage.";
+    }
+
+    Cache, |s| s.engine_stats => {
         PrefixQueries: "vllm:prefix_cache_queries_total" { faked: Always };
         PrefixHits: "vllm:prefix_cache_hits_total" { faked: Always };
         ExternalQueries: "vllm:external_prefix_cache_queries_total" {};
@@ -196,6 +205,15 @@ families! {
 
     Adapters, |s| s.engine_stats && (s.lora.is_some() || s.fake.is_some()) => {
         LoraRequests: "vllm:lora_requests_info" { added: true, group: Group::SummedGauge, when_empty: HeaderOfOneServer };
+    }
+
+    // vllm-project/vllm#54830; its HELP texts are not known.
+    Adapters, |s| s.engine_stats && s.previews.resident_adapters && s.lora.is_some() => {
+        LoraLoaded: GAUGE "vllm:lora_adapter_loaded" { labels: &["adapter_name", "engine", "level", "model_name", "pinned"], added: true, when_empty: HeaderOfOneServer }
+            "1 for each LoRA adapter in memory: on the GPU, or only in CPU memory.";
+        GpuLoras: GAUGE "vllm:num_gpu_loaded_lora_adapters" {} "Number of LoRA adapters on the GPU.";
+        CpuLoras: GAUGE "vllm:num_cpu_loaded_lora_adapters" {} "Number of LoRA adapters in CPU memory, including those on the GPU.";
+        MaxGpuLoras: GAUGE "vllm:max_gpu_lora_adapters" {} "Number of LoRA adapter slots on the GPU.";
     }
 
     Cache, |s| s.engine_stats && !s.cache_config.is_empty() => {

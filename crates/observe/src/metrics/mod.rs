@@ -44,6 +44,7 @@ mod page;
 mod process;
 mod recent;
 mod releases;
+mod resident_adapters;
 mod series;
 mod settings;
 mod sglang;
@@ -68,7 +69,8 @@ pub use mfu::{MfuObserver, WorkModel};
 pub use nixl::NixlTransfer;
 pub use observer::{EngineFeatures, MetricsObserver};
 pub use recent::{Percentiles, RecentLatencies};
-pub use settings::{ApiServers, Clock, Compat, OffloadInfo, Settings, wall_clock};
+pub use resident_adapters::AdapterSlots;
+pub use settings::{ApiServers, Clock, Compat, MetricPreviews, OffloadInfo, Settings, wall_clock};
 pub use sglang::{SglangMetrics, SglangObserver, SglangRequest};
 
 use fake_state::FakeState;
@@ -78,6 +80,7 @@ use lora::LoraInfo;
 use own::OwnMetrics;
 use page::Page;
 use process::ProcessInfo;
+use resident_adapters::LoadedAdapterSeries;
 use series::{CellVec, Cells};
 
 /// Content type of Prometheus' text format.
@@ -121,7 +124,8 @@ impl Metrics {
         let http = HttpMetrics::new(&settings, &server);
         let own = OwnMetrics::new();
 
-        let used = http.vecs().into_iter().chain([shown_lora.vec()]);
+        let loaded = Arc::new(LoadedAdapterSeries::new(&settings));
+        let used = http.vecs().into_iter().chain([shown_lora.vec(), loaded.vec()]);
         let added: Vec<_> = used.cloned().collect();
         let families = FAMILIES.iter();
         let exposed = families.filter(|f| f.topic != Topic::Own && f.is_exposed(&settings));
@@ -137,8 +141,10 @@ impl Metrics {
             page,
             engines: real
                 .iter()
-                .map(|cells| {
-                    Arc::new(EngineMetrics::new(cells.clone(), real_lora.clone(), &settings))
+                .zip(&settings.engines)
+                .map(|(cells, name)| {
+                    let engine = EngineMetrics::new(cells.clone(), real_lora.clone(), &settings);
+                    Arc::new(engine.with_loaded_adapters(loaded.clone(), name))
                 })
                 .collect(),
             real,

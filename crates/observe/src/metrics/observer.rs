@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use super::engine::{EngineMetrics, FinishReason, FinishedRequest};
 use super::lora::LoraLoad;
 use super::nixl::NixlTransfer;
+use super::resident_adapters::{AdapterCache, AdapterSlots};
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, SequenceRecord};
 use vllm_sim_engine::{EngineStats, LoadFailurePolicy, SchedulerEvent, SequenceEndReason};
@@ -18,6 +19,8 @@ pub struct MetricsObserver {
     loras: Vec<AdapterUse>,
     /// Whether a sequence of an adapter is in the queue and the adapter lists do not show it yet.
     queued: bool,
+    /// LoRA adapters in memory, if they are exposed.
+    resident: Option<AdapterCache>,
     features: EngineFeatures,
 }
 
@@ -34,6 +37,10 @@ pub struct EngineFeatures {
     pub connector: bool,
     /// Shape of NIXL transfers; `None` unless prompts come from other engines.
     pub transfer: Option<NixlTransfer>,
+    /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
+    pub adapter_slots: Option<AdapterSlots>,
+    /// Number of tokens per KV block; `None` unless the usage of token slots is exposed.
+    pub tokens_per_block: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -58,7 +65,21 @@ impl AdapterUse {
 impl MetricsObserver {
     /// Creates an observer that updates the metrics of one engine.
     pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
-        Self { metrics, loras: Vec::new(), queued: false, features }
+        let resident = features.adapter_slots.map(AdapterCache::new);
+        if let Some(resident) = &resident {
+            metrics.show_loaded_adapters(resident);
+        }
+        Self { metrics, loras: Vec::new(), queued: false, resident, features }
+    }
+
+    /// Records that an adapter was loaded, starts or ends to run.
+    fn use_adapter(&mut self, name: Option<&Arc<str>>) {
+        let Some((resident, name)) = self.resident.as_mut().zip(name) else {
+            return;
+        };
+        let running = |name: &str| self.loras.iter().any(|a| *a.name == *name && a.running > 0);
+        resident.use_adapter(name, running);
+        self.metrics.show_loaded_adapters(resident);
     }
 
     fn lora(&mut self, name: Option<&Arc<str>>, change: impl FnOnce(&mut AdapterUse)) {
@@ -193,6 +214,7 @@ impl EngineObserver for MetricsObserver {
                     self.metrics.on_scheduled((record.prompt, *cached), (asked, *external), remote);
                 }
                 self.lora(record.request.lora.as_ref(), AdapterUse::starts);
+                self.use_adapter(record.request.lora.as_ref());
             }
             SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
             SchedulerEvent::Fetched { tokens, took, .. } => {
@@ -211,12 +233,17 @@ impl EngineObserver for MetricsObserver {
             }
             SchedulerEvent::Preempted { .. } => {
                 self.metrics.on_preempted();
+                self.use_adapter(record.request.lora.as_ref());
                 self.lora(record.request.lora.as_ref(), AdapterUse::stops);
             }
             SchedulerEvent::Resumed { .. } => {
-                self.lora(record.request.lora.as_ref(), AdapterUse::starts)
+                self.lora(record.request.lora.as_ref(), AdapterUse::starts);
+                self.use_adapter(record.request.lora.as_ref());
             }
             SchedulerEvent::Ended { end, .. } => {
+                if record.running {
+                    self.use_adapter(record.request.lora.as_ref());
+                }
                 self.lora(record.request.lora.as_ref(), |used| match record.running {
                     true => used.running = used.running.saturating_sub(1),
                     false => used.waiting = used.waiting.saturating_sub(1),
@@ -235,6 +262,21 @@ impl EngineObserver for MetricsObserver {
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.lora(Some(lora), |used| used.running += 1);
         self.lora(Some(lora), |used| used.running -= 1);
+    }
+
+    fn on_lora_loaded(&mut self, lora: &Arc<str>) {
+        self.use_adapter(Some(lora));
+    }
+
+    fn on_loras_cleared(&mut self) {
+        if let Some(resident) = &mut self.resident {
+            resident.clear();
+            self.metrics.show_loaded_adapters(resident);
+        }
+    }
+
+    fn needs_empty_token_slots(&self) -> bool {
+        self.features.tokens_per_block.is_some()
     }
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
@@ -259,6 +301,11 @@ impl EngineObserver for MetricsObserver {
             f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
         };
         self.metrics.set_gauges(stats.running, stats.waiting, stats.deferred, usage);
+        if let Some(tokens) = self.features.tokens_per_block {
+            let slots = |blocks: u32| f64::from(blocks) * f64::from(tokens);
+            let filled = slots(stats.used_blocks) - stats.empty_token_slots as f64;
+            self.metrics.set_token_usage(filled.max(0.0) / slots(stats.total_blocks).max(1.0));
+        }
         self.metrics.set_fetches(stats.fetches);
         self.metrics.set_host(&stats.host);
     }

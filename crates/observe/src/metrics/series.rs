@@ -158,6 +158,11 @@ impl Series {
         self.labels.iter().map(LabelPair::value).eq(values.iter().copied())
     }
 
+    /// Returns whether the label at this place, in the order of their names, has the value.
+    pub(super) fn has_value_at(&self, place: usize, value: &str) -> bool {
+        self.labels.get(place).is_some_and(|label| label.value() == value)
+    }
+
     fn created(&self) -> Option<f64> {
         self.cell.created().or(self.ignores_hidden.then_some(0.0))
     }

@@ -132,6 +132,10 @@ pub(super) fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorke
         None => RequestPhase::Queue,
     };
     let mut phases = vec![(from, waits)];
+    if outcome.prefill_worker.is_none() {
+        // The prompt comes from a server outside of the run.
+        phases.extend(handoff.reserved.map(|at| (at, RequestPhase::Transfer)));
+    }
     let split = outcome.prefill_worker.is_some();
     let admitted = outcome.admissions.iter().filter(|a| a.pool == PoolRole::Serving);
     phases.extend(admitted.map(|a| {

@@ -22,19 +22,19 @@ const NO_WORKER: u64 = 0;
 const STEP_TRACK: u64 = 0;
 
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
-pub struct TraceEventWriter {
-    out: Box<dyn Write + Send>,
+pub struct TraceEventWriter<W> {
+    out: W,
     /// Processes with written names.
     named: BTreeSet<u64>,
     failed: Option<io::Error>,
 }
 
-impl TraceEventWriter {
+impl<W: Write> TraceEventWriter<W> {
     /// Creates a writer of trace events and writes the start of the file.
     ///
     /// # Errors
     /// Returns the error of `out` if the start cannot be written.
-    pub fn new(mut out: Box<dyn Write + Send>) -> io::Result<Self> {
+    pub fn new(mut out: W) -> io::Result<Self> {
         // The first event is no data, so that a comma precedes all others.
         out.write_all(
             b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\
@@ -44,18 +44,17 @@ impl TraceEventWriter {
         Ok(Self { out, named: BTreeSet::from([NO_WORKER]), failed: None })
     }
 
-    /// Writes the end of the file and the buffered events.
+    /// Writes the end of the file and the buffered events, and returns the output.
     ///
     /// # Errors
     /// Returns the first error of this call or of an earlier event.
-    pub fn finish(mut self) -> io::Result<()> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => {
-                self.out.write_all(b"\n]}\n")?;
-                self.out.flush()
-            }
+    pub fn finish(mut self) -> io::Result<W> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()?;
+        Ok(self.out)
     }
 
     fn write_event(&mut self, event: &Value) {
@@ -128,7 +127,7 @@ fn phase_name(phase: RequestPhase) -> &'static str {
     found.map_or("", |(name, _)| name)
 }
 
-impl ReplaySink for TraceEventWriter {
+impl<W: Write> ReplaySink for TraceEventWriter<W> {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.write_request(outcome);
     }
@@ -147,7 +146,7 @@ impl ReplaySink for TraceEventWriter {
     }
 }
 
-impl std::fmt::Debug for TraceEventWriter {
+impl<W> std::fmt::Debug for TraceEventWriter<W> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("TraceEventWriter").finish_non_exhaustive()
     }

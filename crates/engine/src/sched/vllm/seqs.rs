@@ -446,6 +446,13 @@ impl SequenceSlab {
         self.slots.iter()
     }
 
+    /// Iterates over the block tables of all sequences, each with its number of tokens in the KV
+    /// cache.
+    pub(in crate::sched) fn tables(&self) -> impl Iterator<Item = (&BlockTable, u32)> {
+        let all = self.by_id.values().map(|&slot| &self[slot]);
+        all.map(|seq| (&seq.table, seq.computed))
+    }
+
     pub(in crate::sched) fn live_slots(&self) -> Vec<SequenceSlot> {
         let mut all: Vec<SequenceSlot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);
