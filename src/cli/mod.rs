@@ -111,7 +111,9 @@ fn print_to_stdout(text: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A reader such as `| head` closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => print_error(&error, EXIT_FAILURE),
+        Err(error) => {
+            print_error(&format_args!("cannot write to standard output: {error}"), EXIT_FAILURE)
+        }
     }
 }
 
