@@ -17,7 +17,8 @@ pub struct BlockPoolConfig {
     pub block_size: u32,
     /// Whether full KV blocks are kept for later prompts.
     pub prefix_caching: bool,
-    /// Whether the pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and [`SchedulerEvent::Cleared`].
+    /// Whether the block pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and
+    /// [`SchedulerEvent::Cleared`].
     pub events: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct BlockTable {
     pub(super) ends: [u32; 4],
     cached: u32,
     settled: u32,
-    /// Reset count of the pool's prefix cache when the table got its first block.
+    /// Reset count of the block pool's prefix cache when the block table got its first block.
     epoch: u32,
 }
 

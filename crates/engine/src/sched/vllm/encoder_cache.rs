@@ -129,7 +129,8 @@ impl EncoderCache {
         self.planned.slot = None;
     }
 
-    /// Returns the number of embeddings in the cache, and the number of those with references.
+    /// Returns the number of embeddings in the encoder cache, and the number of those with
+    /// references.
     pub(super) fn embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }

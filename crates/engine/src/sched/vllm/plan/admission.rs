@@ -22,7 +22,8 @@ struct AdmissionCandidate {
     cached: u32,
     /// Number of the sequence's tokens to compute in this step, or to load.
     new: u32,
-    /// Whether the tokens are loaded from elsewhere.
+    /// Whether the sequence's tokens are loaded from another engine or from host memory instead of
+    /// computed.
     loads: bool,
 }
 
