@@ -386,7 +386,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     Ok(text + &explained_run(&loaded.config, &typed))
 }
 
-/// Returns the lines of `explain` that say how its text was made.
+/// Returns the last section of `explain`: GPU, source of the step times, versions and command line.
 fn explained_run(config: &vllm_sim_config::Config, typed: &str) -> String {
     let mut rows = provenance(config, StepTimeOrigin::Configured).rows();
     rows.push(("Command".to_owned(), typed.to_owned()));

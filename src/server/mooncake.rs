@@ -27,7 +27,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of remembered engines; beyond it, all are forgotten.
 const MAX_MET_ENGINES: usize = 65_536;
 
-/// Asks the bootstrap servers of prefill servers for their engines.
+/// Handshakes of a decode server, which asks Mooncake's bootstrap servers for their prefill
+/// engines.
 #[derive(Debug)]
 pub(super) struct MooncakeHandshake {
     peers: Arc<MooncakePeers>,
@@ -36,10 +37,10 @@ pub(super) struct MooncakeHandshake {
 
 #[derive(Debug)]
 struct MooncakePeers {
-    /// Ids of the engines that were listed.
+    /// Ids of the prefill engines that a bootstrap server has listed before.
     met: Mutex<HashSet<String>>,
     block_size: u32,
-    /// Time limit of a request to an engine met before.
+    /// Duration of a request's wait for an engine that was listed before and is no longer.
     lost_timeout: Duration,
 }
 
@@ -69,7 +70,7 @@ impl PrefillHandshake for MooncakeHandshake {
 }
 
 impl MooncakePeers {
-    /// Returns whether the engine of a request can be read from.
+    /// Returns whether KV blocks can be read from the prefill engine of a request.
     ///
     /// vLLM asks the bootstrap server only for an engine that it has not met. A request to an engine
     /// that has gone since waits for an answer, here too.

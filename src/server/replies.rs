@@ -37,7 +37,7 @@ pub(super) fn install_rules(
     Ok(())
 }
 
-/// Refuses rules that no request of vLLM's own API server can meet.
+/// Refuses rules whose conditions no request of vLLM's own API server can fulfil.
 #[cfg(feature = "zmq")]
 pub(super) fn check_token_prompts(
     config: &Config,

@@ -14,7 +14,7 @@ use vllm_sim_http::sglang::disaggregation::{Disaggregation, DisaggregationParts}
 use vllm_sim_observe::kv_transfer::{PeerListener, PeerSender};
 use vllm_sim_service::{InferenceService, ServingRole};
 
-/// A server of a pair, and the listener for messages of the other server.
+/// SGLang server of a prefill/decode pair, with the listener for messages of the other server.
 pub(super) struct PairServer {
     pub(super) disaggregation: Arc<Disaggregation>,
     listener: PeerListener,

@@ -285,8 +285,8 @@ impl CalibrationCase {
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns the change of every target by moving a parameter by the scale of its prior, if it is
-    /// known without simulation.
+    /// Returns by how much each fit target changes if the parameter moves by the scale of its
+    /// prior; `None` if only a simulation can show it.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation of
     /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
@@ -375,7 +375,7 @@ fn start_of_run(run: &RecordedRun) -> Option<RecordedRun> {
     })
 }
 
-/// Returns the deployment with the API server time that the options give, if any.
+/// Returns the deployment, with the API server time that the fit options give, if any.
 fn measured_front_end(setup: &RooflineSetup, options: &CalibrateOptions) -> RooflineSetup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {

@@ -36,7 +36,7 @@ pub(super) struct CaseRunner<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SimulatedExtent {
     Whole,
-    /// Simulate only the first requests of a run, which suffice to compute derivatives.
+    /// Only the first requests of a run are simulated, which suffice to compute derivatives.
     Start,
 }
 
@@ -201,8 +201,8 @@ impl CaseRunner<'_> {
         })
     }
 
-    /// Groups the columns whose derivatives one simulation yields; derivatives by API server time
-    /// need none.
+    /// Groups the parameter columns whose derivatives one simulation yields; the derivatives by API
+    /// server time need no simulation.
     fn independent_column_groups(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         let front_end =

@@ -13,11 +13,11 @@ const SINGLE_RUN_RIDGE_PENALTY: f64 = 0.001;
 ///
 /// A narrow win among dozens of candidates does not generalize.
 const MIN_COST_REDUCTION: f64 = 0.05;
-/// Parameters with possible differences between deployments, whatever the composition of their
-/// steps.
+/// The parameters that may differ between deployments, whatever the composition of their steps.
 const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
     [RooflineParameter::FrontEnd, RooflineParameter::StepScale];
-/// Plan with only the parameter that does not depend on the server's host.
+/// Parameters of the fit plan that fits only the factor for step times, which does not depend on
+/// the server's host.
 ///
 /// The factor for step times may move alone, so that differences of hosts distort neither
 /// inter-token latency nor TTFT.
@@ -26,7 +26,8 @@ const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepSca
 /// Text of the reason why a measured API server time is not fitted.
 pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
 
-/// Parameters determined by the runs, best first, and the reasons against the other parameters.
+/// The parameters that the measured runs determine, best determined first, and the reasons why the
+/// others are not fitted.
 pub(super) struct ParameterChoice {
     pub(super) chosen: Vec<RooflineParameter>,
     pub(super) left: Vec<(RooflineParameter, &'static str)>,
@@ -120,8 +121,8 @@ fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice
 }
 
 impl ParameterChoice {
-    /// Returns a column for every parameter that may move, in common and per deployment if there
-    /// are several deployments.
+    /// Returns a column for every parameter that may move: one for all deployments, and one per
+    /// deployment if there are several.
     pub(super) fn fit_columns(&self, deployments: usize) -> Vec<FitColumn> {
         let shared = |parameter: RooflineParameter| FitColumn { parameter, deployment: None };
         let mut columns: Vec<FitColumn> = self.chosen.iter().copied().map(shared).collect();

@@ -13,9 +13,9 @@ use super::{RooflineParameter, apply_fit};
 /// Subset of the measured runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasuredRunSet {
-    /// The runs used in the fit.
+    /// The measured runs that were used in the fit.
     Fitted,
-    /// The runs for validation only.
+    /// The measured runs that were used for validation only.
     HeldOut,
 }
 

@@ -23,7 +23,7 @@ const OUTPUT_FLAGS: [&str; 9] = [
     "--out",
 ];
 
-/// Names of the files in a folder that tools read.
+/// Names of the files that tools read from an input folder.
 const INPUT_FILE_NAMES: [&str; 7] = [
     "args.json",
     "trace.jsonl",
@@ -105,8 +105,8 @@ fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAnd
     (outputs, inputs)
 }
 
-/// Returns the files that a flag's value may name: the value itself, elements of a list, and known
-/// files in a folder.
+/// Returns the files that a flag's value may name: the value itself, the elements of a list, and
+/// the input files in a folder.
 fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     let parts = value.split([',', '=', ':']).chain([value]);
     parts.flat_map(|part| {

@@ -61,7 +61,8 @@ pub(super) struct Invocation<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Environment variable for another program name, for images without a command.
+/// Environment variable with a name that replaces the program name, for container images without a
+/// command.
 const PROGRAM_NAME_VARIABLE: &str = "VLLM_SIM_PROGRAM";
 const PROGRAM_NAMES: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
@@ -171,7 +172,8 @@ fn parse_command_word<'a>(
     }
 }
 
-/// Reads the words after `launch`; `serve` makes the invocation of `vllm serve` with given words.
+/// Parses the arguments after `launch`; `serve` creates the invocation of `vllm serve` with the
+/// given arguments.
 fn parse_launch<'a>(
     words: &'a [String],
     serve: impl Fn(&'a [String]) -> Invocation<'a>,

@@ -55,7 +55,7 @@ pub struct EngineConfig {
     pub prefix_cache: PrefixCachingConfig,
     /// Cost of KV cache transfer from another server.
     pub transfer: KvTransferCost,
-    /// Parallel sizes and data-parallel ranks.
+    /// Settings of parallel sizes and data-parallel ranks.
     pub parallel: ParallelConfig,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
@@ -69,7 +69,7 @@ pub struct EngineConfig {
     pub encoder: Option<MediaEncoderConfig>,
     /// Batch sizes for which a CUDA graph is captured.
     pub graphs: CudaGraphs,
-    /// Number and start of the independent servers in this process.
+    /// Number of independent servers in this process, and the delay between their starts.
     pub replicas: ReplicaConfig,
     /// Settings of the SGLang scheduler.
     pub sglang: SglangSchedulerConfig,
@@ -97,7 +97,8 @@ pub struct SchedulingConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether `long_prefill_token_threshold` is at least the budget per request (default no).
+    /// Whether `long_prefill_token_threshold` is at least the step's token budget divided by the
+    /// number of sequences (default no).
     pub long_prefill_token_threshold_adaptive: bool,
     /// Number of steps between prefills while requests decode (default 1: none skipped).
     pub prefill_schedule_interval: u32,
@@ -205,7 +206,8 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
-    /// Returns the largest step of the engine, whose memory vLLM keeps free.
+    /// Returns the sizes of vLLM's profile run: the largest step of the engine, for which vLLM
+    /// keeps GPU memory free.
     pub fn profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.captured_sizes().len() as u32;
         ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)

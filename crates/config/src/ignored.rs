@@ -16,11 +16,11 @@ use vllm_sim_wire::VllmVersion;
 /// Number of values that an ignored flag takes on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IgnoredFlagArity {
-    /// No value, or `true` or `false`; `--no-` negates the flag.
+    /// The flag takes no value, or `true` or `false`; `--no-` negates it.
     Switch,
-    /// One value.
+    /// The flag takes one value.
     Value,
-    /// Any number of values, up to the next flag.
+    /// The flag takes any number of values, up to the next flag.
     List,
 }
 
@@ -39,7 +39,7 @@ struct VllmServeFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
     shorts: Vec<&'static str>,
-    /// The switch that this flag turns off.
+    /// Name of the switch that this flag turns off, if it is a negation.
     inverse: Option<&'static str>,
     since: Option<VllmRelease>,
     until: Option<VllmRelease>,
@@ -185,7 +185,7 @@ const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
 struct IgnoredFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
-    /// The flag in vLLM's list; `None`: a flag of another program.
+    /// Entry of the ignored flag in the list of vLLM's flags; `None`: a flag of another program.
     vllm: Option<&'static VllmServeFlag>,
 }
 

@@ -269,8 +269,8 @@ fn available_kv_cache_bytes(engine: &EngineConfig, memory: KvCacheMemory) -> Opt
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 
-/// Returns the shape of a pipeline stage with more layers, whose KV cache is as large as that of
-/// the draft model.
+/// Returns the shape of a pipeline stage with additional layers that need as much KV cache as the
+/// draft model.
 fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64) -> ModelShape {
     let tp = engine.parallel.tensor;
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));

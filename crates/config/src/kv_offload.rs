@@ -22,7 +22,7 @@ const SIMPLE_CONNECTOR_DEFAULT_BYTES: f64 = 8.0 * BYTES_PER_GIB;
 /// Defaults of LMCache: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
 const LMCACHE_DEFAULT_GIB_PER_GPU: f64 = 5.0;
 const LMCACHE_DEFAULT_CHUNK_TOKENS: f64 = 256.0;
-/// Maximum number of chunks in CPU memory, which limits bookkeeping to a few gigabytes.
+/// Maximum number of offload chunks in CPU memory, which limits bookkeeping to a few gigabytes.
 const MAX_CHUNKS: f64 = 67_108_864.0;
 
 /// Settings of a KV cache in CPU memory (`--kv-offloading-size`, `OffloadingConnector`,
@@ -115,7 +115,7 @@ impl KvOffloadConfig {
         }))
     }
 
-    /// Returns the number of chunks in CPU memory for a request with `context` tokens.
+    /// Returns the number of offload chunks that a request with `context` tokens has in CPU memory.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/common.py`, `_kv_cache_size_tokens`.
     fn request_chunks(&self, engine: &EngineConfig, context: u32) -> u64 {
@@ -312,8 +312,8 @@ impl OffloadConnectorSettings {
         Ok(())
     }
 
-    /// Returns how often a chunk must be offered before it is stored, and the number of tracked
-    /// chunks.
+    /// Returns how often an offload chunk must be offered before it is stored, and for how many
+    /// chunks the offers are counted.
     fn read_store_threshold(&self, v: &FlagValues) -> Result<Option<(u32, usize)>, ConfigError> {
         let least = self.get_number(v, "store_threshold")?.unwrap_or(0.0);
         let most = self.get_number(v, "max_tracker_size")?.unwrap_or(64_000.0);

@@ -43,7 +43,7 @@ pub enum ParsedCommand {
     Tool {
         /// Name of the tool to run, one of [`TOOL_COMMANDS`].
         name: &'static str,
-        /// Arguments after the tool's name.
+        /// Command-line arguments of the tool, those after its name.
         args: Vec<String>,
     },
 }
@@ -76,7 +76,7 @@ pub struct ResolvedFlag {
     pub values: Vec<String>,
     /// Source of the flag's value.
     pub source: ValueSource,
-    /// Description of the rule for a derived value, if one is recorded.
+    /// Description of the rule by which the value was derived, if one is recorded.
     pub rule: Option<String>,
 }
 
@@ -195,8 +195,8 @@ fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: V
         .or_insert_with(|| LayerSetting { values: vec![value.to_owned()], source });
 }
 
-/// Assigns positional arguments: the model of `serve MODEL`. llm-d ignores others, vLLM rejects
-/// them.
+/// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores others,
+/// vLLM rejects them.
 fn assign_positional(
     entry: &Invocation<'_>,
     positional: &[String],
@@ -472,7 +472,8 @@ fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String,
     Ok(Value::Object(merged).to_string())
 }
 
-/// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
+/// Returns the flags in `settings` that vLLM has removed, except those that have a meaning of their
+/// own in this program.
 ///
 /// The removed flag `--task` adds a warning; `--preemption-mode` has values of its own here.
 fn release_dependent_flags(

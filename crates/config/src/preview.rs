@@ -8,9 +8,9 @@ use vllm_sim_observe::kv_events::KvEventPreview;
 /// An open pull request of vLLM whose behaviour can be switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preview {
-    /// Name in `--preview`.
+    /// Name of the previewed change, as `--preview` takes it.
     pub name: &'static str,
-    /// Number of the pull request in vllm-project/vllm.
+    /// GitHub number of the pull request in vllm-project/vllm.
     pub pull_request: u32,
 }
 

@@ -66,7 +66,7 @@ const RENAMED_FLAGS: [(&str, &str); 43] = [
     ("tp-size", "tensor-parallel-size"),
 ];
 
-/// Flags of SGLang that act and whose values are converted.
+/// Flags of SGLang that have an effect and whose values are converted.
 const CONVERTED_FLAGS: [&str; 13] = [
     "chunked-prefill-size",
     "disable-radix-cache",
@@ -83,7 +83,7 @@ const CONVERTED_FLAGS: [&str; 13] = [
     "trust-request-chat-template",
 ];
 
-/// Backends of KV transfers.
+/// Names of SGLang's backends for KV cache transfer.
 ///
 /// **Source:** SGLang 0.5.23 `srt/arg_groups/choices.py`, `DISAGG_TRANSFER_BACKEND_CHOICES`.
 const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
@@ -177,10 +177,10 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
     sglang_flags().find(|flag| flag.name == found)
 }
 
-/// A command line of SGLang in the words of this crate.
+/// Command line of SGLang, translated to the flags of this crate.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedCommandLine {
-    /// Arguments for the parser of this crate.
+    /// Translated arguments, for the command-line parser of this crate.
     pub(super) words: Vec<String>,
     /// Warnings about flags of SGLang, at most one.
     pub(super) warnings: Vec<String>,
@@ -219,7 +219,7 @@ impl<'a> Translator<'a> {
         Some(word)
     }
 
-    /// Returns the next word unless it is a flag.
+    /// Returns the next command-line argument unless it is a flag.
     fn next_value(&mut self) -> Option<&'a str> {
         let word = self.words.get(self.at).filter(|word| !word.starts_with("--"))?;
         self.at += 1;
@@ -357,7 +357,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Passes on a flag of this crate with its values.
+    /// Appends a flag that is not SGLang's, with its values, to the translated command line.
     fn pass_on(&mut self, word: &str, typed: &str) -> Result<(), ConfigError> {
         let base = typed.split('.').next().unwrap_or(typed);
         let known = |name: &str| flags::find_long_flag(name).is_some();

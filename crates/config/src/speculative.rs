@@ -28,8 +28,8 @@ pub struct SpeculativeConfig {
     pub acceptance: Vec<f64>,
     /// Whether a prefix-cache hit drops its last block, as vLLM does for EAGLE drafters.
     pub drops_last_block: bool,
-    /// Number of tokens after a KV block that its hash includes, instead of dropping the last
-    /// block.
+    /// Number of tokens after a KV block that the block's hash includes, so that a prefix-cache hit
+    /// need not drop its last block.
     pub lookahead: u32,
     /// Minimum and maximum length of the n-gram to look up in the prompt, in tokens; `None`: drafts
     /// are accepted at random.
@@ -320,8 +320,8 @@ impl SpeculativeConfigKeys {
         Ok((eagle && plain, eagle && !plain))
     }
 
-    /// Returns the number of tokens after a KV block that its hash includes: those that a chain of
-    /// MTP modules reads ahead.
+    /// Returns how many tokens after a KV block its hash includes: those that a chain of MTP
+    /// modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
     fn hash_lookahead_tokens(
@@ -340,8 +340,8 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals
-    /// the other.
+    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing length
+    /// equals the given one.
     fn prompt_lookup_lengths(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.get_non_null(key) else {

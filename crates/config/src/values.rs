@@ -26,7 +26,7 @@ pub(super) struct FlagValues {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResolutionNotes {
     pub(super) warnings: Vec<String>,
-    /// Warnings about settings that have no effect with the others; a subset of `warnings`.
+    /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<DerivedValue>,
     bare_durations: Vec<&'static str>,

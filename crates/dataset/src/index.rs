@@ -30,7 +30,7 @@ fn hash_prefix_u64(hash: &PromptHash) -> u64 {
 pub(super) struct ReplyIndex {
     /// Replies sorted by (key, number of tokens, row id).
     by_prompt: Vec<IndexedReply>,
-    /// Positions in `by_prompt`, sorted by the number of tokens.
+    /// Indices into `by_prompt`, sorted by the number of tokens of the replies.
     by_length: Vec<u32>,
 }
 

@@ -28,7 +28,7 @@ pub enum ReplyLength {
 }
 
 impl ReplyLength {
-    /// Length without an upper bound.
+    /// Reply length without an upper bound.
     pub const ANY_LENGTH: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
@@ -42,7 +42,7 @@ impl ReplyLength {
 /// Location of an open dataset's rows: file or memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowStorage {
-    /// The dataset's rows stay in the file and are read on demand.
+    /// The dataset's rows stay in the SQLite file and are read on demand.
     OnDisk,
     /// The dataset's rows are copied to memory when it is opened.
     InMemory,

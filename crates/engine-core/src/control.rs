@@ -21,7 +21,8 @@ pub(crate) struct UtilityCalls {
     adapters: Arc<LoraAdapters>,
 }
 
-/// Locks a mutex, also a poisoned one: what is locked here changes in one step.
+/// Locks a mutex, also after a panic of a thread that held it. Each change of a locked value is a
+/// single operation, so the value stays valid.
 pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,6 +21,8 @@ pub(crate) fn decode_value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
 pub(crate) struct ArrayFields(Vec<Value>);
 
 impl ArrayFields {
+    /// Creates the fields from a MessagePack value, which must be an array.
+    ///
     /// # Errors
     /// [`DecodeError::Type`] for any value but an array.
     pub(crate) fn from_array(value: Value, field: &'static str) -> Result<Self, DecodeError> {

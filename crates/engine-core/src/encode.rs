@@ -17,7 +17,7 @@ use vllm_sim_engine::SimTime;
 const NUMPY_DTYPES: [&str; 2] = ["<i4", "<f4"];
 const TORCH_DTYPES: [&str; 2] = ["int32", "float32"];
 
-/// vLLM's `FinishReason`.
+/// Finish reason of a request, as in vLLM's `FinishReason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
     Stop = 0,
@@ -26,7 +26,7 @@ pub(crate) enum FinishReason {
     Error = 3,
 }
 
-/// vLLM's `EngineCoreEventType`.
+/// Type of a request's event, as in vLLM's `EngineCoreEventType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventType {
     Queued = 1,

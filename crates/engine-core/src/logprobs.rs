@@ -12,7 +12,8 @@ use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
 pub(crate) struct RequestedLogprobs {
     output: Option<OtherTokens>,
     prompt: Option<OtherTokens>,
-    /// First prompt row to score, and the token ids whose log probabilities each row gets.
+    /// Index of the first prompt row to score, and for each row the token ids whose log
+    /// probabilities it gets.
     scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
 }
@@ -101,8 +102,8 @@ impl RequestedLogprobs {
 }
 
 impl RequestedLogprobs {
-    /// Returns the log probabilities of the request's named tokens, as next token of each prompt
-    /// row.
+    /// Returns, for each prompt row, the log probabilities with which the tokens named in the
+    /// request come next.
     ///
     /// A negative token id in the request gets a log probability of minus infinity.
     pub(crate) fn prompt_scores(

@@ -56,7 +56,7 @@ pub(crate) struct ActiveRequest {
     prefill: Option<PrefillStats>,
     /// Step number of the latest output, and the output's index in that step.
     latest: (u64, usize),
-    /// Guard of the request's id.
+    /// Reservation of the request's id, which ends when this guard is dropped.
     pub(crate) reserved: Option<ReservedId>,
 }
 

@@ -74,7 +74,8 @@ pub(crate) struct RequestSampling {
     pub(crate) eos: Option<u32>,
     /// Token ids of the request's bad words, by the front end's tokenizer.
     pub(crate) bad_words: Vec<Vec<u32>>,
-    /// First prompt row to score, and the token ids whose log probabilities each row gets.
+    /// Index of the first prompt row to score, and for each row the token ids whose log
+    /// probabilities it gets.
     pub(crate) scored: Option<(usize, Vec<Vec<i64>>)>,
 }
 
@@ -275,6 +276,8 @@ fn require_object_arguments(tag: &mut Json) {
 }
 
 impl LoraRequest {
+    /// Decodes the LoRA adapter of a request.
+    ///
     /// # Errors
     /// [`DecodeError::Type`] for any value but an array that begins with the adapter's name and
     /// number.

@@ -14,9 +14,9 @@ pub(crate) struct SchedulerStats {
     pub(crate) gauges: EngineStats,
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookups,
-    /// Lookups in external KV caches; `None` without a KV connector.
+    /// Counts of lookups in external KV caches; `None` without a KV connector.
     pub(crate) external: Option<CacheLookups>,
-    /// Counts of speculative decoding; `None` without it.
+    /// Counts of draft tokens in speculative decoding; `None` without it.
     pub(crate) drafts: Option<DraftCounts>,
     pub(crate) loras: BTreeMap<Arc<str>, AdapterSequences>,
 }

@@ -29,7 +29,8 @@ impl DataParallelWaves {
         Self { leads: first_rank == 0, state: Mutex::default() }
     }
 
-    /// A poisoned lock is safe to use, because each change is one assignment.
+    /// Locks the wave state, also after a panic of a thread that held it: each change is one
+    /// assignment.
     fn lock_state(&self) -> MutexGuard<'_, WaveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,7 +32,7 @@ pub struct BlockPlan {
     pub block_size: u32,
     /// Number of tokens after a block that its key covers too (vLLM's eagle and mtp drafts).
     pub lookahead: u32,
-    /// Number and name of the LoRA adapter, as in KV events.
+    /// Id and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Extra keys of each block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,

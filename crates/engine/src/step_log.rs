@@ -12,20 +12,20 @@ use crate::{
     SimTime, StepDrafts,
 };
 
-/// Records one change of a scheduler's steps.
+/// Record of one change of a scheduler's steps: a step was planned, or its output was processed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRecord {
     /// Simulated time of the change.
     pub at: SimTime,
-    /// Content of the change.
+    /// Kind of the change, with its details.
     pub change: StepChange,
     /// Number of KV blocks held by sequences after the change.
     pub used_blocks: u32,
-    /// Number of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
+    /// Index of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
     pub first_group: u32,
 }
 
-/// Distinguishes the two changes of a step.
+/// Kind of a change of a step: its planning, or the processing of its output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepChange {
     /// A step was planned.

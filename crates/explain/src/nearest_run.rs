@@ -22,11 +22,12 @@ struct RecordedDeployment {
     /// Number of data-parallel engines that share the experts; 1: experts are not shared.
     ranks: u32,
     weight_gb: f64,
-    /// Least and most sequences in progress during the runs, per engine.
+    /// Minimum and maximum number of sequences in progress during the runs, per engine.
     sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
-    /// Use of these runs in the fit of the roofline coefficients: `with` or `without` them.
+    /// Word for the use of these runs in the fit of the roofline coefficients: `with` or `without`
+    /// them.
     basis: &'static str,
     /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
     /// latency is compared.
@@ -35,7 +36,7 @@ struct RecordedDeployment {
     e2e: Option<f64>,
 }
 
-/// Source of the prompt tokens of a workload: the prefix cache or computation.
+/// Source of most prompt tokens of a run: the prefix cache or computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptLoad {
     /// Nearly all prompt tokens come from the prefix cache.
@@ -46,14 +47,14 @@ pub enum PromptLoad {
     Mixed,
 }
 
-/// Ratio of cached to all prompt tokens from which a run counts as cached.
+/// Minimum ratio of cached to all prompt tokens of a run whose prompts count as cached.
 const MOSTLY_CACHED: f64 = 0.8;
-/// Ratio of cached to all prompt tokens up to which a run counts as computed.
+/// Maximum ratio of cached to all prompt tokens of a run whose prompts count as computed.
 const MOSTLY_COMPUTED: f64 = 0.2;
 
 impl PromptLoad {
-    /// Returns the prompt load of a run with the ratio `reused` of cached to all prompt tokens (0
-    /// to 1).
+    /// Returns whether the prompts of a run count as cached, computed or mixed, from the ratio of
+    /// cached to all prompt tokens (0 to 1).
     pub fn from_reused_ratio(reused: f64) -> Self {
         match reused {
             _ if reused >= MOSTLY_CACHED => Self::Cached,
@@ -162,7 +163,7 @@ impl std::fmt::Display for PredictionAccuracy {
     }
 }
 
-/// Known prediction errors of a deployment, by prompt load.
+/// Known prediction errors of a deployment, for cached, computed and mixed prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEvidence {
     cached: PredictionAccuracy,
@@ -180,7 +181,7 @@ impl DeploymentEvidence {
         }
     }
 
-    /// Returns the prediction errors under this prompt load.
+    /// Returns the known prediction errors for cached, computed or mixed prompts.
     pub fn accuracy_under(&self, prompts: PromptLoad) -> &PredictionAccuracy {
         match prompts {
             PromptLoad::Cached => &self.cached,
@@ -190,7 +191,7 @@ impl DeploymentEvidence {
     }
 }
 
-/// Describes a deployment and load of which nothing was recorded.
+/// Creates the description of a deployment and prompts for which no run was recorded.
 fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
     let kind = match asked.experts {
         true => "a model with experts",
@@ -288,7 +289,7 @@ fn has_newer_kernels(gpu: &Gpu) -> bool {
     find_gpu(gpu.name).is_some_and(|known| known.with_kernels_of(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
-/// Describes experts that `ranks` engines share, as the end of a deployment's description.
+/// Returns the end of a deployment's description: by how many engines its experts are shared.
 fn spread(ranks: u32) -> String {
     match ranks {
         0 | 1 => String::new(),

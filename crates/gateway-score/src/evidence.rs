@@ -22,7 +22,7 @@ pub(super) enum PodEvidence {
 }
 
 impl PodEvidence {
-    /// Returns the index of the pod that answered a request, and the source of that knowledge.
+    /// Returns the index of the pod that answered a request, and the evidence for it.
     ///
     /// The histories take precedence over a header that contradicts them.
     pub(super) fn find_answering_pod(
@@ -79,7 +79,8 @@ pub(super) fn fail_invented_responses(
     }
 }
 
-/// Takes one served request of a pod from its count `unclaimed`; returns `false` if none is left.
+/// Subtracts one request from the count `unclaimed` of a pod's served requests; returns `false` if
+/// the count is 0.
 fn claim_served_request(unclaimed: &mut Option<u64>) -> bool {
     match unclaimed {
         None => true,

@@ -502,7 +502,7 @@ fn write_score_report(report: &ScoreReport, args: &GatewayScoreArgs) -> Result<S
     }
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim gateway score`.
 const HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3\n\

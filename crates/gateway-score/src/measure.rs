@@ -42,7 +42,7 @@ pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
     ratio_measure("lora-affinity", "LoRA affinity"),
 ];
 
-/// Names of the measures whose shares the score averages.
+/// Names of the measures of which the score averages the ratio to the ideal.
 pub(super) const SCORED: [&str; 3] = ["reuse", "ttft", "e2e"];
 
 /// Values of all measures of a run; `None` if unknown or not applicable to the workload.

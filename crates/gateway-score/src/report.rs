@@ -33,7 +33,7 @@ pub(super) struct ScoreReport {
     live_ideal: Option<MeasureValues>,
     values: MeasureValues,
     ideal: MeasureValues,
-    /// Ratios to the ideal, at most 1.
+    /// Ratio of each measure to the ideal, at most 1.
     shares: MeasureValues,
     /// Indices of the scored measures that are more than 5 % better than the ideal, with their ratios
     /// to it.
@@ -191,7 +191,7 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
     }
 
-    /// Explains measures that are better than the ideal, whose shares are 1.
+    /// Explains the measures that are better than the ideal, whose ratio to it is reported as 1.
     fn above_ideal_note(&self) -> Option<String> {
         let all = self.above_ideal.iter();
         let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", MEASURES[*at].label));

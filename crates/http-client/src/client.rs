@@ -263,8 +263,8 @@ impl<B: Body + 'static> ResponseBody<B> {
         self.sent
     }
 
-    /// Returns the time at which the bytes of the last frame arrived; before the first frame, those
-    /// of the head.
+    /// Returns the time at which the bytes of the last frame arrived; before the first frame, the
+    /// arrival time of the head.
     pub fn last_frame_arrived_at(&self) -> Instant {
         self.arrival.latest_arrival()
     }

@@ -16,7 +16,7 @@ pub(super) trait Middleware: Clone {
     /// The data of a request that [`Middleware::on_response`] needs for its response.
     type RequestData;
 
-    /// Sees a request before the inner services.
+    /// Receives a request before the inner services do.
     ///
     /// # Errors
     /// The response to a request that the inner services do not see.

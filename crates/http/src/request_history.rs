@@ -86,7 +86,7 @@ struct RequestRecord {
     status: Option<u16>,
     grpc_status: Option<u16>,
     to_headers: Option<Duration>,
-    /// Whether the response is a JSON body, of which clients can use no part.
+    /// Whether the response is a JSON body, which clients cannot use in part.
     is_json: bool,
     outcome: RequestOutcome,
     usage: Arc<TokenUsage>,

@@ -231,7 +231,7 @@ fn check_args(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the flags of files to deploy that are given.
+/// Returns the flags on the command line that ask for files to deploy, such as `--helm-values`.
 fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
     let outputs = [
         ("--deploy-dir", args.deploy_dir.is_some()),
@@ -240,7 +240,8 @@ fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
     outputs.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
 }
 
-/// Refuses files to deploy for workers of different kinds, which these files cannot describe.
+/// Refuses to write deployment files for workers of different kinds, which the files cannot
+/// describe.
 fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
     let is_varied = |flag: &str| axes.iter().any(|axis| flag.trim_start_matches("--") == axis.name);
     let mut own = args.pools.own_engine_flags().into_iter();
@@ -255,7 +256,8 @@ fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
     }
 }
 
-/// Refuses to count GPUs of which nothing is known.
+/// Refuses a plan without a GPU, a latency model or delays, which would count GPUs of unknown
+/// speed.
 fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     let pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
     match pools.map(|pools| pools.step_times).find(|origin| *origin == StepTimeOrigin::Default) {
@@ -267,7 +269,7 @@ fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     }
 }
 
-/// Refuses files to deploy that could not be written after the search.
+/// Refuses deployment files that could not be written after the search.
 fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
     let lacks_model = |candidate: &DeploymentCandidate| {
         let about = match &candidate.pools {
@@ -350,7 +352,8 @@ impl CandidateBuilder<'_> {
         })
     }
 
-    /// Returns whether the model of a combination has experts, which data-parallel ranks share.
+    /// Returns whether the model of a flag combination has experts, which data-parallel ranks
+    /// share.
     fn has_experts(&self, values: &[String]) -> bool {
         let ranks = format!("--{}=2", layout::NAMES[1]);
         let all = [self.args, &grid::flags(self.axes, values), &[ranks]].concat();
@@ -417,7 +420,8 @@ fn gpu_name(pools: &WorkerPools) -> Option<&str> {
     about.rev().find(|(name, _)| name == "--gpu").map(|(_, gpu)| gpu.as_str())
 }
 
-/// Writes the files of a plan, and returns the text to print; only an answer has files to deploy.
+/// Writes the report and deployment files of a plan, and returns the text to print. Deployment
+/// files are written only if the plan has an answer.
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     if let Some(file) = &args.report.html {
         outputs::write_atomically(file, page::html_page(plan))?;
@@ -451,7 +455,7 @@ fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     Ok(text)
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim plan`.
 const PLAN_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\

@@ -61,7 +61,8 @@ struct GridPoint {
 struct PointResult {
     values: Vec<String>,
     played: PlayedPoint,
-    /// Minimum ratio of good to all requests with which the point can be the best.
+    /// Minimum ratio of requests within their latency bounds to all requests, with which the point
+    /// can be the best.
     needed: f64,
 }
 
@@ -70,7 +71,8 @@ impl PointResult {
         self.played.as_ref().is_ok_and(|played| played.goodput_rps() > 0.0)
     }
 
-    /// Returns whether enough requests of the point are good; without latency bounds, all are.
+    /// Returns whether enough requests of the grid point are within their latency bounds; true
+    /// without bounds.
     fn meets_attainment(&self) -> bool {
         let attained = self.played.as_ref().ok().and_then(PlayedSummary::attained_slo_ratio);
         attained.is_none_or(|attained| attained >= self.needed)
@@ -102,7 +104,8 @@ impl PlayedSummary {
         }
     }
 
-    /// Returns the ratio of good to all requests; `None` without latency bounds.
+    /// Returns the ratio of requests within their latency bounds to all requests; `None` without
+    /// bounds.
     fn attained_slo_ratio(&self) -> Option<f64> {
         self.summary.get("slo_attainment").and_then(Value::as_f64)
     }
@@ -370,7 +373,7 @@ fn to_json(names: &[&str], played: &[PointResult], run: Value) -> Value {
     })
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim sweep`.
 const SWEEP_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim sweep --grid tensor-parallel-size=1,2,4 --workload \"20 req/s of 2k/300\" \\\n\

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::json::{json_of_python_float, json_of_python_int, number_beyond_json};
 
-/// Maximum nesting of arrays and objects.
+/// Maximum nesting depth of arrays and objects in a JSON text.
 ///
 /// CPython fails at its recursion limit of 1000 frames, of which the vLLM server's own stack uses
 /// some.

@@ -99,10 +99,10 @@ impl Provenance {
     }
 }
 
-/// Origin of an engine's step times.
+/// Origin of an engine's step times: flags or defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTimeOrigin {
-    /// Flags name a GPU, a latency model or delays.
+    /// Step times follow from flags, which name a GPU, a latency model or delays.
     Configured,
     /// No flag sets step times, so the step times of Dynamo's mocker apply.
     Default,
@@ -127,7 +127,7 @@ impl StepTimeOrigin {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("engine: {why}")]
 pub struct WeightsDoNotFit {
-    /// Reason, as a text for the user.
+    /// Reason why there is no memory for a KV cache, as a text for the user.
     pub why: String,
     /// Names and values of the flags that describe the engine.
     pub about: Vec<(String, String)>,

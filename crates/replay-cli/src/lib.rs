@@ -110,7 +110,8 @@ pub fn run_replay_command(
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
-/// Refuses flags that have no effect with the kind of run that others choose.
+/// Refuses flags that have no effect with the kind of replay that other flags choose, such as
+/// `--target`.
 fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()> {
     let served = !args.online.target.is_empty();
     for (flag, given) in [

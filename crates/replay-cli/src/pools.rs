@@ -65,7 +65,7 @@ pub struct WorkerPools {
     pub step_times: StepTimeOrigin,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
-    /// Whether `about` describes every worker.
+    /// Whether the names and values in `about` describe every worker.
     pub has_one_worker_kind: bool,
     /// Model, GPU and source of the step times.
     pub provenance: Provenance,
@@ -183,8 +183,8 @@ fn router_name(args: &PoolArgs) -> String {
 }
 
 impl PoolArgs {
-    /// Returns the flags that describe workers apart from the common flags of the engine, and
-    /// whether each is given.
+    /// Returns the flags that replace the common flags of the engine for some workers, and whether
+    /// each is on the command line.
     pub fn own_engine_flags(&self) -> [(&'static str, bool); 5] {
         [
             ("--extra-engine-args", self.extra_engine_args.is_some()),
@@ -219,7 +219,8 @@ impl PoolFlags {
         Ok(read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?)
     }
 
-    /// Returns the flags of the engine whose memory is checked and that describes the deployment.
+    /// Returns the engine flags that describe the deployment in reports and in the check of GPU
+    /// memory.
     ///
     /// If both pools have their own flags, these are the flags of the decode workers.
     fn common_engine_flags(&self, flags: &[String]) -> Vec<String> {

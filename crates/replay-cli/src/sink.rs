@@ -96,7 +96,7 @@ fn open_trace(path: &Path) -> Result<(TraceEventWriter, AtomicFile)> {
 struct StepLogFile {
     out: BufWriter<File>,
     draft: AtomicFile,
-    /// Result of the first write that failed.
+    /// Result of writing the step log: the first error, if a write failed.
     written: io::Result<()>,
 }
 
@@ -155,7 +155,7 @@ impl ReportSink {
 /// Callback for every finished request, which may end the replay.
 pub type OutcomeWatcher<'a> = dyn FnMut(&RequestOutcome<'_>) -> ControlFlow<()> + 'a;
 
-/// Forwards to another sink, and calls an [`OutcomeWatcher`] for each finished request.
+/// Wrapper of a report sink, which also calls an [`OutcomeWatcher`] for each finished request.
 pub(super) struct WatchedSink<'a> {
     sink: &'a mut ReportSink,
     watch: &'a mut OutcomeWatcher<'a>,

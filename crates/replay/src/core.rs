@@ -89,7 +89,7 @@ type WorkerAddress = (usize, u32);
 enum TimerEvent {
     Ready(WorkerAddress),
     Scale(usize),
-    /// Failure of this number of decode workers.
+    /// Failure of the oldest decode workers, in this number.
     Lose(u32),
     /// Completed KV transfer of the request in this slot to its decode worker.
     Transferred(u32),
@@ -99,7 +99,7 @@ struct EventLoop<'a, S, N> {
     settings: &'a ReplaySettings,
     sink: S,
     sessions: SessionQueue<N>,
-    /// Number of this event loop's first worker within the whole deployment.
+    /// Index, within the whole deployment, of this event loop's first worker.
     first_worker: u32,
     requests: RequestSlab,
     /// The prefill pool (empty unless disaggregated), then the decode pool.
@@ -508,7 +508,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         self.place_queued_requests(pool);
     }
 
-    /// Reports an ended request, frees its place on the worker and continues its session.
+    /// Reports an ended request, releases its worker's capacity and continues its session.
     fn complete_request(
         &mut self,
         address: WorkerAddress,

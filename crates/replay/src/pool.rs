@@ -18,7 +18,7 @@ pub(super) const SERVING_POOL: usize = 1;
 pub(super) struct WorkerPool {
     pub spec: Option<PoolSpec>,
     pub workers: Vec<SimulatedWorker>,
-    /// Deployment-wide number of the pool's first worker.
+    /// Index, within the whole deployment, of the pool's first worker.
     pub first: u32,
     pub router: Router,
     pub block_size: u32,

@@ -12,7 +12,7 @@ const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 #[derive(Debug, Clone, Default)]
 pub struct SampleDistribution {
     seen: Vec<(f64, u64)>,
-    /// Length of the prefix of `seen` that is sorted and has no duplicates.
+    /// Number of entries at the start of `seen` that are sorted and have no duplicates.
     sorted: usize,
     rounded: Option<Box<RoundedCounts>>,
     count: u64,

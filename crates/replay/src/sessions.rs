@@ -89,13 +89,13 @@ pub(super) struct OpenSession {
     waiting: WaitingTurn,
 }
 
-/// Turn of a session that is not due yet.
+/// Turn of a session that is not yet due to be sent.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTurn {
     turn: u32,
-    /// Earliest time to send it, whatever it depends on.
+    /// Earliest time to send the turn, even if all its dependencies are fulfilled before.
     earliest: SimTime,
-    /// Number of its unfulfilled dependencies.
+    /// Number of the turn's unfulfilled dependencies.
     missing: usize,
 }
 
@@ -124,7 +124,8 @@ impl OpenSession {
     }
 }
 
-/// Turn to send: time, session number, turn index, and index of the open session.
+/// Turn to send: its time, session index in the workload, turn index, and index among the open
+/// sessions.
 pub(super) type DueTurn = (SimTime, u64, u32, u32);
 
 /// Open sessions of a workload, with a queue of the next turn of each.
@@ -144,7 +145,7 @@ pub(super) struct SessionQueue<N> {
     plays: AgentRunQueue,
 }
 
-/// Agent runs of a workload, with a limit on how many run at the same time.
+/// Agent runs of a workload, with a limit on the number of runs at the same time.
 #[derive(Default)]
 struct AgentRunQueue {
     waiting: VecDeque<Vec<(u64, ClientSession)>>,
@@ -280,8 +281,8 @@ impl<N: NumberedSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Starts the next agent run, if any: its first request immediately, the others at their
-    /// offsets from it.
+    /// Starts the next agent run, if any: its first request immediately, its other requests at
+    /// their offsets from the first.
     ///
     /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`, `release_lane`).
     fn start_next_agent_run(&mut self, now: SimTime) {
@@ -315,7 +316,7 @@ impl<N: NumberedSource> SessionQueue<N> {
         &mut self.source
     }
 
-    /// Reads the next session if the source had none before.
+    /// Reads the next session, unless one is already read ahead.
     pub(super) fn resume_reading(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),

@@ -50,9 +50,9 @@ impl ReplaySettings {
 /// Duration of a KV cache transfer between workers. Transfers do not share bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TransferTime {
-    /// Transfer time per token, in ns.
+    /// KV cache transfer time per prompt token, in ns.
     pub ns_per_token: f64,
-    /// Whether to also transfer tokens that the receiver has cached.
+    /// Whether the KV cache of tokens that the receiver has cached is transferred too.
     pub whole: bool,
 }
 

@@ -27,13 +27,14 @@ pub(super) enum TokenSpan {
 #[derive(Debug, Default)]
 pub(super) struct EngineStepLog {
     steps: VecDeque<LoggedStep>,
-    /// Number of the oldest engine step in the log.
+    /// Index of the oldest engine step in the log.
     base: u64,
     /// End time of the step before the oldest logged one.
     before: SimTime,
-    /// Number of completed requests with the token gap before `steps[0]`, without its `change`.
+    /// Number of completed requests with the token gap that ends at the step before the oldest
+    /// logged one.
     sharing: i64,
-    /// Value of `change` for the step after the newest one.
+    /// Value of `LoggedStep::change` for the next step to be logged.
     ahead: i32,
     /// Whether the newest step has tokens but has not ended yet.
     open: bool,
@@ -48,7 +49,7 @@ struct LoggedStep {
 }
 
 impl EngineStepLog {
-    /// Returns the number of the engine step that ends at `at` and is not closed yet.
+    /// Returns the index of the engine step that ends at `at` and is not closed yet.
     pub(super) fn open_step_number(&mut self, at: SimTime) -> u64 {
         if !self.open {
             self.push_step(at);
@@ -68,12 +69,12 @@ impl EngineStepLog {
         self.steps.push_back(LoggedStep { end, change });
     }
 
-    /// Returns the number of the step after the newest closed step.
+    /// Returns the index of the step after the newest closed step.
     pub(super) fn next_unclosed_step(&self) -> u64 {
         self.next_step_number() - u64::from(self.open)
     }
 
-    /// Returns the number of the step after the newest logged step.
+    /// Returns the index of the step after the newest logged step.
     pub(super) fn next_step_number(&self) -> u64 {
         self.base + self.steps.len() as u64
     }
@@ -182,8 +183,8 @@ impl OutputTokenTimes {
         })
     }
 
-    /// Reports a completed request's token gaps: those between spans immediately, those within
-    /// steps via the log.
+    /// Reports a completed request's token gaps: gaps between spans immediately, gaps within a span
+    /// via the step log.
     pub(super) fn report_token_gaps(&self, log: &mut EngineStepLog, sink: &mut dyn ReplaySink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {

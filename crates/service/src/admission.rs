@@ -94,12 +94,12 @@ impl PrefillBacklog {
     }
 }
 
-/// Minimum size of a counted message, in bytes.
+/// Minimum size of a request or response that counts as large, in bytes.
 const LARGE_MESSAGE_BYTES: u64 = 16 << 20;
-/// Maximum size of all counted messages, in bytes.
+/// Maximum size of all large requests and responses in progress, in bytes.
 const MAX_MESSAGES_BYTES: u64 = 2 << 30;
 
-/// Error of a large message for which the limit of all large messages has no room.
+/// Error of a large request or response that exceeds the memory of all large ones together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The requests and responses in progress would take more than {} MiB. Please retry when some of \
@@ -112,7 +112,7 @@ pub struct MessageMemoryFull;
 #[derive(Debug, Clone, Default)]
 pub struct MessageMemory(Arc<AtomicU64>);
 
-/// Guard of a large message: its bytes count until the guard is dropped.
+/// Guard of a large request or response: its bytes count until the guard is dropped.
 #[derive(Debug)]
 pub struct MessageReservation {
     bytes: u64,
@@ -126,7 +126,8 @@ impl Drop for MessageReservation {
 }
 
 impl MessageMemory {
-    /// Counts a message of `bytes` bytes until the guard is dropped; `None` for a small one.
+    /// Counts a request or response of `bytes` bytes until the guard is dropped; `None` for a small
+    /// one.
     ///
     /// # Errors
     /// [`MessageMemoryFull`] if all large messages would exceed their limit.

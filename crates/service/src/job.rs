@@ -200,7 +200,7 @@ pub enum KvTransfer {
     FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
-    /// The servers of a pair first agree on one of the others.
+    /// The prefill and decode servers of a pair first agree on one of the other variants.
     Negotiated(KvTransferNegotiation),
 }
 

@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 
 use vllm_sim_engine::driver::KvSourceServer;
 
-/// Does the handshakes of a decode server with prefill servers.
+/// Performs the handshakes of a decode server with prefill servers.
 pub trait PrefillHandshake: fmt::Debug + Send + Sync {
-    /// Begins the handshake with the prefill server of a request, and returns the receiver of
-    /// whether it was successful; `None` if the two servers have met.
+    /// Begins the handshake with the prefill server of a request; the returned receiver gets
+    /// whether it succeeded. Returns `None` if no handshake is needed.
     fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>>;
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceState, SharedProgress};
 
-/// Reports the end of a hand-off: whether the prompt was prefilled.
+/// Callback for the end of a hand-off, with whether the prompt was prefilled.
 type EndReport = Box<dyn Fn(bool) + Send + Sync>;
 
 /// The hand-off of a prompt that is prefilled on this server for another server to decode.
@@ -35,8 +35,8 @@ impl PrefillHandoff {
         Self { request, placed: OnceLock::new(), on_end: None }
     }
 
-    /// Creates a hand-off whose end is reported: whether the prompt was prefilled. The end is that
-    /// of the reply, or a refusal.
+    /// Creates a hand-off that calls `report` when it is dropped, at the end of the reply or after
+    /// a refusal, with whether the prompt was prefilled.
     pub fn with_end_report(request: String, report: impl Fn(bool) + Send + Sync + 'static) -> Self {
         Self { request, placed: OnceLock::new(), on_end: Some(Box::new(report)) }
     }

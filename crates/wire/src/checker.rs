@@ -19,11 +19,11 @@ use super::schema::{
 /// most exact match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum MatchExactness {
-    /// The value must be coerced to the type.
+    /// The value matches only after coercion to the schema's type.
     Lax,
-    /// The value is accepted in pydantic's strict mode.
+    /// The value matches the schema in pydantic's strict mode.
     Strict,
-    /// The value has exactly the type.
+    /// The value has exactly the schema's type.
     #[default]
     Exact,
 }
@@ -34,7 +34,7 @@ pub(super) enum CheckError {
     Raised(Fault),
 }
 
-/// Number of steps to the deepest values of most bodies, with the names of union branches.
+/// Typical maximum number of elements in the path of a value, names of union branches included.
 const TYPICAL_DEPTH: usize = 8;
 
 /// Index of the matching union branch, and the coerced value if it changed.
@@ -72,7 +72,7 @@ impl<'a> SchemaChecker<'a> {
         Self { orders_typed_dicts: true, ..self }
     }
 
-    /// Makes the checker build errors of this style.
+    /// Sets the form of the errors that the checker builds.
     pub(super) fn with_errors(self, style: ErrorStyle) -> Self {
         Self { style, ..self }
     }

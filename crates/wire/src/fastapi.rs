@@ -19,7 +19,7 @@ use super::schema::{Model, RequestField, Schema};
 /// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
 const MAX_INPUT_BYTES: usize = 4096;
 
-/// Maximum length of the errors of a body for Anthropic's API, in characters.
+/// Maximum length of the text with all errors of a request body for Anthropic's API, in characters.
 const MAX_DIGEST_CHARS: usize = 500;
 
 /// The function of a route, which FastAPI names in errors of its body.
@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub line: u32,
     /// Name of the function.
     pub function: &'static str,
-    /// Method of the request.
+    /// HTTP method of the request.
     pub method: &'static str,
     /// Path of the route.
     pub path: &'static str,
@@ -42,7 +42,7 @@ pub struct Endpoint {
 pub struct BodyErrors(SchemaErrors);
 
 impl BodyErrors {
-    /// Returns the only error of a body that is not JSON.
+    /// Returns the single error of a request body that is not JSON.
     pub fn not_json(message: &str, position: usize) -> Self {
         let location = [LocationItem::Key("body"), LocationItem::Index(position)];
         let error = PydanticError::new("json_invalid", "JSON decode error")
@@ -50,7 +50,8 @@ impl BodyErrors {
         Self(SchemaError::listed(error, &location, &Value::Object(Default::default())).into())
     }
 
-    /// Returns the text of the errors: that of the exception, then the list.
+    /// Returns the error message for the client: the text of FastAPI's exception, with the list of
+    /// errors.
     pub fn message(&self, endpoint: &Endpoint) -> String {
         let Self(errors) = self;
         let count = errors.further_errors_text(0);
@@ -69,7 +70,8 @@ impl BodyErrors {
         text
     }
 
-    /// Returns SGLang's short text for Anthropic's API: the location and message of each error.
+    /// Returns the short error text that SGLang sends for Anthropic's API: location and message of
+    /// each error.
     pub fn digest(&self) -> String {
         let parts = self.0.kept.iter().map(|error| match error.loc.as_str() {
             "" => error.error.message.clone().into_owned(),
@@ -82,18 +84,18 @@ impl BodyErrors {
         }
     }
 
-    /// Returns SGLang's 400 for the errors.
+    /// Returns SGLang's error response for these errors, with status 400.
     pub fn to_fault(&self, endpoint: &Endpoint) -> Fault {
         Fault::new(400, ErrorType::BadRequestPhrase, self.message(endpoint))
     }
 }
 
-/// A body that cannot be read.
+/// Error of a request body that cannot be read.
 #[derive(Debug)]
 pub enum BodyRefusal {
-    /// The body does not match its schema.
+    /// The request body does not match its schema.
     Errors(BodyErrors),
-    /// A validator function ended the validation.
+    /// A validator function ended the validation of the request body.
     Fault(Fault),
 }
 
@@ -120,8 +122,8 @@ pub fn read_body<T: RequestField>(value: &Value, bounds: &RequestBounds) -> Resu
 }
 
 impl SchemaError {
-    /// Creates an error in FastAPI's form: the location without the body, and the text of
-    /// pydantic's dict in place of the input.
+    /// Creates an error in FastAPI's form: the location omits `body`, and the text of pydantic's
+    /// error dict replaces the input.
     pub(super) fn listed(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
         let items = path.iter().map(|item| match item {
             LocationItem::Index(index) => index.to_string(),

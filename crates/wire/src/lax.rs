@@ -261,7 +261,7 @@ pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
         .with_context(format!("'class': {}", python::repr_str(class)))
 }
 
-/// Joins allowed values for a message, as `a, b or c`.
+/// Joins allowed values for an error message, as `a, b or c`.
 fn join_with_or(names: impl Iterator<Item = String>, last: &str) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
@@ -318,7 +318,8 @@ pub(super) fn check_float_bounds(
     }
 }
 
-/// Builds the error of a float limit: without `.0` in the message and with it in the context.
+/// Builds the error of a violated float bound: the bound is without `.0` in the message and with it
+/// in the context.
 fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
@@ -344,7 +345,8 @@ fn greater_than_error(limit: &str) -> PydanticError {
         .with_context(format!("'gt': {limit}"))
 }
 
-/// Returns pydantic's error for a list with too many or too few items, if so.
+/// Returns pydantic's error for a list with too many or too few items; `None` if the number is
+/// allowed.
 ///
 /// Too few items are reported only if all items are valid (`good`), as in pydantic.
 pub(super) fn list_length_error(

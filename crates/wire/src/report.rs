@@ -104,12 +104,12 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
 /// Form of the schema errors that a checker collects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ErrorStyle {
-    /// Short locations and inputs, as vLLM shows them.
+    /// Locations and inputs of the errors, shortened as vLLM shows them.
     #[default]
     Summarized,
-    /// The text of pydantic's `ValidationError`.
+    /// Errors as the text of pydantic's `ValidationError`.
     Verbose,
-    /// Pydantic's dicts, as FastAPI lists them.
+    /// Errors as pydantic's dicts, as FastAPI lists them.
     Listed,
 }
 

@@ -67,7 +67,7 @@ pub enum Schema {
     Tuple(&'static [Schema]),
     /// A schema that is built on use, for recursive types.
     Late(fn() -> Schema),
-    /// A schema with pydantic's name of the validator around it.
+    /// A schema, and the name that pydantic gives the validator around it.
     Named(&'static str, &'static Schema),
 }
 

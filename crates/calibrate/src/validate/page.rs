@@ -218,8 +218,8 @@ impl ValidationReport {
     }
 }
 
-/// Returns whether vllm-sim's error, in every second column from the fourth, is below the error of
-/// the other simulator, in the column before.
+/// Returns the tone of a table cell with vllm-sim's error: better or worse than the other
+/// simulator's error, in the column before it.
 fn peer_tone(row: &[String], column: usize) -> Tone {
     if column < 3 || column.is_multiple_of(2) {
         return Tone::Plain;

@@ -12,7 +12,7 @@ use super::report::{LatencyCurves, LatencyPrediction, LatencySummary, mean, perc
 /// Name and version of the validation report's JSON schema.
 pub const VALIDATION_SCHEMA: &str = "vllm-sim/fidelity/1";
 
-/// JSON key, table label, and reader of one latency metric.
+/// JSON key and table label of a latency metric, and the function that reads it from a summary.
 type LatencyMetric = (&'static str, &'static str, fn(&LatencySummary) -> f64);
 pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
     ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
@@ -78,7 +78,7 @@ pub(super) struct ErrorSpread {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct RunGroup {
-    /// Name of the property for grouping, such as `GPU` or `regime`.
+    /// Name of the property by which the runs are grouped, such as `GPU` or `regime`.
     pub(super) by: &'static str,
     pub(super) name: String,
     pub(super) runs: usize,

@@ -204,7 +204,7 @@ pub(super) fn record_slot(id: SeqId) -> usize {
 /// The engines under one lock: a single one, or data-parallel ranks that step together.
 pub(super) struct RankGroup {
     pub cores: Vec<EngineDriver>,
-    /// Whether no further data-parallel rank can join.
+    /// Whether the group of data-parallel ranks accepts no further ranks.
     pub closed: bool,
     lock_step: Option<RankLockStep>,
     pub sleeps_until: SimTime,

@@ -46,7 +46,7 @@ pub struct RequestInfo {
     pub lora: Option<Arc<str>>,
     /// Counts shared by the sequences of one request; `None` if the request has one sequence.
     pub parent: Option<Arc<ParentRequestCounters>>,
-    /// Prefill server with the prompt's KV blocks, kept there until they are read, if any.
+    /// The prefill server that keeps the prompt's KV blocks until they are read, if any.
     pub kv_source: Option<Arc<KvSourceServer>>,
     /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<RequestSpanAttributes>>,

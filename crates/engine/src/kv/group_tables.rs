@@ -32,7 +32,7 @@ impl BlockPool {
         first.into_iter().chain(groups.all.iter().copied()).collect()
     }
 
-    /// Returns whether a table holds block `i` of layer group `at` (index in
+    /// Returns whether a block table holds block `i` of layer group `at` (index in
     /// [`BlockPool::all_layer_groups`]) and the group keeps that block in the prefix cache.
     pub(crate) fn is_kept_in_prefix_cache(&self, table: &BlockTable, at: usize, i: u32) -> bool {
         let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
@@ -72,7 +72,7 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Returns an upper bound of the number of new KV blocks that a table needs for `tokens`
+    /// Returns an upper bound of the number of new KV blocks that a block table needs for `tokens`
     /// tokens.
     pub(crate) fn max_new_blocks(&self, table: &BlockTable, tokens: u32) -> u32 {
         let first = self.blocks_for_tokens(tokens).saturating_sub(table.len());
@@ -237,8 +237,8 @@ impl BlockPool {
         if need.is_capped { fresh.min(group.most) } else { fresh }
     }
 
-    /// Adds the cached prefix blocks of all layer groups to an empty table; returns false if part
-    /// of the prefix is missing.
+    /// Adds the cached prefix blocks of all layer groups to an empty block table; returns false if
+    /// part of the prefix is missing.
     fn find_prefix_in_groups(
         &self,
         table: &mut BlockTable,
@@ -268,8 +268,8 @@ impl BlockPool {
         is_found
     }
 
-    /// Returns the number of blocks in a table that no sequence holds yet; allocating them removes
-    /// them from the free queue.
+    /// Returns the number of blocks in a block table that no sequence holds yet; allocating them
+    /// removes them from the free queue.
     fn idle_block_count(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
@@ -305,7 +305,7 @@ impl BlockPool {
         self.take_further(table, need, others, out);
     }
 
-    /// Takes new blocks for these layer groups, of those that follow the first.
+    /// Allocates new KV blocks in the extra layer groups with these indices.
     fn take_further(
         &mut self,
         table: &mut BlockTable,
@@ -356,7 +356,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks of a table in these layer groups.
+    /// Frees the KV blocks of a sequence in the extra layer groups with these indices.
     pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
         table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();
@@ -367,8 +367,8 @@ impl BlockPool {
         }
     }
 
-    /// Adds blocks `from..to` of a table to the prefix cache, except those that their layer groups
-    /// do not keep.
+    /// Adds blocks `from..to` of a block table to the prefix cache, except those that their layer
+    /// groups do not keep.
     pub(super) fn cache_group_blocks(
         &mut self,
         table: &BlockTable,

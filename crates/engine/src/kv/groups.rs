@@ -74,12 +74,13 @@ pub(crate) struct LayerGroupLimits {
     pub drops_last: bool,
 }
 
-/// Number of tokens for which blocks are counted.
+/// Number of tokens for which a sequence needs KV blocks, and the purpose of the count.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenNeed {
-    /// Tokens after the next step.
+    /// Number of the sequence's tokens after the next step.
     Step(u32),
-    /// Tokens of a whole sequence, for its admission; blocks outside the window do not count.
+    /// Number of tokens of the whole sequence, for its admission; KV blocks outside the attention
+    /// window do not count.
     Admission(u32),
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct LayerGroup {
     /// Attention window of the group's layers, in tokens, including the newest.
     pub(super) window: u32,
     pub(super) block_size: u32,
-    /// Maximum number of the group's blocks that an admission counts.
+    /// Maximum number of the layer group's KV blocks that count for the admission of a sequence.
     pub(super) cap: u32,
     pub(super) most: u32,
     /// Whether the group has state layers, which hold a block only at the end of the computed
@@ -194,7 +195,7 @@ impl LayerGroup {
         }
     }
 
-    /// Returns the blocks that the table lacks for these tokens.
+    /// Returns the number of KV blocks that the group's block table lacks for the needed tokens.
     pub(super) fn missing_blocks(&self, table: &GroupBlockTable, need: TokenNeed) -> u32 {
         let all = match need {
             TokenNeed::Step(tokens) => tokens.div_ceil(self.block_size),

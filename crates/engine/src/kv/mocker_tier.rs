@@ -61,9 +61,9 @@ pub(crate) struct MockerHostCache {
     ends: HashMap<HostCopyId, SimTime>,
     /// Copies to host memory that start at the end of the current scheduling pass.
     prepared: Vec<(HostCopyId, MockerHostCopy)>,
-    /// Ends of the last queued copies: to host memory, and to the GPU.
+    /// End times of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
-    /// End of the last copy from each GPU block.
+    /// End time of the last copy from each GPU block.
     read: HashMap<u32, SimTime>,
     next: HostCopyId,
 }

@@ -17,7 +17,8 @@ pub struct BlockPoolConfig {
     pub block_size: u32,
     /// Whether full KV blocks are kept for later prompts.
     pub prefix_caching: bool,
-    /// Whether the pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and [`SchedulerEvent::Cleared`].
+    /// Whether the block pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and
+    /// [`SchedulerEvent::Cleared`].
     pub events: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct BlockTable {
     pub(super) ends: [u32; 4],
     cached: u32,
     settled: u32,
-    /// Reset count of the pool's prefix cache when the table got its first block.
+    /// Reset count of the block pool's prefix cache when the block table got its first block.
     epoch: u32,
 }
 
@@ -92,8 +93,8 @@ pub struct BlockPool {
     cache: CachedBlockMap,
     idle: u32,
     epoch: u32,
-    /// Number of tokens by which a block that fills one token at a time enters the prefix cache
-    /// later than it is full.
+    /// Delay, in tokens, between the token that fills a decoded block and the entry of the block in
+    /// the prefix cache.
     late: u32,
     pub(super) groups: ExtraLayerGroups,
     /// Index of the KV cache group of each block, if there are several groups.
@@ -121,8 +122,8 @@ impl BlockPool {
         }
     }
 
-    /// Sets the number of tokens by which decoded blocks enter the prefix cache later than they are
-    /// full: 1 with asynchronous scheduling, where the last token is not known before.
+    /// Sets the delay, in tokens, with which full decoded blocks enter the prefix cache: 1 with
+    /// asynchronous scheduling, where the last token is not known before.
     #[must_use]
     pub(crate) fn caching_late(self, late: u32) -> Self {
         Self { late, ..self }
@@ -287,8 +288,8 @@ impl BlockPool {
         (table.cached, table.epoch) = (hits, self.epoch);
     }
 
-    /// Moves `n` free KV blocks into a table of layer group `owner`. The caller has checked that
-    /// there are enough.
+    /// Moves `n` free KV blocks into a block table of layer group `owner`. The caller has checked
+    /// that there are enough.
     pub(super) fn take_free_blocks(
         &mut self,
         table: &mut Vec<u32>,

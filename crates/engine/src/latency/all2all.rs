@@ -37,10 +37,12 @@ pub(super) struct Fabric {
 const NETWORK_GBS: f64 = 50.0;
 /// Delay of a message through the network, in us. Assumed.
 const NETWORK_DELAY_US: f64 = 20.0;
-/// Time of dispatch and combine for few tokens, in us: low latency, high throughput. Tables of
-/// vLLM 0.24 over eight GPUs (aisimulate 0.13, `moe_a2a_perf`) hold 91 to 125 and 310 to 370 us.
+/// Minimum time to dispatch and combine tokens, in us: by low-latency and by high-throughput
+/// kernels. Tables of vLLM 0.24 over eight GPUs (aisimulate 0.13, `moe_a2a_perf`) hold 91 to 125
+/// and 310 to 370 us.
 const KERNEL_FLOOR_US: (f64, f64) = (90.0, 300.0);
-/// Rates of low-latency kernels by the most GPUs, in GB/s per GPU, over 400 Gbit/s cards.
+/// Rates of low-latency kernels over 400 Gbit/s network cards, in GB/s per GPU, each with the
+/// maximum number of GPUs for which it applies.
 ///
 /// **Source:** DeepEP `docs/legacy.md`: 128 tokens of 7168 to eight experts take 313 to 561 us.
 const NETWORK_LOW_LATENCY_GBS: [(u32, f64); 4] =
@@ -75,8 +77,8 @@ impl Fabric {
         KERNEL_FLOOR_US.0 + bytes / (rate * 1e3)
     }
 
-    /// Returns the same time of kernels for many tokens, in us. A token is sent once to each GPU,
-    /// and once to each other node.
+    /// Returns the time in us to dispatch `tokens` of one GPU and to combine their results with
+    /// kernels for many tokens. A token is sent once to each GPU, and once to each other node.
     pub(super) fn high_throughput_us(
         &self,
         gpus: u32,

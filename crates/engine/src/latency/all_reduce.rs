@@ -52,8 +52,8 @@ pub(super) const fn estimated_table(rows: [(f64, f64); 3]) -> AllReduceTable {
     table
 }
 
-/// Scales measured times by 0.911 up to 1 MiB, rising with the logarithm of the size to 1.66 from
-/// 16 MiB.
+/// Scales measured all-reduce times by 0.911 up to 1 MiB, rising with the logarithm of the size to
+/// 1.66 from 16 MiB.
 const fn scaled_to_servers(measured: AllReduceTable) -> AllReduceTable {
     const LAST_SMALL: usize = 4;
     const FIRST_LARGE: usize = 8;
@@ -110,8 +110,8 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
     [15.8, 25.0, 57.3, 76.5, 87.7, 145.8, 246.9, 462.0, 886.9, 1792.1],
     [29.8, 49.4, 84.3, 133.5, 133.5, 222.6, 346.9, 674.6, 1274.5, 2546.5],
 ];
-/// All-reduce times of the B200, in us. Those over eight GPUs from 256 KiB to 1 MiB were measured
-/// longer than at 1 MiB; they are lowered to its time.
+/// All-reduce times of the B200, in us. Over eight GPUs, the times measured from 256 KiB to 1 MiB
+/// exceed the time at 1 MiB, and are lowered to it.
 const B200_MEASURED: AllReduceTable = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],

@@ -43,8 +43,8 @@ pub struct Roofline {
     launch: f64,
     /// Time of the transfers between pipeline stages, summed over all stages.
     stage_transfer: AllReduceCost,
-    /// Time of prompt steps that are larger than every CUDA graph, in us: what is added to their
-    /// kernels, and the least time to launch these.
+    /// Times of prompt steps that are larger than every CUDA graph, in us: the time added to their
+    /// kernels, and the minimum time to launch the kernels.
     eager_prefill: (f64, f64),
     /// API server time of a request: fixed, per request in progress and per prompt token, in us.
     front_end: (f64, f64, f64),
@@ -77,11 +77,12 @@ struct ExpertKernelCost {
     all: f64,
     /// Logarithm of the probability that a token does not visit a given expert.
     miss: f64,
-    /// Share of the tokens of a step that choose experts independently.
+    /// Fraction of the tokens of a step that choose experts independently; the others visit the
+    /// same experts.
     routing_share: f64,
     per_token: f64,
     compute: f64,
-    /// Number of tokens from all ranks at this engine's experts, per token of its own.
+    /// Number of tokens from all ranks at this engine's experts, per token of this engine.
     fan_in: f64,
     exchange: ExchangeCost,
 }

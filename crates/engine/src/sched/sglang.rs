@@ -63,9 +63,10 @@ pub struct SglangScheduler {
     spare: ForwardPass,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Pause before each pass.
+    /// Pause before each forward pass.
     step_pause: Duration,
-    /// Ends of the delays after last tokens, by slot and generation of the sequence.
+    /// End times of the delays after the sequences' last tokens, by slot and generation of the
+    /// sequence.
     tails: TimerQueue<(SequenceSlot, u32)>,
     /// Random generator of draft acceptance, created on first use.
     draws: Option<StdRng>,
@@ -392,7 +393,7 @@ impl Scheduler for SglangScheduler {
                     self.request_pass(at);
                 }
             } else if self.end_due_fetch(due, out) {
-                // The next turn of the loop looks for what is due then.
+                // The next iteration handles the events that are due then.
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;

@@ -82,7 +82,8 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
     pause: PauseState,
-    /// Ends of KV transfers and of delays after last tokens, by slot and generation.
+    /// End times of KV transfers and of the delays after last tokens, by slot and generation of the
+    /// sequence.
     timers: TimerQueue<(SequenceSlot, u32)>,
     leases: BlockLeases,
     pub(in crate::sched) fetching: usize,
@@ -101,7 +102,8 @@ pub struct BatchScheduler<R: SchedulingRules> {
 struct ChangeCounts {
     arrivals: u64,
     admissions: u64,
-    /// Number of changes after which a sequence that started in vain may start again.
+    /// Counter of events after which a sequence that was preempted without a new token may start
+    /// again.
     progress: u64,
 }
 

@@ -56,7 +56,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
 }
 
-/// Returns the form of calls in a reply: text without a tool parser.
+/// Returns the form of tool calls in a reply: text if the server has no tool parser.
 pub(super) fn reply_calls(app: &App) -> ReplyCalls {
     match app.settings.parsers.tools {
         Some(_) => ReplyCalls::Parsed,

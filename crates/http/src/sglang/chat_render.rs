@@ -206,7 +206,7 @@ struct ChoiceProgress {
     end: Option<(Value, Value)>,
 }
 
-/// Parts of the message that one step adds.
+/// Parts of a chat message that one engine step adds to the stream.
 #[derive(Default)]
 struct StepDelta {
     content: String,
@@ -220,7 +220,7 @@ impl ChatStream {
         Self { format, counter, prompt: reply.prompt_tokens(), choices: choices.collect() }
     }
 
-    /// Appends a chunk; `choice` has the members after `index`.
+    /// Appends a stream chunk with these choices and usage.
     fn write_chunk(&self, out: &mut String, choices: Value, usage: Option<Value>) {
         let mut chunk = json!({
             "id": *self.format.id,
@@ -242,7 +242,7 @@ impl ChatStream {
         usage.continuous.then(shown)
     }
 
-    /// Appends a chunk with a part of the message.
+    /// Appends a stream chunk with a part of the chat message.
     fn write_delta(&self, out: &mut String, index: usize, delta: &Value, logprobs: Value) {
         let choice = json!([{
             "index": index,
@@ -254,7 +254,7 @@ impl ChatStream {
         self.write_chunk(out, choice, self.chunk_usage(index));
     }
 
-    /// Appends a chunk with text of the message.
+    /// Appends a stream chunk with text of the chat message.
     fn write_content(&self, out: &mut String, index: usize, text: &str, logprobs: Value) {
         if !self.format.parses_calls {
             let delta = json!({"reasoning_content": null, "content": text});

@@ -52,7 +52,7 @@ pub(super) const OLLAMA_SHOW: Endpoint = post(2151, "ollama_show", "/api/show");
 const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only \
      'application/json' is allowed\", 'type': 'value_error'}";
 
-/// Reads the body of a request.
+/// Parses the body of a request as JSON and reads its fields.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON or does not match its schema.
@@ -65,7 +65,7 @@ pub(super) fn read<T: RequestField>(
     read_value(app, &body, endpoint)
 }
 
-/// Reads a parsed body.
+/// Reads the fields of a request body that has been parsed as JSON.
 ///
 /// # Errors
 /// SGLang's 400 for a body that does not match its schema.
@@ -91,7 +91,7 @@ pub(super) fn parse(received: &RawRequest, endpoint: &Endpoint) -> Result<Value,
     })
 }
 
-/// Parses the body of a request as JSON; an empty body is null.
+/// Parses the body of a request as JSON, with errors that name no route; an empty body is null.
 ///
 /// # Errors
 /// The error of a body that is not JSON, or the fault of another media type.

@@ -12,7 +12,7 @@ use crate::openai::prepare;
 use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Message for a request beyond `--max-queued-requests`.
+/// Error message for a request beyond `--max-queued-requests`.
 ///
 /// Source: SGLang 0.5.23 `srt/managers/scheduler.py`, `_abort_on_queued_limit`.
 const QUEUE_FULL: &str = "The request queue is full.";
@@ -28,7 +28,8 @@ pub(super) fn openai_response(answer: Result<Response<Body>, Fault>) -> Response
     answer.unwrap_or_else(|fault| openai_error(&fault))
 }
 
-/// Returns the error in the form of the native routes: only its message, if a value is wrong.
+/// Returns the error in the form of the native routes: an invalid value is reported by its message
+/// alone.
 pub(super) fn native_error(fault: &Fault) -> Response<Body> {
     match (fault.status, fault.error_type) {
         (400, ErrorType::BadRequest | ErrorType::BadRequestName) => {

@@ -48,7 +48,7 @@ fn is_wrong_value(fault: &Fault) -> bool {
     fault.status == 400 && fault.error_type == ErrorType::BadRequest
 }
 
-/// The prompts of a request.
+/// The prompts of a `/generate` request.
 struct Batch {
     prompts: Vec<PromptInput>,
     /// Whether the request has one prompt that is no list.
@@ -103,12 +103,12 @@ async fn answer(
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
 
-/// An item is the prompts that are generated as one request of the engine.
+/// Prompts of a `/generate` request that the engine runs as one generation job.
 struct Item {
     sampling: SglangSampling,
     rank: Option<i64>,
     prompts: Vec<PromptInput>,
-    /// Index of the first prompt in the batch.
+    /// Index of the first prompt in the `/generate` request.
     index: usize,
     session: Option<SessionTurn>,
 }
@@ -225,7 +225,8 @@ fn meta_settings(
     meta
 }
 
-/// Puts the tokens that a request of a session continues before its prompt.
+/// Prepends the tokens of a session's earlier requests to the prompt of a request that continues
+/// them.
 async fn session_turn(
     app: &Arc<App>,
     request: &GenerateRequest,

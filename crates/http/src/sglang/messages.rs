@@ -29,7 +29,7 @@ use vllm_sim_wire::sglang::chat::SglangChatRequest;
 /// The `type` of an error that a check of this API finds.
 const INVALID_REQUEST: &str = "invalid_request_error";
 
-/// Message for a conversation without messages, whose tokens cannot be counted.
+/// Error message for a conversation without messages, whose tokens cannot be counted.
 const EMPTY_CONVERSATION: &str =
     "Cannot apply chat template to an empty conversation. Provide at least one message.";
 
@@ -112,7 +112,7 @@ pub(super) async fn count_tokens(
     }
 }
 
-/// Reads a body, whose errors become SGLang's short text.
+/// Reads a request body; its errors become SGLang's short text.
 fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     let bounds = &app.rules.defaults.bounds;
     let body = endpoint::parse_json(received);
@@ -127,7 +127,7 @@ fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     })
 }
 
-/// Sets the member of tools that SGLang's class has and templates show.
+/// Sets the member `strict` of each tool, which SGLang's class has and templates show.
 fn set_strictness(body: &mut Value) {
     let tools = body.get_mut("tools").and_then(Value::as_array_mut);
     for tool in tools.into_iter().flatten() {
@@ -137,7 +137,7 @@ fn set_strictness(body: &mut Value) {
     }
 }
 
-/// Refuses a forced call without tools.
+/// Rejects a request that forces a tool call but has no tools.
 fn check_tool_choice(request: &MessagesRequest) -> Result<(), Fault> {
     let has_tools = request.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     let kind = match &request.tool_choice {

@@ -72,7 +72,7 @@ pub(super) struct MetaSettings {
 }
 
 impl MetaSettings {
-    /// Creates the settings; prompts are kept if log probabilities need them.
+    /// Creates the settings of `meta_info`; prompts are kept if log probabilities need them.
     pub(super) fn new(
         app: &App,
         facts: &ReplyFacts,
@@ -216,7 +216,7 @@ impl MetaSettings {
         if self.texts { text.into() } else { Value::Null }
     }
 
-    /// Returns the most likely tokens of a position, the likeliest first.
+    /// Returns the most likely tokens of a position, in descending order of probability.
     fn top_row(&self, entries: &[crate::openai::logprobs::TokenLogprob], top: u32) -> Value {
         let mut sorted: Vec<_> = entries.iter().collect();
         sorted.sort_by_key(|entry| entry.rank);

@@ -59,7 +59,8 @@ impl TextMember {
         }
     }
 
-    /// Returns a line of a stream; the last one, without text, has the reason of the end.
+    /// Returns one line of a streamed response; the last line has no text, and the reason of the
+    /// end.
     fn line(self, model: &str, text: Option<&str>) -> String {
         let mut line = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text.unwrap_or_default());
@@ -69,7 +70,8 @@ impl TextMember {
         format!("{line}\n")
     }
 
-    /// Returns the JSON of a reply; `None`: one without prompt.
+    /// Returns the JSON of a response that is no stream; `counts` is `None` for a request without a
+    /// prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
         let mut body = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text);

@@ -32,7 +32,7 @@ pub(super) struct Generation {
     pub(super) echo: bool,
 }
 
-/// The options select the log probabilities of a response.
+/// Options for the log probabilities of a response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogprobOptions {
     /// Number of the most likely tokens at each position; `None`: no log probabilities.
@@ -194,7 +194,8 @@ pub(super) async fn start(
     generation::start_generation(app, resolved, request).await
 }
 
-/// Returns the error of a pair, which a stream reports in its body, with status 200.
+/// Returns the error of a failed prefill/decode negotiation, which a stream reports in its body,
+/// with status 200.
 ///
 /// # Errors
 /// Every other error.

@@ -142,12 +142,12 @@ impl ResponseFormat {
     }
 }
 
-/// Selects the member `text` of a response whose request has none.
+/// Selects the member `text` of a response if the request does not set it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextForm {
-    /// Plain text if the output is only text.
+    /// The member is plain text if the output is only text.
     Guessed,
-    /// Null, before the output is known.
+    /// The member is null, because the output is not known yet.
     Unknown,
 }
 

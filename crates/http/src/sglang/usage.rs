@@ -100,7 +100,7 @@ pub(super) struct EndCounter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
-    /// The session that keeps the request.
+    /// The session that stores the request's tokens when it ends.
     pub(super) session: Option<SessionTurn>,
 }
 

@@ -29,7 +29,7 @@ impl Cost {
         }
     }
 
-    /// Describes the cost in words.
+    /// Describes the cost of a deployment in words.
     fn description(&self, currency: &str) -> String {
         let (hour, month) = (self.per_hour, group_thousands(&format!("{:.0}", self.per_month)));
         let mut words = format!("{hour:.2} {currency}/h, {month} {currency} a month");

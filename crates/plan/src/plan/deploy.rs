@@ -62,13 +62,15 @@ impl<'a> DeploymentCommands<'a> {
         words.map(|word| format!(" {}", shell_quote(&word))).collect()
     }
 
-    /// Returns the `--kv-transfer-config` that split workers need, if no flag sets it.
+    /// Returns the `--kv-transfer-config` that separate prefill and decode servers need, if no flag
+    /// sets it.
     fn default_kv_transfer_config(&self) -> Option<&'static str> {
         let is_set = self.deployment_flags().any(|(name, _)| name == "kv-transfer-config");
         (self.servers.0 > 0 && !is_set).then_some(NIXL_CONNECTOR_JSON)
     }
 
-    /// Returns the flag of the KV connector that split workers need and no flag names.
+    /// Returns the flag of the KV connector that separate prefill and decode servers need, if no
+    /// flag sets it.
     fn kv_connector_flag(&self) -> Option<String> {
         let config = self.default_kv_transfer_config()?;
         Some(flag_argument("kv-transfer-config", config))

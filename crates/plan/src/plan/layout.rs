@@ -24,7 +24,7 @@ impl Layout {
         self.tensor * self.data
     }
 
-    /// Returns the values of [`NAMES`].
+    /// Returns the values of the layout's flags, in the order of [`NAMES`].
     pub(super) fn values(self) -> [String; 3] {
         [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
     }
@@ -59,7 +59,7 @@ pub(super) const TRANSFER_GB_PER_S: u32 = 10;
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Maximum tensor-parallel size: the GPUs of a node that NVLink connects.
 const MAX_TENSOR: u32 = 8;
-/// Numbers of GPUs of one worker, of which the first that fits is searched.
+/// Candidate numbers of GPUs per worker; the search uses the first on which the model fits.
 const WORLDS: [u32; 3] = [8, 16, 32];
 
 /// Flags of parallelism; where one is typed, plan tries only what the command line describes.
@@ -125,7 +125,7 @@ impl LayoutSearch {
         })
     }
 
-    /// Builds the candidates of one combination of varied flags.
+    /// Builds the candidate deployments for one combination of varied flags.
     ///
     /// The workers take up to 8 GPUs, or more if the model fits on no 8.
     ///
@@ -172,7 +172,8 @@ impl LayoutSearch {
         Ok(all)
     }
 
-    /// Adds a split of prefill and decode for each candidate that fits; refused ones become notes.
+    /// Adds a layout with separate prefill and decode workers for each candidate that fits; refused
+    /// layouts become notes.
     fn add_splits(
         self,
         all: &mut SearchedLayouts,

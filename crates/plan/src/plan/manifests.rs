@@ -17,15 +17,15 @@ use vllm_sim_command_line::{outputs, refuse};
 /// Maximum number of GPUs of a server that one pod can have.
 const NODE_GPUS: u32 = 8;
 
-/// Name of the page with the answer and the commands.
+/// Name of the Markdown file with the plan's answer and the commands that deploy it.
 const PAGE: &str = "DEPLOY.md";
 
-/// Kind of deployment that takes a file.
+/// Deployment target, such as Kubernetes or KServe, with its file.
 struct Target {
     file: &'static str,
     /// Shell command to apply the file.
     apply: &'static str,
-    /// Renders the file, or returns the reason why there is none.
+    /// Renders the target's file, or returns the reason why the target has none.
     render: fn(&Servers<'_>) -> Result<String, &'static str>,
 }
 

@@ -61,7 +61,7 @@ fn push_charts(body: &mut String, plan: &PlanReport) {
     );
 }
 
-/// Returns the answer of the plan, its costs and its latencies.
+/// Returns the summary figures of the page: the plan's answer, its costs and its latencies.
 fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<Tile> {
     let (Some(answer), Some((row, found))) = (plan.answer(), plan.best_trial()) else {
         let why = notes.iter().find(|note| note.starts_with("no deployment"));

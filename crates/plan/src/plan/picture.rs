@@ -7,8 +7,8 @@ use super::report::{PlanReport, tokens_per_second_per_gpu, tokens_per_second_per
 const COLUMNS: usize = 60;
 const ROWS: usize = 12;
 
-/// Returns a chart of output tokens per second and GPU against those of one user; `None` with fewer
-/// than two runs.
+/// Returns a text chart of output tokens per second and GPU against output tokens per second and
+/// user; `None` with fewer than two runs.
 pub(super) fn pareto_chart(plan: &PlanReport) -> Option<String> {
     let dots = chart_dots(plan, |_, trial| {
         (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))

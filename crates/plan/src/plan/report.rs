@@ -20,7 +20,7 @@ pub(super) struct PlanReport {
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<CandidateRow>,
-    /// Indices of the rows with a successful deployment, by cost per traffic.
+    /// Indices of the rows with a successful deployment, by cost per hour relative to traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.
@@ -33,7 +33,7 @@ pub(super) struct CandidateRow {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
-    /// Whether the search chose workers of their own for prefill and decode.
+    /// Whether the search chose separate workers for prefill and decode.
     pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
     pub(super) pools: Option<WorkerPools>,
@@ -75,9 +75,10 @@ impl CandidateRow {
     }
 }
 
-/// Effect of other traffic on the cheapest deployment.
+/// Effect of a change of the traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
+    /// Number of workers for each factor in [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost
+    /// budget.
     swings: [Option<WorkerCount>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
@@ -374,7 +375,7 @@ impl PlanReport {
         ))
     }
 
-    /// Returns the servers of the cheapest deployment.
+    /// Returns the commands that start the servers of the cheapest deployment.
     pub(super) fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best_trial()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)

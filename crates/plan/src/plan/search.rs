@@ -61,7 +61,7 @@ pub(super) struct SimulatedTrial {
     pub(super) traffic: f64,
     #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
-    /// Reasons why the run fails, in addition to too few good requests.
+    /// Reasons why the run fails, in addition to too few requests within their latency bounds.
     pub(super) missed: Vec<String>,
     /// Whether the run was stopped early because too many requests had missed their bounds.
     ///
@@ -72,7 +72,8 @@ pub(super) struct SimulatedTrial {
 }
 
 impl SimulatedTrial {
-    /// Returns whether requests have latency bounds; without bounds, every request is good.
+    /// Returns whether requests have latency bounds; without them, every request counts as within
+    /// its bounds.
     pub(super) fn has_latency_bounds(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
@@ -253,7 +254,7 @@ impl<'c> TrialRunner<'c> {
         self.most_gpus / gpus_of_workers(self.pools, WorkerCount::Groups(1)).max(1)
     }
 
-    /// Searches the fewest workers for `traffic`.
+    /// Searches the fewest workers that serve `traffic` times the requested traffic.
     fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.fewest_split(traffic);
@@ -263,8 +264,8 @@ impl<'c> TrialRunner<'c> {
         Ok(found.map(|(_, trial)| trial))
     }
 
-    /// Doubles a number of workers above `too_few` until they suffice for `traffic`, then bisects;
-    /// `count` has the workers of a number.
+    /// Searches the fewest workers, above `too_few`, that suffice for `traffic`: doubles their
+    /// number, then bisects. `count` converts a number to workers of each kind.
     fn fewest_between(
         &mut self,
         (mut too_few, most): (u32, u32),
@@ -347,7 +348,8 @@ impl<'c> TrialRunner<'c> {
         Ok(Some(found))
     }
 
-    /// Returns whether enough requests are good and the run meets every other requirement.
+    /// Returns whether enough requests are within their latency bounds and the run fulfils every
+    /// other requirement.
     fn meets_requirements(&self, trial: &SimulatedTrial) -> bool {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
@@ -446,11 +448,11 @@ fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunExtent {
     Whole,
-    /// Simulate until the run cannot succeed.
+    /// Simulation stops as soon as too many requests have missed their latency bounds.
     UntilMissed,
 }
 
-/// Tracks whether enough requests of a run can still be good.
+/// Tracks whether enough requests of a run can still be within their latency bounds.
 struct AttainmentTracker {
     slo: LatencySlo,
     attainment: f64,

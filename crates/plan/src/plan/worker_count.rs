@@ -14,7 +14,8 @@ pub(super) enum WorkerCount {
 }
 
 impl WorkerCount {
-    /// Returns how often the engines of the prefill pool, and of the other pool, are repeated.
+    /// Returns how often the engines of the prefill pool, and those of the other pool, are
+    /// repeated.
     pub(super) fn repeats(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
@@ -22,7 +23,7 @@ impl WorkerCount {
         }
     }
 
-    /// Returns the number of workers or groups.
+    /// Returns the number of workers, or of prefill/decode groups.
     pub(super) fn total(self) -> u32 {
         match self {
             Self::Groups(groups) => groups,
@@ -30,8 +31,8 @@ impl WorkerCount {
         }
     }
 
-    /// Returns the numbers of prefill workers, and of all other workers, of which one or one group
-    /// has the engines of `group`.
+    /// Returns the numbers of prefill workers and of all other workers; `group` has the engines of
+    /// one worker or of one prefill/decode group.
     pub(super) fn workers_of_kinds(self, group: &WorkerPools) -> (u32, u32) {
         let (prefill_times, times) = self.repeats();
         let of = |engines: usize, ranks: u32, times: u32| {
@@ -45,7 +46,8 @@ impl WorkerCount {
         )
     }
 
-    /// Returns the same workers, with groups of prefill and decode workers as their workers.
+    /// Converts a number of prefill/decode groups to the numbers of their prefill and decode
+    /// workers.
     pub(super) fn without_groups(self, group: &WorkerPools) -> Self {
         match self.workers_of_kinds(group) {
             (0, _) => self,
@@ -85,7 +87,7 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
     prefill.saturating_add(of(serving, pools.ranks.1, pools.gpus.1))
 }
 
-/// Returns the pools of one group with the engines of a number of workers.
+/// Returns worker pools in which the engines of `group` are repeated for a number of workers.
 pub(super) fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
     let (prefill, serving) = workers.repeats();

@@ -44,7 +44,7 @@ fn point_label(names: &[&str], point: &PointResult) -> String {
     flags.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the best point and its latencies.
+/// Returns the summary figures of the page: the best grid point and its latencies.
 fn best_point_tiles(names: &[&str], played: &[PointResult], notes: &[String]) -> Vec<Tile> {
     let count =
         format!("{} of {}", played.iter().filter(|p| p.played.is_ok()).count(), played.len());

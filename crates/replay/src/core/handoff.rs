@@ -34,7 +34,8 @@ pub(super) enum HandoffAction {
 
 #[derive(Debug, Default)]
 pub(super) struct HandoffQueue {
-    /// Order of prefill and decode-side KV reservation; `None` if the engines run the handoff.
+    /// Order of the prefill and of the KV block reservation on the decode worker; `None` if the
+    /// engines run the handoff.
     pub order: Option<HandoffOrder>,
     actions: VecDeque<HandoffAction>,
     deferred: HashMap<WorkerAddress, VecDeque<HandoffAction>>,

@@ -112,7 +112,7 @@ struct SessionAssigner<'a> {
     router: Router,
     next: Option<ClientSession>,
     given: u64,
-    /// Positions of the requests sent in the current stretch of simulated time.
+    /// Event-loop positions of the requests sent in the current stretch of simulated time.
     sent: Vec<EventLoopPosition>,
 }
 

@@ -16,7 +16,7 @@ const BOTTOM_MARGIN: f64 = 38.0;
 pub(super) struct Axis {
     ticks: Vec<f64>,
     is_log: bool,
-    /// Unit at the last tick.
+    /// Unit of the axis, shown at the last tick.
     unit: String,
 }
 
@@ -62,7 +62,7 @@ impl Axis {
         (first, self.ticks.last().copied().unwrap_or(1.0))
     }
 
-    /// Returns the place of a value between the ends of the axis, from 0 to 1.
+    /// Returns the position of a value between the ends of the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let (low, high) = self.ends();
         match self.is_log {

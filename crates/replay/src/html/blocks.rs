@@ -88,7 +88,7 @@ pub fn render_notes(notes: &[String]) -> String {
 pub struct Bar {
     /// Label above the bar.
     pub label: String,
-    /// Text of the value.
+    /// Text of the bar's value.
     pub value: String,
     /// Length of the bar as a ratio of the chart's width.
     pub ratio: f64,

@@ -76,7 +76,7 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     render_document(title, &body)
 }
 
-/// Metrics in the tiles of a comparison.
+/// Metrics in the summary figures of a comparison page.
 const COMPARED_IN_TILES: [&str; 6] = [
     "TTFT median (ms)",
     "TTFT p99 (ms)",

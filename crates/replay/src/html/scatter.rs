@@ -11,13 +11,14 @@ const LABEL_DISTANCE: f64 = 26.0;
 /// Point of a scatter chart.
 #[derive(Debug, Clone)]
 pub struct ScatterPoint {
-    /// Horizontal value.
+    /// Horizontal value of the point.
     pub x: f64,
-    /// Vertical value.
+    /// Vertical value of the point.
     pub y: f64,
     /// Description in the point's tooltip.
     pub name: String,
-    /// Number of the row that describes the point; `None` draws a small point without a number.
+    /// Row number of the table row that describes the point; `None` draws a small point without a
+    /// number.
     pub number: Option<usize>,
 }
 
@@ -32,7 +33,7 @@ pub struct ScatterChart<'a> {
     pub y: &'a str,
     /// Points of the chart.
     pub points: Vec<ScatterPoint>,
-    /// Number of the best point.
+    /// Row number of the best point, if there is one.
     pub best: Option<usize>,
     /// Line through the points that no other point beats in both values.
     pub front: Vec<(f64, f64)>,

@@ -12,13 +12,13 @@ use vllm_sim_random::mix_u64_pair;
 /// Arrival process of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OfferedLoad {
-    /// Open loop with the recorded send times.
+    /// Requests are sent in an open loop, at the recorded times.
     Times,
-    /// All requests sent at the start of the run.
+    /// All requests are sent at the start of the run.
     AtOnce,
-    /// Open loop with a random arrival process.
+    /// Requests are sent in an open loop, with a random arrival process.
     Drawn(ArrivalProcess),
-    /// Closed loop with this number of requests in flight.
+    /// Requests are sent in a closed loop, with this number of requests in flight.
     Closed(u32),
 }
 

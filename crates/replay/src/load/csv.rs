@@ -74,7 +74,7 @@ impl CsvHeader {
         found.next()
     }
 
-    /// Splits the current line into cells.
+    /// Splits the current line of a CSV file into cells.
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] if it has more cells than the header.

@@ -6,10 +6,10 @@ use vllm_sim_engine::SimTime;
 /// Order of the sessions of a workload file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SessionOrder {
-    /// Start time; equal starts keep the order of the file.
+    /// Sessions are sorted by start time; equal starts keep the order of the file.
     #[default]
     ByStart,
-    /// Order of the file.
+    /// Sessions keep the order of the file.
     AsListed,
 }
 

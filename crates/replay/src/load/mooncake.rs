@@ -18,25 +18,27 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Tokens per hash id in Bailian's traces.
+/// Number of prompt tokens per hash id in Alibaba Bailian's traces.
 ///
 /// **Source:** README of alibaba-edu/qwen-bailian-usagetraces-anon.
 pub(super) const BAILIAN_BLOCK_TOKENS: u32 = 16;
 
-/// Content of a row.
+/// Content of a trace row: the whole prompt or what it adds to the previous one, and the unit of
+/// times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MooncakeRowContent {
-    /// The whole prompt; times are in milliseconds.
+    /// Each row has the whole prompt; its times are in milliseconds.
     Whole,
-    /// In later rows of a session, only the added content.
+    /// Later rows of a session have only the tokens that they add to the previous prompt.
     Added,
-    /// The whole prompt, in Bailian's form: times are in seconds.
+    /// Each row has the whole prompt, in the format of Alibaba Bailian's traces; its times are in
+    /// seconds.
     Bailian,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MooncakeParseRules {
-    /// Number of tokens per hash id.
+    /// Number of prompt tokens that one hash id stands for.
     pub(super) block: u32,
     pub(super) content: MooncakeRowContent,
     pub(super) order: SessionOrder,

@@ -50,7 +50,7 @@ pub enum WorkloadFormat {
 }
 
 impl WorkloadFormat {
-    /// All formats with their names.
+    /// All formats of workload files, with their names.
     pub const NAMES: [(&str, Self); 20] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
@@ -91,10 +91,11 @@ impl FromStr for WorkloadFormat {
 /// Order of the requests of an agent trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AgentOrder {
-    /// Start time, after all requests that a request depends on.
+    /// Requests are sorted by start time, each after all requests that it depends on.
     #[default]
     ByStart,
-    /// Request id, as in Dynamo; requests depend on others of their agent run only.
+    /// Requests are sorted by request id, as in Dynamo; they depend only on requests of their agent
+    /// run.
     ByRequestId,
 }
 

@@ -64,7 +64,7 @@ pub(super) fn open_otel_traces(
     Ok(sessions_of_runs(recorded, options).leaving_out(left_out))
 }
 
-/// Tree of the spans of a run.
+/// Tree of the spans of a recorded agent run.
 struct SpanTree<'a> {
     spans: &'a [GenAiSpan],
     by_id: HashMap<&'a str, usize>,

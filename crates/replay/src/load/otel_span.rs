@@ -16,17 +16,17 @@ const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpanKind {
-    /// Request to a model, with its tokens.
+    /// Generation request to a model, with its token counts.
     Request,
-    /// Failed request, or one without prompt or output.
+    /// Failed generation request, or a generation request without prompt or output.
     Unusable,
     /// Invocation of an agent.
     Agent,
-    /// Tool call, or another span.
+    /// Any other span, such as a tool call.
     Other,
 }
 
-/// Span of a run of an agent.
+/// OpenTelemetry span, read from the recorded run of an agent.
 pub(super) struct GenAiSpan {
     /// Name of the conversation or trace.
     pub run: String,

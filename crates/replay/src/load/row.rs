@@ -91,7 +91,7 @@ impl<'a> JsonRow<'a> {
         self.check_time_range(names, self.number(names)?)
     }
 
-    /// Returns a time that the row has in seconds, in milliseconds.
+    /// Reads a time that the row has in seconds, and returns it in milliseconds.
     pub(super) fn time_in_seconds_as_ms(
         &self,
         names: &[&str],
@@ -104,7 +104,7 @@ impl<'a> JsonRow<'a> {
         self.check_time_range(names, self.positive_number(names)?)
     }
 
-    /// Returns a duration that the row has in seconds, in milliseconds.
+    /// Reads a duration that the row has in seconds, and returns it in milliseconds.
     pub(super) fn positive_seconds_as_ms(
         &self,
         names: &[&str],

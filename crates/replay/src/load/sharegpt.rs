@@ -16,7 +16,7 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Counter of a text's tokens, such as a tokenizer.
+/// Function of a text, such as a tokenizer's, that returns the text's number of tokens.
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]

@@ -24,7 +24,7 @@ use vllm_sim_random::mix_u64_pair;
 const BLOCK_HASH_DOMAIN: u64 = 11;
 /// Hash domain of prompt tokens without a hash id, which no other prompt shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
-/// Scope of the hash ids of traces that share theirs with one another.
+/// Scope of hash ids that mean the same tokens in all traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
 
 pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
@@ -95,7 +95,8 @@ fn read_run(
 }
 
 impl RunReader<'_> {
-    /// Reads the requests of an agent, with those of the sub-agents between them.
+    /// Reads the requests of an agent, and the requests of the sub-agents that it starts between
+    /// them.
     ///
     /// `offset_ms` is the time of the run to which the times in the list are relative.
     fn read_requests(
@@ -149,7 +150,7 @@ impl RunReader<'_> {
         Ok(())
     }
 
-    /// Reads a request; `None` if it has no prompt.
+    /// Reads a model call of the trace; `None` if it has no prompt.
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,
@@ -178,7 +179,8 @@ impl RunReader<'_> {
         Ok(Some(RecordedCall { start_ms, end_ms: start_ms + took_ms, turn }))
     }
 
-    /// Returns a run per full block, and one for the tokens without a hash id.
+    /// Returns one token run per full block of the prompt, and one for the tokens without a hash
+    /// id.
     ///
     /// A hash id of a block that is not full names no shared content.
     fn prompt_runs(&self, ids: &[u64], input: u32) -> Vec<PromptTokenRun> {
@@ -198,7 +200,7 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent; returns it with its end if its parent waits for it.
+    /// Reads a sub-agent; returns its index and end time if the parent agent waits for it.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,

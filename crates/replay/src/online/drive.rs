@@ -92,7 +92,7 @@ struct FinishedRequest {
 }
 
 impl FinishedRequest {
-    /// Returns a request that was in flight at the end of the run, `ended`.
+    /// Creates the record of a request that was in flight at `ended`, the end of the run.
     fn unfinished(request: SentRequest, ended: SimTime) -> Self {
         Self {
             request,
@@ -130,7 +130,7 @@ impl OnlineRun {
         place % self.targets.len()
     }
 
-    /// Returns the time at which the run is cut.
+    /// Returns the time at which the run is stopped.
     fn deadline(&self) -> tokio::time::Instant {
         let limit = self.options.limit;
         let limit = limit.unwrap_or(Duration::from_secs(u32::MAX.into()));

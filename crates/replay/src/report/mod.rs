@@ -79,12 +79,12 @@ pub enum KeptRecords {
     All,
 }
 
-/// Samples of `output_token_throughput_per_user`.
+/// Choice of the samples of the metric `output_token_throughput_per_user`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerUserRateSamples {
-    /// The inverse of a request's mean gap between tokens, as in AIPerf.
+    /// One sample per request: the inverse of its mean gap between tokens, as in AIPerf.
     PerRequest,
-    /// The inverse of each gap above zero, as in Dynamo's replay.
+    /// One sample per gap between tokens above zero: the inverse of the gap, as in Dynamo's replay.
     ///
     /// Falls if a step yields several tokens, however fast the request is.
     PerGap,
@@ -93,7 +93,7 @@ pub enum PerUserRateSamples {
 /// Options of a [`ReportCollector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
-    /// Latency bounds of good requests.
+    /// Latency bounds within which a request counts as good.
     pub slo: LatencySlo,
     /// Policy for the request records in the report. Default [`KeptRecords::All`].
     pub records: KeptRecords,
@@ -500,7 +500,8 @@ pub struct ReplayReport {
     pub curves: [(&'static str, Vec<f64>); 4],
     /// Sampled gauges of the workers over time.
     pub timeline: WorkerTimeline,
-    /// Number of workers, fraction of good requests, and prefix reuse over time.
+    /// Number of workers, fraction of requests within the latency bounds, and prefix reuse over
+    /// time.
     pub over_time: ReportTimeSeries,
     /// Phases of sampled requests on their workers.
     pub spans: SampledRequestSpans,

@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 /// Maximum number of intervals in a time series; beyond it, pairs are merged.
 const MAX_TIME_INTERVALS: usize = 480;
 
-/// Time series of a replay: serving workers, good requests and prefix reuse.
+/// Time series of a replay: serving workers, requests within the latency bounds, and prefix reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReportTimeSeries {
     /// Times in seconds, with the number of serving workers from then on.
@@ -94,7 +94,8 @@ impl ReportTimeSeries {
         self.reused.add(outcome.arrival, part);
     }
 
-    /// Returns the percentage of good requests, by scheduled time of the requests in seconds.
+    /// Returns the percentage of requests within the latency bounds, by scheduled time of the
+    /// requests in seconds.
     pub fn slo_attainment_percent(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }

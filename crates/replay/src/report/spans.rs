@@ -35,9 +35,9 @@ impl RequestPhase {
 pub struct RequestWorkerSpan {
     /// Pool of the worker.
     pub pool: PoolRole,
-    /// Number of the worker.
+    /// Index of the worker in its pool.
     pub worker: u32,
-    /// Number of the request in dispatch order.
+    /// Index of the request in dispatch order.
     pub number: u64,
     /// Start and kind of each phase of the request; a phase lasts until the next one.
     pub phases: Vec<(SimTime, RequestPhase)>,

@@ -31,7 +31,8 @@ pub const MAX_SYNTHETIC_SESSIONS: u64 = 100_000_000;
 pub struct SyntheticWorkload {
     /// Number of sessions; each session with one turn is one request.
     pub sessions: u64,
-    /// Prompt length in tokens; for sessions that grow, that of the first turn.
+    /// Prompt length in tokens; if later turns add to the prompt, the length of the first turn's
+    /// prompt.
     pub input: TokenLengthDistribution,
     /// Output length in tokens.
     pub output: TokenLengthDistribution,
@@ -235,7 +236,7 @@ impl WorkloadSource for SyntheticSource {
 pub struct RescheduledSource<S> {
     source: S,
     starts: StartTimes,
-    /// Agent run of the previous session, and its start.
+    /// Agent run of the previous session, and the start time of the run.
     run: Option<(AgentRun, SimTime)>,
 }
 

@@ -11,13 +11,13 @@ use crate::schema::{
 use crate::semantic_type::SemanticType;
 use vllm_sim_random::DrawRandom;
 
-/// Number of generated values from which optional parts are omitted.
+/// Maximum number of generated values with optional parts; further values have only required parts.
 const MAX_NATURAL_VALUES: u32 = 80;
 
-/// Number of the attempt from which types other than those of the keywords are tried.
+/// Index of the first attempt in which types other than those of the keywords are tried.
 const OTHER_TYPES_FROM_ATTEMPT: u32 = 3;
 
-/// Number of enclosing values with the same schema from which optional parts are omitted.
+/// Nesting depth of values with the same schema at which their optional parts are omitted.
 const MAX_RECURSION_ROUNDS: u32 = 2;
 
 const MAX_VALUE_DEPTH: u32 = 64;

@@ -13,7 +13,7 @@ use crate::words;
 use vllm_sim_random::DrawRandom;
 
 const MAX_STRING_TRIES: u32 = 60;
-/// Number of the attempt from which a pattern match is inserted into a formatted string.
+/// Index of the first attempt in which a pattern match is inserted into a formatted string.
 const SPLICE_FROM_ATTEMPT: u32 = 6;
 
 impl ValueSampler<'_> {

@@ -204,7 +204,8 @@ impl ReplyGenerator {
         script
     }
 
-    /// Ends a text of `whole` tokens for which the limit had `room`.
+    /// Ends a reply whose complete text has `whole` tokens, of which the output limit allows
+    /// `room`.
     ///
     /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
     fn end_reply(

@@ -163,7 +163,8 @@ impl InferenceService {
     }
 }
 
-/// Converts the messages of a request to a text-only model; `model` is its first served name.
+/// Converts chat messages to the input of the chat template, for a text-only model; `model` is its
+/// first served name.
 ///
 /// # Errors
 /// Status 400 for content parts that are malformed, of unknown type, or not text.

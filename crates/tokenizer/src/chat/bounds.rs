@@ -34,7 +34,8 @@ const ELEMENT_WORK_BYTES: u64 = 64;
 
 /// Name of the template filter that counts the work of a part of an expression.
 pub(super) const COUNT_PART_FILTER: &str = "__part__";
-/// Name of the template filter that counts the work of storing a value under a name.
+/// Name of the template filter that counts the work of a value with all nested values, such as an
+/// assigned or compared one.
 pub(super) const COUNT_STORED_FILTER: &str = "__kept__";
 /// Name of the template filter that counts the text of a loop body, once per element.
 pub(super) const COUNT_LOOP_FILTER: &str = "__looped__";

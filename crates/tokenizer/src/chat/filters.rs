@@ -178,6 +178,8 @@ fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     })
 }
 
+/// Implements the filter `truncate` of Jinja2.
+///
 /// **Source:** `jinja2/filters.py`, `do_truncate`.
 fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = FilterArgs::new(&args)?;
@@ -317,6 +319,8 @@ fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     })
 }
 
+/// Implements the filter `indent` of Jinja2.
+///
 /// **Source:** `jinja2/filters.py`, `do_indent`.
 fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = FilterArgs::new(&args)?;

@@ -11,7 +11,7 @@ use super::bounds;
 
 /// Maximum nesting depth of a value for `tojson`; JSON from requests is limited to less.
 const MAX_JSON_DEPTH: usize = 500;
-/// Maximum length of the indent and separators of `tojson`, in bytes.
+/// Maximum length of the indent, and of each separator, of `tojson`, in bytes.
 const MAX_SEPARATOR_BYTES: usize = 256;
 
 #[derive(Debug)]

@@ -268,7 +268,7 @@ pub(super) fn developer_messages_to_system(
     std::iter::once(Cow::Owned(merged)).chain(others).collect()
 }
 
-/// Size of most messages of a conversation, in bytes.
+/// Typical size of a message of a conversation as plain text, in bytes.
 const TYPICAL_MESSAGE_BYTES: usize = 128;
 
 /// Formats each message of a conversation as `### ROLE: TEXT` and a newline.

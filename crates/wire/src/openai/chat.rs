@@ -374,7 +374,8 @@ fn string_index_fault() -> Fault {
     Fault::bad_request("string indices must be integers, not 'str'")
 }
 
-/// Checks that a chat has one kind of constraint at most, and not also a forced tool.
+/// Checks that a chat request has at most one kind of structured-output constraint, and none with a
+/// forced tool.
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {

@@ -322,7 +322,7 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     }
 }
 
-/// Checks that a completion has one kind of constraint at most.
+/// Checks that a completion request has at most one kind of structured-output constraint.
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {

@@ -328,7 +328,8 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// Returns the constraint of a request: that of its response format before `structured_outputs`.
+/// Returns the structured-output constraint of a request: that of its response format before
+/// `structured_outputs`.
 ///
 /// Source: vLLM's `structured_outputs_from_response_format`.
 fn constraint(

@@ -23,9 +23,9 @@ use crate::schema::{Schema, ValidatorError, wire_model};
 /// The form of tool calls in a reply whose request lets the model choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyCalls {
-    /// A tool parser turns them into members of the response.
+    /// A tool parser turns the calls into members of the response.
     Parsed,
-    /// Calls are text, because no tool parser runs.
+    /// The calls are text of the reply, because no tool parser runs.
     Text,
 }
 
@@ -40,7 +40,7 @@ wire_model! {
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
         logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
-        /// Requests log probabilities.
+        /// Whether to return log probabilities of the output tokens.
         logprobs: bool = false,
         /// Number of the most likely tokens to list at each position.
         top_logprobs: Option<i64> = None,
@@ -72,7 +72,7 @@ wire_model! {
         tool_choice: Option<Value> [chat_schema::TOOL_CHOICE] = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: bool = true,
-        /// Requests hidden states.
+        /// Request for hidden states, which the server rejects.
         return_hidden_states: Option<Value> = None,
         /// Whether choices contain the token ids of the prompt.
         return_prompt_token_ids: bool = false,
@@ -88,9 +88,9 @@ wire_model! {
         min_p: Option<f64> = None,
         /// Minimum number of output tokens.
         min_tokens: i64 = 0,
-        /// Regular expression of the output.
+        /// Regular expression for the output.
         regex: Option<String> = None,
-        /// Grammar of the output.
+        /// Context-free grammar of the output, in EBNF.
         ebnf: Option<String> = None,
         /// Repetition penalty.
         repetition_penalty: Option<f64> = None,
@@ -116,7 +116,7 @@ wire_model! {
         bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -133,7 +133,8 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `set_tool_choice_default`, which errors of the body show.
+/// Mirrors SGLang's `set_tool_choice_default`: a missing `tool_choice` becomes `auto`, or `none`
+/// without tools.
 fn set_tool_choice(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
     let is_absent = |name: &str| body.get(name).is_none_or(Value::is_null);
     if is_absent("tool_choice") {
@@ -143,11 +144,12 @@ fn set_tool_choice(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
     Ok(())
 }
 
-/// Names of the efforts that SGLang accepts and vLLM does not.
+/// Further reasoning effort of SGLang, which vLLM does not accept.
 const FURTHER_EFFORT: &str = "ultra";
 
 impl SglangChatRequest {
-    /// Runs the checks of SGLang that follow the schema; the context length is that of the flag.
+    /// Runs the checks that SGLang makes after schema validation; `context_length` is the value of
+    /// the flag.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -187,7 +189,7 @@ impl SglangChatRequest {
         self.validate_stream()
     }
 
-    /// Mirrors the checks of `tool_choice` in SGLang's `_validate_request`.
+    /// Checks `tool_choice` against the tools of the request, as SGLang's `_validate_request` does.
     fn validate_tool_choice(&self) -> Result<(), Fault> {
         let tools = self.tools.as_deref().unwrap_or_default();
         let text = match &self.tool_choice {
@@ -212,7 +214,7 @@ impl SglangChatRequest {
         Err(Fault::bad_request(text))
     }
 
-    /// Mirrors the checks of members that a stream cannot have.
+    /// Rejects members that a streamed chat request cannot have, as SGLang does.
     fn validate_stream(&self) -> Result<(), Fault> {
         if !self.stream {
             return Ok(());
@@ -232,13 +234,13 @@ impl SglangChatRequest {
         Err(Fault::new(400, ErrorType::BadRequestName, text))
     }
 
-    /// Returns the limit of output tokens; zero counts as none.
+    /// Returns the limit of output tokens; zero counts as no limit.
     pub fn output_limit(&self) -> Option<i64> {
         let given = |limit: Option<i64>| limit.filter(|limit| *limit != 0);
         given(self.max_completion_tokens).or(given(self.max_tokens))
     }
 
-    /// Reads messages and tools.
+    /// Reads the messages and tools of the chat request.
     ///
     /// # Errors
     /// A 400 for a message or tool that does not match the schema.
@@ -275,7 +277,7 @@ impl SglangChatRequest {
         ChatRequest::parse(&body, bounds)
     }
 
-    /// Returns the JSON Schema of a text with the calls that the request forces.
+    /// Returns the JSON Schema of a reply text with the tool calls that the request forces.
     ///
     /// Source: SGLang 0.5.23 `function_call/utils.py`, `get_json_schema_constraint`.
     fn forced_calls_schema(&self) -> Option<Value> {
@@ -309,8 +311,8 @@ impl SglangChatRequest {
         Some(schema)
     }
 
-    /// Returns the sampling parameters as the native route takes them; without a tool parser,
-    /// forced calls are a text that follows a schema.
+    /// Returns the sampling parameters in the form of `/generate`; without a tool parser, forced
+    /// tool calls are a text that follows a JSON Schema.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

@@ -133,7 +133,8 @@ const TOOL_CALL: Schema = Schema::Model(&Model::plain(
 const GENERIC_ROLES: [&str; 7] =
     ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
 
-/// Mirrors SGLang's `_normalize_role`.
+/// Converts the role of a message to lower case, as SGLang's `_normalize_role` does; rejects
+/// unknown roles.
 fn check_role(role: &Value) -> Result<Option<Value>, ValidatorError> {
     let text = match role.as_str().map(str::to_lowercase) {
         Some(role) if GENERIC_ROLES.contains(&role.as_str()) => return Ok(Some(role.into())),
@@ -237,7 +238,7 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
     )),
 ]));
 
-/// Schema of stop strings, a list first.
+/// Schema of stop strings: a union of a list and a string, in that order.
 pub(super) const STOP: Schema =
     Schema::Nullable(&Schema::Union(&[Schema::List(&STR, ANY_LENGTH), STR]));
 

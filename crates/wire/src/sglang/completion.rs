@@ -50,7 +50,7 @@ wire_model! {
         temperature: f64 = 1.0,
         /// Nucleus sampling threshold.
         top_p: f64 = 1.0,
-        /// Requests hidden states.
+        /// Request for hidden states, which the server rejects.
         return_hidden_states: Option<Value> = None,
         /// Whether choices contain the token ids of the output.
         return_token_ids: bool = false,
@@ -62,9 +62,9 @@ wire_model! {
         min_tokens: i64 = 0,
         /// JSON schema of the output, as text.
         json_schema: Option<String> = None,
-        /// Regular expression of the output.
+        /// Regular expression for the output.
         regex: Option<String> = None,
-        /// Grammar of the output.
+        /// Context-free grammar of the output, in EBNF.
         ebnf: Option<String> = None,
         /// Repetition penalty.
         repetition_penalty: f64 = 1.0,
@@ -86,7 +86,7 @@ wire_model! {
         bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -103,7 +103,7 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `validate_max_tokens_positive`.
+/// Rejects a `max_tokens` that is not positive, as SGLang's `validate_max_tokens_positive` does.
 fn check_max_tokens(limit: &Value) -> Result<Option<Value>, ValidatorError> {
     match limit.as_i64() {
         Some(limit) if limit <= 0 => {

@@ -52,7 +52,7 @@ wire_model! {
 wire_model! {
     /// A request to pause generation.
     pub struct PauseRequest: Plain "function-after[build_struct(), PauseGenerationReqInput]" {
-        /// Treatment of running requests.
+        /// Treatment of running requests during the pause: `abort`, `retract` or `in_place`.
         mode: String [Schema::Literal(&["abort", "retract", "in_place"])] = "abort".to_owned(),
     }
 }
@@ -90,7 +90,7 @@ wire_model! {
     pub struct OpenSessionRequest: Plain "function-after[build_struct(), OpenSessionReqInput]" {
         /// Limit of the session's text, which SGLang stores and does not check.
         capacity_of_str_len: i64,
-        /// Id of the session; a new one without it.
+        /// Id of the session; null or absent for a new random id.
         session_id: Option<String> = None,
         /// Whether requests append to the session in order.
         streaming: Option<bool> = None,
@@ -110,7 +110,7 @@ wire_model! {
 wire_model! {
     /// A request to release GPU memory.
     pub struct ReleaseMemoryRequest: Plain "function-after[build_struct(), ReleaseMemoryOccupationReqInput]" {
-        /// Kinds of memory; all without it.
+        /// Kinds of GPU memory to release; null or absent for all.
         tags: Option<Vec<String>> = None,
     }
 }
@@ -118,7 +118,7 @@ wire_model! {
 wire_model! {
     /// A request to occupy released GPU memory again.
     pub struct ResumeMemoryRequest: Plain "function-after[build_struct(), ResumeMemoryOccupationReqInput]" {
-        /// Kinds of memory; all without it.
+        /// Kinds of GPU memory to occupy; null or absent for all.
         tags: Option<Vec<String>> = None,
     }
 }
@@ -126,7 +126,7 @@ wire_model! {
 wire_model! {
     /// A request to pause before each step.
     pub struct SlowDownRequest: Plain "function-after[build_struct(), SlowDownReqInput]" {
-        /// The pause in seconds; null ends the pauses.
+        /// Pause before each engine step, in seconds; null ends the pauses.
         forward_sleep_time: Option<f64> [Schema::Nullable(&FLOAT)],
     }
 }

@@ -11,7 +11,7 @@ use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 const BOOL_OR_LIST: Schema =
     Schema::Union(&[Schema::List(&Schema::Bool, ANY_LENGTH), Schema::Bool]);
 const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]);
-/// Schema of the ports and rooms of a request: a number, or one per prompt.
+/// Schema of bootstrap ports and rooms (for prefill/decode pairs): a number, or one per prompt.
 pub(super) const BOOTSTRAP_PORTS: Schema =
     Schema::Union(&[Schema::List(&Schema::Nullable(&INT), ANY_LENGTH), INT]);
 const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
@@ -41,7 +41,7 @@ wire_model! {
             Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
             Schema::Dict(&STR, &Schema::Any),
         ]))] = None,
-        /// Requests log probabilities.
+        /// Request for log probabilities: one boolean for all prompts, or one for each prompt.
         return_logprob: Option<Value> [Schema::Nullable(&BOOL_OR_LIST)] = None,
         /// First prompt position with a log probability; -1 for output tokens only.
         logprob_start_len: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
@@ -53,7 +53,7 @@ wire_model! {
         return_text_in_logprobs: bool = false,
         /// Whether to stream server-sent events.
         stream: bool = false,
-        /// Requests hidden states.
+        /// Request for hidden states, which the server rejects.
         return_hidden_states: Option<Value> = None,
         /// The session whose history the prompt continues.
         session_params: Option<Value> = None,
@@ -65,7 +65,7 @@ wire_model! {
         bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -119,7 +119,7 @@ impl GenerateRequest {
     }
 }
 
-/// Message for a request for hidden states, which a server returns only with a flag.
+/// Error message for a request for hidden states, which a server returns only with a flag.
 pub const HIDDEN_STATES_DISABLED: &str = "The server is not configured to return hidden states. \
      Please set `--return-hidden-states-mode last`, `--return-hidden-states-mode full`, or the \
      legacy `--enable-return-hidden-states` flag.";

@@ -37,9 +37,9 @@ wire_model! {
     pub struct OllamaGenerateRequest: Plain "OllamaGenerateRequest" {
         /// Name of the model, which SGLang ignores.
         model: String,
-        /// The prompt.
+        /// Prompt text of the request.
         prompt: String,
-        /// Text before the prompt.
+        /// Text before the prompt (system prompt).
         system: Option<String> = None,
         /// Whether to stream the reply as lines of JSON.
         stream: bool = true,

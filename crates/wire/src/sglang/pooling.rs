@@ -54,7 +54,7 @@ wire_model! {
 }
 
 impl SglangEmbeddingRequest {
-    /// Checks the input and the form of the vectors.
+    /// Checks the input of the request and the encoding of the vectors.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -82,7 +82,7 @@ wire_model! {
 }
 
 impl SglangClassifyRequest {
-    /// Checks the input.
+    /// Checks that the input of the request is not empty.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -91,7 +91,8 @@ impl SglangClassifyRequest {
     }
 }
 
-/// Mirrors SGLang's `_validate_request` of embeddings and classes.
+/// Checks the input of an embedding or classification request, as SGLang's `_validate_request`
+/// does.
 fn check_pooling_input(input: &Value) -> Result<(), Fault> {
     let is_blank = |text: &str| text.chars().all(python::is_python_whitespace);
     let message = match input {
@@ -155,7 +156,7 @@ wire_model! {
         apply_softmax: bool = false,
         /// Divisor of the log probabilities.
         temperature: f64 [Schema::Float(NumberBounds { ge: None, le: None, gt: Some(0.0) })] = 1.0,
-        /// Whether the response contains the log probabilities of the labels.
+        /// Whether the response contains the log probabilities of the label tokens.
         return_token_logprobs: bool = false,
         /// Whether the item precedes the query.
         item_first: bool = false,
@@ -190,7 +191,7 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `validate_top_n`.
+/// Rejects a `top_n` below 1, as SGLang's `validate_top_n` does.
 fn check_top_n(value: &Value) -> Result<Option<Value>, ValidatorError> {
     match value.as_i64() {
         Some(count) if count < 1 => Err(ValidatorError::ValueError(

@@ -16,11 +16,11 @@ const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENG
 const OUTPUT_HEADROOM: i64 = 2;
 
 wire_model! {
-    /// A request for a response. Unknown members are ignored.
+    /// A request of `POST /v1/responses`. Unknown members are ignored.
     pub struct SglangResponsesRequest: Plain "ResponsesRequest" {
-        /// Whether the response is generated after the answer to the request.
+        /// Whether the response is generated in the background, after the HTTP response.
         background: Option<bool> = Some(false),
-        /// Names of further members of the response.
+        /// Names of additional members to include in the response.
         include: Option<Vec<String>> [Schema::Nullable(&Schema::List(&Schema::Literal(&[
             "code_interpreter_call.outputs",
             "computer_call_output.output.image_url",
@@ -29,7 +29,7 @@ wire_model! {
             "message.output_text.logprobs",
             "reasoning.encrypted_content",
         ]), ANY_LENGTH))] = None,
-        /// A text, or items of a conversation.
+        /// Input of the model: a text, or items of a conversation.
         input: Value [Schema::Union(&[STR, OBJECTS])],
         /// System prompt.
         instructions: Option<String> = None,
@@ -41,7 +41,7 @@ wire_model! {
         model: Option<String> = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
-        /// Id of a stored response.
+        /// Id of a stored response that the request continues.
         previous_response_id: Option<String> = None,
         /// Settings of the reasoning.
         reasoning: Option<Map<String, Value>> = None,
@@ -51,7 +51,7 @@ wire_model! {
         stream: Option<bool> = Some(false),
         /// Sampling temperature.
         temperature: Option<f64> = None,
-        /// Form of the text.
+        /// Required format of the output text.
         text: Option<Map<String, Value>> = None,
         /// Rule for tool calls.
         tool_choice: Value [Schema::Union(&[
@@ -64,7 +64,7 @@ wire_model! {
         top_logprobs: Option<i64> = Some(0),
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
-        /// Treatment of too long inputs.
+        /// Treatment of inputs that are too long: `auto` or `disabled`.
         truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
             Some("disabled".to_owned()),
         /// Id of the end user, which the response repeats.
@@ -112,7 +112,7 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `validate_function_tool`.
+/// Rejects a function tool without a name, as SGLang's `validate_function_tool` does.
 fn check_function_tool(tool: &Map<String, Value>) -> Result<(), ValidatorError> {
     let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("type") == "function" && text("name").is_empty() {
@@ -137,11 +137,12 @@ impl ResponseTool {
     }
 }
 
-/// Message for a request that needs stored responses.
+/// Error message for a request that needs stored responses.
 pub const STORE_DISABLED: &str = "Response store is disabled. Stateful Responses require \
      --enable-response-store on a standalone server; response storage is unavailable in PD mode.";
 
-/// Message for a request without model: pydantic's text for the chat request that SGLang builds.
+/// Error message for a request without model: pydantic's text for the chat request that SGLang
+/// builds.
 const MODEL_IS_NONE: &str = "1 validation error for ChatCompletionRequest\nmodel\n  Input should be \
      a valid string [type=string_type, input_value=None, input_type=NoneType]\n    For further \
      information visit https://errors.pydantic.dev/2.14/v/string_type None";
@@ -151,7 +152,7 @@ fn refused(param: &str, message: impl Into<String>) -> Fault {
 }
 
 impl SglangResponsesRequest {
-    /// Runs the checks of SGLang that follow the schema.
+    /// Runs the checks that SGLang makes after schema validation.
     ///
     /// # Errors
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.

@@ -57,7 +57,7 @@ macro_rules! native_sampling_params {
 }
 pub(super) use native_sampling_params;
 
-/// One string or a list of strings.
+/// Value of a request field: one string or a list of strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Strings(Vec<String>);
 
@@ -172,7 +172,7 @@ impl SglangSampling {
         }
     }
 
-    /// Checks the values, in SGLang's order and words.
+    /// Checks the values of the sampling parameters, in SGLang's order and words.
     fn verify(&self, raw: &Value, vocabulary: u32) -> Result<(), Fault> {
         let shown = |name: &str| python::python_repr(raw.get(name).unwrap_or(&Value::Null));
         let fail = |text: String| Err(Fault::bad_request(text));

@@ -83,7 +83,7 @@ impl HostChunks {
         }
     }
 
-    /// Raises the recency of a chunk; a more recent use stays.
+    /// Raises the recency of a chunk to `recency`, unless it is already higher.
     pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
         if before >= recency {

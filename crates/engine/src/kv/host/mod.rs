@@ -171,9 +171,9 @@ struct HostSequenceState {
     epoch: u64,
     offered: u32,
     copies: u32,
-    /// End of the request's last started copy to host memory.
+    /// End time of the request's last started copy to host memory.
     copied: SimTime,
-    /// Start of the request's lookup, while the lookup waits for copies.
+    /// Start time of the request's lookup, while the lookup waits for copies.
     asked: Option<SimTime>,
     /// Stored, loaded and found chunks of the request, by position and layer group.
     used: BTreeMap<(u32, u32), BlockKey>,
@@ -197,7 +197,7 @@ pub(crate) struct HostCache {
     pub(crate) deferred: usize,
     events: bool,
     ended: Vec<EndedRequest>,
-    /// End of the last copy from each KV block on the GPU.
+    /// End time of the last copy from each KV block on the GPU.
     reads: HashMap<u32, SimTime>,
 }
 

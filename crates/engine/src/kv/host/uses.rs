@@ -11,12 +11,12 @@ use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId};
 pub(super) struct EndedRequest {
     id: SeqId,
     plan: Option<Arc<BlockPlan>>,
-    /// Number of its KV blocks that may be stored.
+    /// Number of the ended request's KV blocks that may be stored in host memory.
     blocks: u32,
 }
 
 impl HostCache {
-    /// Records the first use of chunks by a request, each with its place and key.
+    /// Records the first use of chunks by a request; `uses` has the position and key of each chunk.
     ///
     /// **Source:** `_record_request_cache_access`, vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`.
     pub(super) fn record_uses(&mut self, id: SeqId, uses: &[((u32, u32), BlockKey)]) {
@@ -34,7 +34,7 @@ impl HostCache {
         }
     }
 
-    /// Notes the end of a sequence of which up to `blocks` KV blocks may be stored.
+    /// Records the end of a sequence of which up to `blocks` KV blocks may be stored.
     pub(crate) fn sequence_ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>, blocks: u32) {
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;

@@ -40,9 +40,9 @@ struct LatentAttentionTable {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MeasuredScope {
-    /// The attention kernel and the matrix products around it.
+    /// The measured time includes the attention kernel and the matrix products around it.
     Block,
-    /// The attention kernel.
+    /// The measured time includes only the attention kernel.
     Kernel,
 }
 
@@ -53,9 +53,9 @@ pub(super) fn has_measured_sizes(mla: LatentAttentionShape) -> bool {
 }
 
 impl LatentAttention {
-    /// Reads the times for `heads` heads on each of `tp` GPUs. As in AIConfigurator, a measured
-    /// block is preferred to single kernels, and with fp8 weights fp8 attention of prompts to bf16.
-    /// For vLLM only bf16 blocks are used.
+    /// Reads the times of attention with compressed keys and values, for `heads` heads on each of
+    /// `tp` GPUs. As in AIConfigurator, a measured block is preferred to single kernels. With fp8
+    /// weights, prompts use fp8 attention rather than bf16. For vLLM only bf16 blocks are used.
     pub(super) fn read(
         folder: &KernelTableFolder,
         (kv_dtype, gemm_dtype): (&str, GemmDtype),
@@ -201,7 +201,7 @@ impl AicStepTimes {
     }
 
     /// Returns the minimum time of decode attention that the hardware allows, in ms, for `[heads,
-    /// requests, length]`; that of a block includes its absorbed products.
+    /// requests, length]`. The time of a block includes the absorbed matrix products.
     fn min_latent_decode_ms(
         &self,
         scope: MeasuredScope,

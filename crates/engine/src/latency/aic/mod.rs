@@ -295,8 +295,8 @@ impl AicStepTimes {
             }
     }
 
-    /// Returns the time of `x` tokens without head and attention. In decode passes the shared
-    /// expert runs in parallel with the routed ones.
+    /// Returns the kernel time of a forward pass of `x` tokens, in ms, without output head and
+    /// attention. In decode passes the shared expert runs in parallel with the routed ones.
     fn token_kernels_ms(&self, x: u64, phase: ForwardPhase) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
         let dense = |n: u64, k: u64| self.gemm_ms(self.dtype, x, n, k);

@@ -418,7 +418,8 @@ impl<'a> ThriftReader<'a> {
         Ok(ThriftStruct(fields))
     }
 
-    /// Reads an item of a list. Booleans take a byte there; in a structure, `kind` is their value.
+    /// Reads an item of a Thrift list. A boolean item takes one byte; for a boolean field of a
+    /// structure, `kind` is the value.
     fn read_list_item(&mut self, kind: u8) -> Result<ThriftField, ParquetProblem> {
         if matches!(kind, 1 | 2) {
             self.read_byte()?;

@@ -9,12 +9,12 @@ use super::error::AicError;
 use super::lookup::{AttentionTable, GemmTable, LatencyCurve};
 use super::parquet::ParquetTable;
 
-/// Phase of the work in a pass.
+/// Phase of a forward pass: with prompts, or with decodes only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ForwardPhase {
-    /// Prompts, or prompts with decodes.
+    /// The forward pass computes prompts, possibly together with decodes.
     Prefill,
-    /// Decodes only.
+    /// The forward pass computes only decodes.
     Decode,
 }
 

@@ -296,7 +296,7 @@ pub(super) struct ExchangeCost {
     /// Number of tokens that a gather brings to this engine, per token of its own: those of all
     /// ranks, or with many ranks one per expert of a token.
     copies: f64,
-    /// Time of a gather and a scatter as one all-reduce.
+    /// Cost of the gather and the scatter together, modelled as one all-reduce.
     gather: AllReduceCost,
 }
 

@@ -14,8 +14,8 @@ pub(super) struct TransferDestinations {
 }
 
 impl TransferDestinations {
-    /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred. If
-    /// so, no prompt to be computed locally is started.
+    /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred.
+    /// While one waits, no prompt to be computed locally is started.
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -47,7 +47,8 @@ impl MockerRules {
 }
 
 impl SchedulingRules for MockerRules {
-    /// Unlimited, so sequences may preempt each other.
+    /// Maximum number of preemptions since a sequence's last token: unlimited, so sequences may
+    /// preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
@@ -165,8 +166,8 @@ impl SchedulingRules for MockerRules {
         self.is_disaggregated()
     }
 
-    /// Returns whether sequences are tried when the token budget is used up: only without a prefix
-    /// cache in host memory.
+    /// Returns whether admission tries waiting sequences when the token budget is used up: only
+    /// without a prefix cache in host memory.
     fn admits_without_token_budget(&self) -> bool {
         self.offload.is_none()
     }

@@ -22,15 +22,16 @@ pub(super) struct TransferDestinations {
     /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
     /// each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
-    /// Ends of transfers of a configured time, by slot and generation of the sequence.
+    /// End times of prompt transfers whose duration is configured, by slot and generation of the
+    /// sequence.
     fetches: TimerQueue<(SequenceSlot, u32)>,
     /// Sequences with transferred prompts; they join the running batch next.
     ready: VecDeque<SequenceSlot>,
 }
 
 impl TransferDestinations {
-    /// Returns whether a sequence with a prompt from another engine waits for pages or for a place
-    /// in the batch. If so, no prompt to be computed locally is started.
+    /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
+    /// the running batch. While one waits, no prompt to be computed locally is started.
     pub(super) fn has_remote_prompts_first(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
@@ -106,7 +107,8 @@ impl SglangScheduler {
         true
     }
 
-    /// Ends a transfer of a configured time that is due at `now`; returns false if none is.
+    /// Ends the next prompt transfer of configured duration that is over at `now`; returns false if
+    /// there is none.
     pub(super) fn end_due_fetch(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some((at, (slot, generation))) = self.destinations.fetches.pop_due(now) else {
             return false;

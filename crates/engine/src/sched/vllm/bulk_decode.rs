@@ -20,8 +20,8 @@ use super::seqs::{SequenceRunState, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepOutput};
 use super::{BatchScheduler, SchedulingRules};
 
-/// Number of future steps for each of which sequences to check are listed, a power of two.
-/// Sequences due later are checked once before.
+/// Number of future steps for each of which the bulk sequences to check are listed, a power of two.
+/// A sequence that needs no check within these steps is still checked once at their end.
 const LOOKAHEAD_STEPS: u64 = 256;
 
 /// Number of scheduling passes without bulk decoding after one with too few tokens or blocks, so
@@ -263,8 +263,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.register_need(slot, due);
     }
 
-    /// Moves sequences that only decode from here on into the bulk, after a step that gave every
-    /// sequence a token. The token before a run was thus made in the previous step.
+    /// Moves sequences that only decode from now on into the bulk, after a step that gave every
+    /// sequence a token. The token before a run of bulk steps was therefore sampled in the previous
+    /// step.
     pub(super) fn enter_decoding_sequences(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;

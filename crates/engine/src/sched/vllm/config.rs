@@ -22,7 +22,7 @@ pub struct VllmConfig {
     pub max_num_batched_tokens: u32,
     /// Maximum number of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
-    /// Division of prompts among steps.
+    /// Configuration of chunked prefill: the division of prompts among steps.
     pub prefill: ChunkedPrefillConfig,
     /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
@@ -71,8 +71,8 @@ pub struct ChunkedPrefillConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
     pub long_prefill_token_threshold: u32,
-    /// Whether the chunk limit is at least the budget divided by the number of sequences. Default:
-    /// false.
+    /// Whether the chunk limit is raised to at least the token budget divided by the number of
+    /// sequences. Default: false.
     pub long_prefill_token_threshold_adaptive: bool,
     /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
     pub prefill_schedule_interval: u32,

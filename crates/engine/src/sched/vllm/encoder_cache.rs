@@ -6,11 +6,12 @@ use super::config::EncoderConfig;
 use super::seqs::SequenceSlot;
 use crate::PromptMediaItem;
 
-/// Holds the media items of a sequence and those of them that it references in the encoder cache.
+/// Holds the media items of a sequence, and the indices of those that it references in the encoder
+/// cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaReferences {
     inputs: Arc<[PromptMediaItem]>,
-    /// Indices of the referenced items, ascending.
+    /// Indices of the media items that the sequence references in the encoder cache, ascending.
     held: Vec<usize>,
 }
 
@@ -37,7 +38,8 @@ impl MediaReferences {
         first..last.max(first)
     }
 
-    /// Adds an item to the referenced ones; returns false if it is there already.
+    /// Adds a media item to those that the sequence references; returns false if it is already one
+    /// of them.
     fn hold(&mut self, at: usize) -> bool {
         let place = self.held.partition_point(|&held| held < at);
         let is_new = self.held.get(place) != Some(&at);
@@ -97,13 +99,13 @@ struct EncodedItem {
 /// Lists the media items to encode with the next chunk.
 #[derive(Debug, Default)]
 struct PlannedEncoding {
-    /// Sequence of the chunk.
+    /// Slot of the sequence whose prompt chunk is encoded.
     slot: Option<SequenceSlot>,
     keys: HashSet<u64>,
     items: Vec<usize>,
-    /// Further occurrences of the same items.
+    /// Indices of further occurrences of the media items to encode.
     repeated: Vec<usize>,
-    /// Encoder budget left after the chunk.
+    /// Encoder budget left after the chunk, in embeddings.
     budget: u32,
 }
 
@@ -127,7 +129,8 @@ impl EncoderCache {
         self.planned.slot = None;
     }
 
-    /// Returns the number of embeddings in the cache, and the number of those with references.
+    /// Returns the number of embeddings in the encoder cache, and the number of those with
+    /// references.
     pub(super) fn embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
@@ -211,7 +214,7 @@ impl EncoderCache {
         debug_assert!(self.used <= self.config.cache_size, "no more than fits");
     }
 
-    /// References an item if it is in the cache.
+    /// References a media item in the encoder cache; returns false if it is not cached.
     fn reference_cached(&mut self, media: &mut MediaReferences, at: usize) -> bool {
         let Some(entry) = self.entries.get_mut(&media.inputs[at].key) else {
             return false;

@@ -200,8 +200,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
-    /// Requests a scheduling pass if nothing else will. A pass rejects sequences that can never run,
-    /// but not while an event is due, even one that turns out to be outdated.
+    /// Requests a scheduling pass if the engine would not wake up otherwise. A pass rejects
+    /// sequences that can never run, but not while an event is due, even one that turns out to be
+    /// outdated.
     pub(super) fn try_stuck_sequences(&mut self, now: SimTime) {
         if self.next_wakeup().is_none() {
             self.request_scheduling_pass(now);

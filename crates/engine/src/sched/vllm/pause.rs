@@ -16,8 +16,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether the scheduler learns of the end of a load only after its next step. It learns
-    /// nothing while vLLM's engine core does not loop in a pause.
+    /// Returns whether the end of a KV load is handled only after the next step, because vLLM's
+    /// engine core does not loop during a pause.
     pub(super) fn holds_back_loads(&self) -> bool {
         self.pause == PauseState::Paused && self.flight.is_empty() && self.leases.is_empty()
     }

@@ -54,7 +54,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             && waiting.all(|slot| self.seqs[slot].table.is_empty())
     }
 
-    /// Preempts all running sequences, and notes them for the step log.
+    /// Preempts all running sequences, and records them for the step log.
     fn preempt_for_reset(&mut self, now: SimTime, out: &mut Outbox) {
         let before = out.len();
         self.preempt_all_running(now, out);
@@ -67,7 +67,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Does the resets of the prefix cache that were demanded during the step that has ended.
+    /// Performs the resets of the prefix cache that were requested during the step that has ended.
     pub(super) fn reset_after_step(&mut self, now: SimTime, out: &mut Outbox) {
         for reset in std::mem::take(&mut self.reports.resets) {
             if reset == PrefixCacheReset::Preempt {

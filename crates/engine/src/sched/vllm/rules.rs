@@ -29,8 +29,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.
     const OVERSIZED_RUN_ALONE: bool = true;
-    /// Decides whether a sequence that started in vain waits for progress
-    /// ([`progress`](super::progress)).
+    /// Decides whether a sequence that was preempted without a new token waits for progress before
+    /// it starts again ([`progress`](super::progress)).
     const WAITS_AFTER_VAIN_START: bool = true;
     /// Decides whether a step ends when all its sequences have left. vLLM cannot stop a step.
     const ABANDONED_STEPS_END: bool = false;

@@ -88,7 +88,8 @@ pub(in crate::sched) struct ScheduledSequence {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
-    /// Value of `recent` before the newest token, to restore it if the token is undone.
+    /// Number of recent preemptions before the newest token, to restore `recent` if the token is
+    /// undone.
     earlier: u8,
 }
 
@@ -102,7 +103,8 @@ pub(in crate::sched) struct SeqStep {
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
     pub is_prefill_chunk: bool,
-    /// Whether the next step of the sequence has draft tokens only to be as large as others.
+    /// Whether the next step of the sequence has draft tokens only to compute as many tokens as
+    /// other sequences.
     pub is_padded: bool,
     /// Whether the sequence was passed over in the waiting queue since it was queued.
     pub is_deferred: bool,
@@ -117,14 +119,14 @@ pub(in crate::sched) struct StaleSteps {
     output: StepOutput,
 }
 
-/// Use of the output of a step that has ended.
+/// Treatment of the output of a step that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum StepOutput {
     #[default]
     Current,
-    /// The sequence was preempted in the meantime; its tokens count.
+    /// The sequence was preempted during the step; the tokens of the step count.
     Stale,
-    /// The sequence was preempted in the meantime, and computes these tokens again.
+    /// The sequence was preempted during the step, and computes the tokens of the step again.
     Dropped,
 }
 
@@ -133,7 +135,7 @@ impl StaleSteps {
         Self { left, output }
     }
 
-    /// Returns whether the output of steps in flight is dropped.
+    /// Returns whether the output tokens of the steps in flight are dropped.
     pub(in crate::sched) fn drops(self) -> bool {
         self.any() && self.output == StepOutput::Dropped
     }
@@ -142,7 +144,7 @@ impl StaleSteps {
         self.left > 0
     }
 
-    /// Counts a step that has ended, and returns the use of its output.
+    /// Counts a step that has ended, and returns the treatment of its output.
     #[inline]
     pub(in crate::sched) fn take(&mut self) -> StepOutput {
         if self.left == 0 {
@@ -202,7 +204,7 @@ pub(in crate::sched) enum GrammarState {
     #[default]
     Ready,
     Compiling,
-    /// The compilation has failed.
+    /// The compilation of the grammar has failed.
     Failed,
     /// The scheduler has found that the compilation failed, and ends the sequence.
     Reported,

@@ -25,7 +25,8 @@ pub(in crate::sched) struct WaitingQueue {
     queue: BTreeSet<QueuePosition>,
     /// Lowest sort key in use, for preempted sequences.
     front: i64,
-    /// Number of sequences that began to hold KV blocks; orders them.
+    /// Number of sequences that have begun to wait with KV blocks; under FCFS the count is the sort
+    /// key of the newest one.
     holders: i64,
 }
 
@@ -54,8 +55,8 @@ impl WaitingQueue {
         (WaitingClass::Plain, 0, self.front)
     }
 
-    /// Returns the sort key of a sequence that waits with KV blocks, before those without. Its
-    /// policy orders such sequences too.
+    /// Returns the sort key of a waiting sequence that holds KV blocks; it precedes the keys of
+    /// sequences without blocks. The scheduling policy also orders sequences with blocks.
     pub(in crate::sched) fn holder_rank(&mut self, policy: SchedulingPolicy, rank: Rank) -> Rank {
         self.holders += 1;
         match policy {

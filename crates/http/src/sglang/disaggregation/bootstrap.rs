@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error;
 
-/// Maximum number of rooms whose rank is remembered; beyond it, all are forgotten.
+/// Maximum number of bootstrap rooms whose rank is remembered; beyond it, all are forgotten.
 const MAX_ROOMS: usize = 65_536;
 
 /// Registry of the ranks of a prefill server.
@@ -26,12 +26,12 @@ pub struct BootstrapServer(Arc<Mutex<Registry>>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Deployment of the first registered rank; empty before.
+    /// Deployment of the first registered rank; empty before one is registered.
     common: Map<String, Value>,
-    /// Address of each rank: data-parallel, context, tensor, pipeline.
+    /// Address of each rank, by its data-parallel, context, tensor and pipeline index.
     ranks: BTreeMap<[i64; 4], (Value, Value)>,
     registered: u64,
-    /// The data-parallel rank of rooms.
+    /// The data-parallel rank of each bootstrap room.
     rooms: HashMap<u64, i64>,
 }
 

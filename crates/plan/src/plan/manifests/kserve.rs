@@ -8,7 +8,7 @@ use vllm_sim_command_line::shell_quote;
 pub(super) const FILE: &str = "kserve.yaml";
 pub(super) const APPLY: &str = "kubectl apply -f kserve.yaml";
 
-/// Returns an LLMInferenceService.
+/// Renders the YAML file of an LLMInferenceService of KServe.
 ///
 /// Source: `pkg/apis/serving/v1alpha2/llm_inference_service_types.go` and
 /// `config/llmisvcconfig/config-llm-template.yaml` of kserve/kserve, v0.20.0.

@@ -7,7 +7,7 @@ use super::servers::{DATA_SIZE, Servers, TENSOR_SIZE, yaml};
 pub(super) const FILE: &str = "kubernetes.yaml";
 pub(super) const APPLY: &str = "kubectl apply -f kubernetes.yaml";
 
-/// Returns Deployments and Services without any operator.
+/// Renders the YAML file of Kubernetes Deployments and Services, which need no operator.
 pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
     let mut documents = Vec::new();
     let name = &servers.name;

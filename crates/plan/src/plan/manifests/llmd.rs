@@ -15,7 +15,7 @@ const TARGET_PORT: u16 = 8200;
 /// Port of NIXL's side channel, vLLM's default.
 const SIDE_CHANNEL_PORT: u16 = 5600;
 
-/// Returns values of llm-d's model service chart.
+/// Renders the Helm values for llm-d's model service chart.
 ///
 /// Source: `charts/llm-d-modelservice/values.yaml`, its `values.schema.json` and `templates` of
 /// llm-d-incubation/llm-d-modelservice, v0.4.12.

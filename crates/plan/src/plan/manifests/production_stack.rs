@@ -8,7 +8,7 @@ pub(super) const FILE: &str = "production-stack.values.yaml";
 pub(super) const APPLY: &str = "helm install vllm vllm/vllm-stack --version 0.1.12 \
                                 -f production-stack.values.yaml";
 
-/// Returns values of the vLLM production stack's chart.
+/// Renders the Helm values for the vLLM production stack's chart.
 ///
 /// Source: `helm/values.yaml`, `helm/values.schema.json` and
 /// `helm/templates/deployment-vllm-multi.yaml` of vllm-project/production-stack, chart 0.1.12.

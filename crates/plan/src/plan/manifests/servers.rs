@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::plan::deploy::DeploymentCommands;
 
-/// Servers of a plan's answer, as all kinds of files need them.
+/// Servers of a plan's answer, with the values that the files of all deployment targets need.
 pub(super) struct Servers<'a> {
     /// Name of the model, as vLLM takes it.
     pub(super) model: &'a str,
@@ -14,7 +14,7 @@ pub(super) struct Servers<'a> {
     pub(super) arguments: Vec<String>,
     pub(super) tensor: u32,
     pub(super) data: u32,
-    /// GPUs of one server.
+    /// Number of GPUs of one server.
     pub(super) gpus: u32,
     /// Number of prefill servers; 0 if each server does both.
     pub(super) prefill: u32,
@@ -31,7 +31,7 @@ pub(super) const WRITTEN_BY: &str = "Written by `vllm-sim plan`.";
 pub(super) const TENSOR_SIZE: &str = "tensor-parallel-size";
 /// Name of the flag of data parallelism.
 pub(super) const DATA_SIZE: &str = "data-parallel-size";
-/// Flags with fields of their own in the files.
+/// Flags of `vllm serve` that the deployment files set in fields of their own.
 const FIELDS: [&str; 3] = [TENSOR_SIZE, DATA_SIZE, "port"];
 
 impl<'a> Servers<'a> {
@@ -59,7 +59,8 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Returns the arguments of `vllm serve` behind the model, after those of `sizes` above 1.
+    /// Returns the arguments of `vllm serve` after the model: first the parallel sizes named in
+    /// `sizes` that are above 1, then all others.
     pub(super) fn arguments_with(&self, sizes: &[&str]) -> Vec<String> {
         let known = [(TENSOR_SIZE, self.tensor), (DATA_SIZE, self.data)].into_iter();
         let sizes = known.filter(|(name, size)| *size > 1 && sizes.contains(name));

@@ -46,7 +46,8 @@ impl TrialRunner<'_> {
         }
     }
 
-    /// Returns the maximum numbers of prefill and of decode workers, each with one of the other kind.
+    /// Returns the maximum number of prefill workers with one decode worker, and of decode workers
+    /// with one prefill worker.
     fn most_workers(&self) -> (u32, u32) {
         let one = gpus_of_workers(self.pools, WorkerCount::Groups(1));
         let of = |count: WorkerCount| {
@@ -59,7 +60,8 @@ impl TrialRunner<'_> {
         )
     }
 
-    /// Runs the largest even split to its end, so that the report can name what it misses.
+    /// Simulates the largest deployment with equally many prefill and decode workers to its end, so
+    /// that the report can name the missed bounds.
     fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         let groups = self.most_groups();
         let count = WorkerCount::Split { prefill: groups, decode: groups };

@@ -22,12 +22,13 @@ struct AdmissionCandidate {
     cached: u32,
     /// Number of the sequence's tokens to compute in this step, or to load.
     new: u32,
-    /// Whether the tokens are loaded from elsewhere.
+    /// Whether the sequence's tokens are loaded from another engine or from host memory instead of
+    /// computed.
     loads: bool,
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Admits waiting sequences while tokens, places in the batch and KV blocks are left.
+    /// Admits waiting sequences while tokens, room in the running batch and KV blocks are left.
     pub(super) fn schedule_waiting(&mut self, pass: &mut SchedulingPass) {
         let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
@@ -170,7 +171,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         found.0
     }
 
-    /// Notes that the grammar of a waiting sequence does not compile.
+    /// Records that the grammar of a waiting sequence does not compile.
     fn report_invalid_grammar(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
         if seq.request.grammar == GrammarState::Failed {
@@ -179,8 +180,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Adds the blocks of a prompt that has arrived to the prefix cache. If none has, frees them:
-    /// other sequences may have cached its first blocks in the meantime.
+    /// Adds the loaded blocks of a prompt to the prefix cache. If no block was loaded, frees the
+    /// blocks of the sequence: other sequences may have cached its first blocks in the meantime.
     ///
     /// **Source:** `_update_waiting_for_remote_kv`, `vllm/v1/core/sched/scheduler.py`.
     fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {

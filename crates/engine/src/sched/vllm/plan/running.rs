@@ -43,7 +43,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             if !self.allocate_or_preempt(slot, new, pass) {
-                // Under the priority policy it may be the lowest, and others still get their turn.
+                // Under the priority policy the sequence may have preempted itself as the lowest;
+                // the others are still scheduled.
                 let gave_way = self.running.get(pass.at) != Some(&slot);
                 match self.config.policy {
                     _ if R::PREEMPTION_SKIPS_A_TURN => continue,
