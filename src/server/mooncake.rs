@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_http::bootstrap::BLOCK_SIZE_HEADER;
-use vllm_sim_http_client::get_once;
+use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::PrefillHandshake;
 
 /// Number of attempts to reach a bootstrap server (`_BOOTSTRAP_MAX_ATTEMPTS`).
@@ -112,7 +112,7 @@ async fn list_engines(address: &str) -> Result<(Vec<String>, Option<u32>), Strin
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let mut attempts = 1;
     let answer = loop {
-        match get_once(host.trim_end_matches('/'), "/query", ANSWER_TIMEOUT).await {
+        match get_on_new_connection(host.trim_end_matches('/'), "/query", ANSWER_TIMEOUT).await {
             Ok(answer) => break answer,
             Err(error) if attempts == MAX_ATTEMPTS => {
                 return Err(format!("Failed to connect to bootstrap server {address}: {error}"));

@@ -213,7 +213,7 @@ impl CalibrationCase {
         Ok(self)
     }
 
-    pub(super) fn traits(&self) -> RunProperties {
+    pub(super) fn run_properties(&self) -> RunProperties {
         let n = self.run.requests.len().max(1) as f64;
         let sum = |of: &dyn Fn(&RecordedRequest) -> f64| {
             self.run.requests.iter().map(of).sum::<f64>() / n
@@ -263,7 +263,7 @@ impl CalibrationCase {
                 RooflineParameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
                 _ => value,
             };
-            parameter.apply_value(value, &mut setup.coefficients, &mut scale);
+            parameter.set_coefficient_value(value, &mut setup.coefficients, &mut scale);
         }
         let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
         let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;

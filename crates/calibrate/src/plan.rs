@@ -24,7 +24,7 @@ const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
 const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.
-pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
+pub(super) const FRONT_END_SET_BY_FLAG: &str = "given by --front-end-ms";
 
 /// The parameters that the measured runs determine, best determined first, and the reasons why the
 /// others are not fitted.
@@ -41,7 +41,7 @@ pub(super) fn choose_parameters(
     options: &CalibrateOptions,
 ) -> Result<ParameterChoice, CalibrateError> {
     let fitted: Vec<RunProperties> =
-        cases.iter().filter(|case| !case.held_out).map(CalibrationCase::traits).collect();
+        cases.iter().filter(|case| !case.held_out).map(CalibrationCase::run_properties).collect();
     if fitted.is_empty() {
         let problem = "no run to fit: all runs are held out, or none was given";
         return Err(CalibrateError::Other(problem.to_owned()));
@@ -59,7 +59,9 @@ pub(super) fn choose_parameters(
     let why_not = |parameter: RooflineParameter| -> Option<&'static str> {
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
-            RooflineParameter::FrontEnd => no(options.front_end_us.is_none(), SET_BY_FLAG),
+            RooflineParameter::FrontEnd => {
+                no(options.front_end_us.is_none(), FRONT_END_SET_BY_FLAG)
+            }
             RooflineParameter::StepScale => no(!loads, "replaced by the separate numbers below"),
             RooflineParameter::Step | RooflineParameter::Sequence => {
                 no(loads, "needs two different loads")

@@ -96,7 +96,7 @@ pub enum SchedulerKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum LatencyKind {
+pub(crate) enum LatencyModelKind {
     /// The latency model follows from the flags that name a profile, kernel tables or a GPU.
     #[default]
     Auto,

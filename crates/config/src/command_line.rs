@@ -194,7 +194,7 @@ impl<'a> CommandLineParser<'a> {
                 self.handle_unknown_flag(&format!("--{typed}.{key}"), typed)
             }
             (KnownFlag::Ours(flag), None) => {
-                if ignored::depends_on_release(typed) {
+                if ignored::is_release_dependent_flag(typed) {
                     self.out.layer.release_dependent.push(format!("--{typed}"));
                 }
                 let values = match flag.kind {

@@ -27,7 +27,7 @@ pub(super) fn cuda_graph_batch_sizes(
     let idle: Vec<&str> = idle.map(String::as_str).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
-        v.warn(format!("--compilation-config: keys without effect: {keys}"));
+        v.add_warning(format!("--compilation-config: keys without effect: {keys}"));
     }
     let typed = read_capture_sizes(v, &config)?;
     let most = read_max_capture_size(v, &config)?;
@@ -81,7 +81,7 @@ fn read_capture_sizes(
     let texts = match of_key {
         Some(Value::Array(sizes)) => sizes.iter().map(Value::to_string).collect(),
         Some(other) => vec![other.to_string()],
-        None if v.is_set(flag) => v.comma_list(flag)?,
+        None if v.is_set(flag) => v.read_comma_list(flag)?,
         None => return Ok(None),
     };
     let size = |text: &String| {

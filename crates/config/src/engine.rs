@@ -8,7 +8,7 @@ use vllm_sim_engine::{TokenDelays, TtftFormula};
 use vllm_sim_service::{AdmissionLimits, ServingRole};
 
 use super::batch_limits::BatchLimits;
-use super::choices::{LatencyKind, ModelTask, OffloadBackend, SchedulerKind};
+use super::choices::{LatencyModelKind, ModelTask, OffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::encoder::MediaEncoderConfig;
 use super::error::ConfigError;
@@ -378,7 +378,7 @@ fn async_scheduling(
             )));
         }
         let rule = format!("the V1 model runner does not schedule ahead with {reason}");
-        v.warn(format!("Async scheduling is disabled because {rule}."));
+        v.add_warning(format!("Async scheduling is disabled because {rule}."));
         v.record_derived_by_rule(flag, false, rule);
         return Ok(false);
     }
@@ -449,7 +449,8 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
     };
     let roofline = LatencySource::Roofline { coefficients };
     let kind = v.get_choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
-    if kind == LatencyKind::Aic || (kind == LatencyKind::Auto && tables.folder.is_some()) {
+    if kind == LatencyModelKind::Aic || (kind == LatencyModelKind::Auto && tables.folder.is_some())
+    {
         return match gpu {
             true => Ok(LatencySource::Aic(tables)),
             false => Err(ConfigError::Invalid(
@@ -461,25 +462,27 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
         [("aic-data", tables.folder.is_some()), ("aic-backend-version", tables.version.is_some())]
     {
         if given {
-            v.warn(format!("--{name} has no effect: step times do not come from kernel tables"));
+            v.add_warning(format!(
+                "--{name} has no effect: step times do not come from kernel tables"
+            ));
         }
     }
     match (kind, profile) {
-        (LatencyKind::Aic, _) => Ok(LatencySource::Delays),
-        (LatencyKind::Delays, _) => Ok(LatencySource::Delays),
-        (LatencyKind::Polynomial, _) => Ok(LatencySource::Polynomial),
-        (LatencyKind::Roofline, _) if !gpu => {
+        (LatencyModelKind::Aic, _) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Delays, _) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Polynomial, _) => Ok(LatencySource::Polynomial),
+        (LatencyModelKind::Roofline, _) if !gpu => {
             Err(ConfigError::Invalid("--latency-model roofline requires --gpu".to_owned()))
         }
-        (LatencyKind::Roofline, _) => Ok(roofline),
-        (LatencyKind::Profile, None) => Err(ConfigError::Invalid(
+        (LatencyModelKind::Roofline, _) => Ok(roofline),
+        (LatencyModelKind::Profile, None) => Err(ConfigError::Invalid(
             "--latency-model profile requires --latency-profile".to_owned(),
         )),
-        (LatencyKind::Auto | LatencyKind::Profile, Some(profile)) => {
+        (LatencyModelKind::Auto | LatencyModelKind::Profile, Some(profile)) => {
             Ok(LatencySource::Profile(profile))
         }
-        (LatencyKind::Auto, None) if gpu => Ok(roofline),
-        (LatencyKind::Auto, None) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Auto, None) if gpu => Ok(roofline),
+        (LatencyModelKind::Auto, None) => Ok(LatencySource::Delays),
     }
 }
 

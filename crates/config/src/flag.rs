@@ -78,7 +78,7 @@ pub enum FlagKind {
 
 impl FlagKind {
     /// Returns the placeholder of the value in help texts, such as `N`.
-    pub fn placeholder(self) -> &'static str {
+    pub fn value_placeholder(self) -> &'static str {
         match self {
             Self::Switch => "",
             Self::Int | Self::Count => "N",

@@ -116,12 +116,14 @@ pub(super) fn inverse_switch(name: &str) -> Option<&'static str> {
 }
 
 /// Returns whether only some releases of vLLM have the flag.
-pub(super) fn depends_on_release(name: &str) -> bool {
+pub(super) fn is_release_dependent_flag(name: &str) -> bool {
     find_vllm_serve_flag(name).is_some_and(|flag| flag.since.is_some() || flag.until.is_some())
 }
 
 /// Returns the flags whose default is another one in this release, each with its default.
-pub(super) fn older_defaults(version: VllmVersion) -> Vec<(&'static FlagSpec, &'static str)> {
+pub(super) fn flags_with_older_defaults(
+    version: VllmVersion,
+) -> Vec<(&'static FlagSpec, &'static str)> {
     let mut out: Vec<(&'static FlagSpec, &'static str)> = Vec::new();
     for line in OLDER_DEFAULT_LIST.lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.splitn(3, ' ');

@@ -233,7 +233,7 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     }
     let is_foreign = config.get("kv_connector_module_path").is_some_and(Value::is_string);
     if is_foreign || CONNECTORS_WITHOUT_EFFECT.contains(&name) {
-        v.warn(format!("kv_connector {name} has no effect: it is not simulated"));
+        v.add_warning(format!("kv_connector {name} has no effect: it is not simulated"));
         return Ok(());
     }
     if SIMULATED_CONNECTORS.contains(&name) {
@@ -246,7 +246,7 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),
         CliMode::Llmd => {
-            v.warn(text);
+            v.add_warning(text);
             Ok(())
         }
     }

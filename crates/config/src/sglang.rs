@@ -89,7 +89,7 @@ const CONVERTED_FLAGS: [&str; 13] = [
 const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
 
 /// Help page of `vllm-sim sglang`.
-pub(super) const HELP_PAGE: &str = "\
+pub(super) const SGLANG_HELP_PAGE: &str = "\
 An SGLang 0.5.23 server without GPU and model: its API, errors, metrics and timing.
 
 Usage: vllm-sim sglang --model-path MODEL [FLAGS]
@@ -191,7 +191,9 @@ pub(super) struct TranslatedCommandLine {
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
-pub(super) fn translate(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
+pub(super) fn translate_sglang_arguments(
+    words: &[String],
+) -> Result<TranslatedCommandLine, ConfigError> {
     let mut translator = Translator { words, ..Translator::default() };
     while let Some(word) = translator.next_word() {
         translator.translate_word(word)?;
@@ -470,7 +472,7 @@ fn convert_lora_path(value: &str) -> Result<String, ConfigError> {
 }
 
 /// Sets the defaults of an SGLang server for flags that no layer sets.
-pub(super) fn set_defaults(settings: &mut ConfigLayer) {
+pub(super) fn set_sglang_defaults(settings: &mut ConfigLayer) {
     let page = settings.settings.get(kv::BLOCK_SIZE.name).and_then(|set| set.values.last());
     let page: u32 = page.and_then(|text| text.parse().ok()).filter(|size| *size > 0).unwrap_or(1);
     let blocks = (DEFAULT_KV_TOKENS / page).max(1) + 1;
@@ -509,11 +511,11 @@ mod tests {
     }
 
     fn translated(line: &str) -> String {
-        translate(&split_words(line)).unwrap().words.join(" ")
+        translate_sglang_arguments(&split_words(line)).unwrap().words.join(" ")
     }
 
     fn refused(line: &str) -> String {
-        translate(&split_words(line)).unwrap_err().to_string()
+        translate_sglang_arguments(&split_words(line)).unwrap_err().to_string()
     }
 
     #[test]
@@ -556,7 +558,7 @@ mod tests {
     #[test]
     fn other_flags_of_sglang_are_named_in_one_warning() {
         let line = "--dtype auto --trust-remote-code --dtype half --no-lora-strict-loading";
-        let warnings = translate(&split_words(line)).unwrap().warnings;
+        let warnings = translate_sglang_arguments(&split_words(line)).unwrap().warnings;
         let named = "--dtype, --trust-remote-code, --lora-strict-loading: no effect here";
         assert_eq!(warnings, [named]);
     }

@@ -64,7 +64,7 @@ impl SpeculativeConfig {
     /// Returns the number of tokens that each sequence takes of the token budget for drafting.
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
-    pub fn input_slots(&self) -> u32 {
+    pub fn drafting_slots(&self) -> u32 {
         match (self.method.as_str(), self.parallel) {
             ("dflash" | "dspark", _) => 0,
             ("draft_model", true) => self.num_tokens,
@@ -90,7 +90,7 @@ impl SpeculativeConfig {
         }
         speculative_keys::check_speculative_keys(v, &keys.0)?;
         if scheduler != SchedulerKind::Vllm {
-            v.warn(
+            v.add_warning(
                 "--speculative-config has no effect except for counters that stay 0: drafts need \
                  --scheduler vllm",
             );
@@ -453,7 +453,7 @@ fn typical_acceptance_rates(method: &str, drafts: usize) -> Vec<f64> {
 fn read_acceptance_rates_flag(v: &FlagValues, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
-    for text in v.comma_list(flag)? {
+    for text in v.read_comma_list(flag)? {
         let rate = text.parse::<f64>().ok().filter(|rate| (0.0..=1.0).contains(rate));
         rates.push(
             rate.ok_or_else(|| v.unreadable_value_error(flag, &text, "a number between 0 and 1"))?,

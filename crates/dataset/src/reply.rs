@@ -20,14 +20,14 @@ pub struct RecordedReply {
 
 /// Length of the reply that a request asks for, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyLength {
+pub enum RequestedReplyLength {
     /// Upper bound of the reply's number of tokens.
     AtMost(u32),
     /// Exact number of tokens of the reply, for a request with `ignore_eos`.
     Exactly(u32),
 }
 
-impl ReplyLength {
+impl RequestedReplyLength {
     /// Reply length without an upper bound.
     pub const ANY_LENGTH: Self = Self::AtMost(u32::MAX);
 

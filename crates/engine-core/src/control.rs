@@ -36,7 +36,7 @@ impl UtilityCalls {
     ///
     /// # Errors
     /// A message for the front end.
-    pub(crate) async fn execute_call(
+    pub(crate) async fn execute_utility_call(
         &self,
         method: &str,
         mut args: ArrayFields,
@@ -149,7 +149,7 @@ impl UtilityCalls {
     }
 
     fn add_lora(&self, lora: Value) -> Result<Value, String> {
-        let lora = LoraRequest::read(lora).map_err(|error| error.to_string())?;
+        let lora = LoraRequest::decode_lora_request(lora).map_err(|error| error.to_string())?;
         self.adapters.load_adapter(lora)?;
         Ok(true.into())
     }

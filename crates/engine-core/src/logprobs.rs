@@ -71,7 +71,7 @@ impl RequestedLogprobs {
     }
 
     /// Returns the log probabilities of output `tokens`, which begin at `position` of the script.
-    pub(crate) fn output_rows(
+    pub(crate) fn output_logprob_rows(
         &self,
         source: LogprobSource,
         script: &ReplyScript,
@@ -88,7 +88,11 @@ impl RequestedLogprobs {
     }
 
     /// Returns the log probabilities of the tokens of a prompt, from its second token.
-    pub(crate) fn prompt_rows(&self, source: LogprobSource, prompt: &[u32]) -> Option<LogprobRows> {
+    pub(crate) fn prompt_logprob_rows(
+        &self,
+        source: LogprobSource,
+        prompt: &[u32],
+    ) -> Option<LogprobRows> {
         let others = self.prompt.as_ref()?;
         let (first, rest) = prompt.split_first()?;
         let mut rows = LogprobRows::default();

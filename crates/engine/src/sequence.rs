@@ -137,7 +137,7 @@ pub struct PromptMediaItem {
 
 impl PromptMediaItem {
     /// Returns the index in the prompt after the media item's last placeholder token.
-    pub fn end_token(&self) -> u32 {
+    pub fn end_token_index(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
 
@@ -149,7 +149,7 @@ impl PromptMediaItem {
         items.retain(|item| {
             let apart = item.len > 0 && item.start >= end;
             if apart {
-                end = item.end_token();
+                end = item.end_token_index();
             }
             apart
         });

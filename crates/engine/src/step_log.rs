@@ -81,7 +81,7 @@ impl StepRecord {
     /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
     pub fn to_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
         let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
-        let (t, used) = (self.at.nanos(), self.used_blocks);
+        let (t, used) = (self.at.as_nanos(), self.used_blocks);
         match &self.change {
             StepChange::Planned(plan) => {
                 let work = plan.scheduled.iter();

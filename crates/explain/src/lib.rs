@@ -20,7 +20,7 @@ const DECODE_CONTEXT_TOKENS: u32 = 1024;
 const DECODE_BATCH_SIZES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptLoad};
+pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptCacheUse};
 
 /// Returns the known prediction errors of a simulated engine, for prompts that are mostly cached,
 /// mostly computed, or both.

@@ -18,7 +18,7 @@ struct RecordedDeployment {
     weights: &'static str,
     tp: u32,
     experts: bool,
-    prompts: PromptLoad,
+    prompts: PromptCacheUse,
     /// Number of data-parallel engines that share the experts; 1: experts are not shared.
     ranks: u32,
     weight_gb: f64,
@@ -38,7 +38,7 @@ struct RecordedDeployment {
 
 /// Source of most prompt tokens of a run: the prefix cache or computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PromptLoad {
+pub enum PromptCacheUse {
     /// Nearly all prompt tokens come from the prefix cache.
     Cached,
     /// Nearly all prompt tokens are computed.
@@ -52,7 +52,7 @@ const MOSTLY_CACHED: f64 = 0.8;
 /// Maximum ratio of cached to all prompt tokens of a run whose prompts count as computed.
 const MOSTLY_COMPUTED: f64 = 0.2;
 
-impl PromptLoad {
+impl PromptCacheUse {
     /// Returns whether the prompts of a run count as cached, computed or mixed, from the ratio of
     /// cached to all prompt tokens (0 to 1).
     pub fn from_reused_ratio(reused: f64) -> Self {
@@ -88,8 +88,8 @@ impl RecordedDeployment {
             tp: next()?.parse().ok()?,
             experts: next()? == "experts",
             prompts: match next()? {
-                "cached" => PromptLoad::Cached,
-                _ => PromptLoad::Computed,
+                "cached" => PromptCacheUse::Cached,
+                _ => PromptCacheUse::Computed,
             },
             ranks: next()?.parse().ok()?,
             weight_gb: next()?.parse().ok()?,
@@ -175,18 +175,18 @@ impl DeploymentEvidence {
     pub(super) fn new(setup: &RooflineSetup) -> Self {
         let of = |prompts| prediction_accuracy(setup, prompts);
         Self {
-            cached: of(PromptLoad::Cached),
-            computed: of(PromptLoad::Computed),
-            mixed: of(PromptLoad::Mixed),
+            cached: of(PromptCacheUse::Cached),
+            computed: of(PromptCacheUse::Computed),
+            mixed: of(PromptCacheUse::Mixed),
         }
     }
 
     /// Returns the known prediction errors for cached, computed or mixed prompts.
-    pub fn accuracy_under(&self, prompts: PromptLoad) -> &PredictionAccuracy {
+    pub fn accuracy_for_prompts(&self, prompts: PromptCacheUse) -> &PredictionAccuracy {
         match prompts {
-            PromptLoad::Cached => &self.cached,
-            PromptLoad::Computed => &self.computed,
-            PromptLoad::Mixed => &self.mixed,
+            PromptCacheUse::Cached => &self.cached,
+            PromptCacheUse::Computed => &self.computed,
+            PromptCacheUse::Mixed => &self.mixed,
         }
     }
 }
@@ -210,7 +210,7 @@ fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
     }
 }
 
-fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
+fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptCacheUse) -> PredictionAccuracy {
     let shape = &setup.shape;
     let memory = KvCacheMemory::new(
         shape,
@@ -263,7 +263,7 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
     let ttft = error("TTFT", found.ttft);
     let itl = format!("ITL {:.1} %", found.itl);
     // Cached prompts leave little work to the kernels that differ.
-    let is_older = prompts != PromptLoad::Cached && has_newer_kernels(&setup.gpu);
+    let is_older = prompts != PromptCacheUse::Cached && has_newer_kernels(&setup.gpu);
     let errors = format!(
         "median error of its {} {} runs{} with {} to {} sequences ({}; constants fitted {} them): \
          {ttft}{}{itl}",
@@ -286,7 +286,8 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
 /// Returns whether the kernels of a prediction are newer than those of the recorded deployments.
 fn has_newer_kernels(gpu: &Gpu) -> bool {
     const NEWEST_RECORDED_VERSION: (u32, u32) = (0, 19);
-    find_gpu(gpu.name).is_some_and(|known| known.with_kernels_of(NEWEST_RECORDED_VERSION) != *gpu)
+    find_gpu(gpu.name)
+        .is_some_and(|known| known.with_kernels_of_version(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
 /// Returns the end of a deployment's description: by how many engines its experts are shared.
@@ -300,9 +301,9 @@ fn spread(ranks: u32) -> String {
 pub(super) fn write_nearest_runs(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
     let known = DeploymentEvidence::new(setup);
     for (head, prompts) in
-        [("Evidence    ", PromptLoad::Computed), ("            ", PromptLoad::Cached)]
+        [("Evidence    ", PromptCacheUse::Computed), ("            ", PromptCacheUse::Cached)]
     {
-        let found = known.accuracy_under(prompts);
+        let found = known.accuracy_for_prompts(prompts);
         writeln!(text, "{head}{}", found.recorded)?;
         if let Some(errors) = &found.errors {
             writeln!(text, "            {errors} (docs/fidelity.md)")?;
@@ -366,15 +367,15 @@ mod tests {
             find_gpu("H100").unwrap().clone(),
         );
         let known = DeploymentEvidence::new(&setup);
-        let cached = known.accuracy_under(PromptLoad::from_reused_ratio(0.9));
+        let cached = known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(0.9));
         assert!(cached.to_string().contains(" sequences ("), "{cached}");
-        let mixed = known.accuracy_under(PromptLoad::from_reused_ratio(0.5));
+        let mixed = known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(0.5));
         assert_eq!(mixed.short, "not validated");
         assert!(mixed.recorded.contains("partly cached prompts"), "{mixed}");
         // Experts spread over engines are another kind of deployment.
         setup.shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
         setup.expert_ranks = 8;
-        let spread = prediction_accuracy(&setup, PromptLoad::Computed);
+        let spread = prediction_accuracy(&setup, PromptCacheUse::Computed);
         assert_eq!(spread.errors, None);
         assert!(spread.recorded.ends_with("experts spread over 8 engines"), "{spread}");
     }

@@ -3,7 +3,7 @@
 
 use super::fleet::RoutingObservations;
 use super::gateway_run::GatewayRequestResult;
-use super::pod::PodAttempt;
+use super::pod::PodRequestAttempt;
 
 /// Error of a request whose response no pod generated.
 const NOT_FROM_ANY_POD_ERROR: &str = "no pod of the fleet served this answer";
@@ -27,7 +27,7 @@ impl PodEvidence {
     /// The histories take precedence over a header that contradicts them.
     pub(super) fn find_answering_pod(
         named: Option<usize>,
-        tries: &[&PodAttempt],
+        tries: &[&PodRequestAttempt],
     ) -> (Option<usize>, Self) {
         let is_served = tries.iter().any(|attempt| attempt.is_served);
         let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));

@@ -332,7 +332,7 @@ impl<R: StreamRenderer> EventStream<R> {
             };
             let first = choice.sent == 0;
             let least = if first { 1 } else { self.interval };
-            let group = choice.progress().chunk_end(choice.sent, least) - choice.sent;
+            let group = choice.progress().output_chunk_end(choice.sent, least) - choice.sent;
             let mut tokens = if due >= group || ended.is_some() { due.min(group) } else { 0 };
             if let Some(faults) = &mut self.faults {
                 let room = faults.tokens_until_fault();
@@ -436,7 +436,7 @@ fn write_plain_tokens<R: StreamRenderer>(
     released: u32,
 ) -> usize {
     let due = released - choice.sent;
-    if choice.sent == 0 || due < 2 || choice.progress().has_token_groups() {
+    if choice.sent == 0 || due < 2 || choice.progress().has_multi_token_releases() {
         return 0;
     }
     let most = due - 1;

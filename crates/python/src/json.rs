@@ -1,8 +1,8 @@
 //! Python's `json.dumps`, for JSON values and for strings, and the Python values that JSON values store.
 //!
 //! `NaN`, the infinities and integers beyond 64 bits do not fit a [`serde_json::Number`].
-//! [`number_beyond_json`] stores their text in an object with a key that clients do not send by accident;
-//! [`PythonValue::of_json`] reads it.
+//! [`json_of_number_text`] stores their text in an object with a key that clients do not send by accident;
+//! [`PythonValue::from_json_value`] reads it.
 
 use std::fmt::Write;
 
@@ -141,7 +141,7 @@ pub enum PythonValue<'a> {
 
 impl<'a> PythonValue<'a> {
     /// Returns the Python value of a JSON value.
-    pub fn of_json(value: &'a Value) -> Self {
+    pub fn from_json_value(value: &'a Value) -> Self {
         match value {
             Value::Null => Self::None,
             Value::Bool(b) => Self::Bool(*b),
@@ -211,7 +211,7 @@ impl<'a> PythonValue<'a> {
 
 /// Returns a JSON value for a number beyond JSON: `NaN`, `Infinity`, `-Infinity` or the decimal
 /// digits of a long integer.
-pub fn number_beyond_json(text: &str) -> Value {
+pub fn json_of_number_text(text: &str) -> Value {
     Value::Object(Map::from_iter([(PYTHON_NUMBER_KEY.to_owned(), Value::from(text))]))
 }
 
@@ -219,7 +219,7 @@ pub fn number_beyond_json(text: &str) -> Value {
 pub fn json_of_python_float(value: f64) -> Value {
     serde_json::Number::from_f64(value).map_or_else(
         || {
-            number_beyond_json(match value {
+            json_of_number_text(match value {
                 v if v.is_nan() => "NaN",
                 v if v > 0.0 => "Infinity",
                 _ => "-Infinity",
@@ -234,7 +234,7 @@ pub fn json_of_python_int(value: i128) -> Value {
     i64::try_from(value)
         .map(Value::from)
         .or_else(|_| u64::try_from(value).map(Value::from))
-        .unwrap_or_else(|_| number_beyond_json(&value.to_string()))
+        .unwrap_or_else(|_| json_of_number_text(&value.to_string()))
 }
 
 #[cfg(test)]
@@ -259,14 +259,17 @@ mod tests {
 
     #[test]
     fn nan_infinity_and_bigint_round_trip() {
-        assert_eq!(PythonValue::of_json(&json_of_python_int(1 << 70)), PythonValue::Int(1 << 70));
         assert_eq!(
-            PythonValue::of_json(&json_of_python_float(f64::INFINITY)),
+            PythonValue::from_json_value(&json_of_python_int(1 << 70)),
+            PythonValue::Int(1 << 70)
+        );
+        assert_eq!(
+            PythonValue::from_json_value(&json_of_python_float(f64::INFINITY)),
             PythonValue::Float(f64::INFINITY)
         );
         let digits = "9".repeat(60);
         assert_eq!(
-            PythonValue::of_json(&number_beyond_json(&digits)),
+            PythonValue::from_json_value(&json_of_number_text(&digits)),
             PythonValue::BigInt(&digits)
         );
     }

@@ -132,7 +132,7 @@ fn open_tokenizer(
         }
         Err(error) => {
             tracing::warn!(model, "tokenizer: simulated: {error}");
-            Ok(Tokenizer::simulated())
+            Ok(Tokenizer::new_simulated())
         }
     }
 }

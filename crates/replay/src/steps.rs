@@ -83,7 +83,7 @@ impl EngineStepLog {
         self.steps.len()
     }
 
-    pub(super) fn end_time_of(&self, step: u64) -> SimTime {
+    pub(super) fn step_end_time(&self, step: u64) -> SimTime {
         let at = step.checked_sub(self.base);
         let step = at.and_then(|at| self.steps.get(at as usize));
         step.map_or(self.before, |step| step.end)
@@ -114,7 +114,7 @@ impl EngineStepLog {
             };
             self.sharing += i64::from(step.change);
             if self.sharing > 0 {
-                let gap = step.end.nanos() - self.before.nanos();
+                let gap = step.end.as_nanos() - self.before.as_nanos();
                 sink.on_token_gaps(gap, self.sharing as u64);
             }
             self.before = step.end;
@@ -170,7 +170,7 @@ impl OutputTokenTimes {
                 TokenSpan::Steps { n, .. } | TokenSpan::Burst { n, .. } => n,
             };
             (0..u64::from(n)).map(move |i| match span {
-                TokenSpan::Steps { first, .. } => log.end_time_of(first + i),
+                TokenSpan::Steps { first, .. } => log.step_end_time(first + i),
                 TokenSpan::Burst { at, .. } => at,
             })
         })
@@ -178,7 +178,7 @@ impl OutputTokenTimes {
 
     pub(super) fn last_token_time(&self, log: &EngineStepLog) -> Option<SimTime> {
         self.spans.last().map(|span| match *span {
-            TokenSpan::Steps { first, n } => log.end_time_of(first + u64::from(n) - 1),
+            TokenSpan::Steps { first, n } => log.step_end_time(first + u64::from(n) - 1),
             TokenSpan::Burst { at, .. } => at,
         })
     }
@@ -191,13 +191,13 @@ impl OutputTokenTimes {
             let (start, end, together) = match *span {
                 TokenSpan::Steps { first, n } => {
                     log.count_token_gaps(first, n);
-                    let end = log.end_time_of(first + u64::from(n) - 1);
-                    (log.end_time_of(first), end, 0)
+                    let end = log.step_end_time(first + u64::from(n) - 1);
+                    (log.step_end_time(first), end, 0)
                 }
                 TokenSpan::Burst { at, n } => (at, at, n - 1),
             };
             if let Some(last) = last {
-                sink.on_token_gaps(start.nanos() - last.nanos(), 1);
+                sink.on_token_gaps(start.as_nanos() - last.as_nanos(), 1);
             }
             if together > 0 {
                 sink.on_token_gaps(0, together.into());
@@ -251,9 +251,12 @@ mod tests {
             }
             if i % 5 == 4 {
                 let (tokens, seen) = living.remove(0);
-                let told: Vec<u64> = tokens.token_times(&log).map(SimTime::nanos).collect();
+                let told: Vec<u64> = tokens.token_times(&log).map(SimTime::as_nanos).collect();
                 assert_eq!(told, seen);
-                assert_eq!(tokens.last_token_time(&log).map(SimTime::nanos), seen.last().copied());
+                assert_eq!(
+                    tokens.last_token_time(&log).map(SimTime::as_nanos),
+                    seen.last().copied()
+                );
                 tokens.report_token_gaps(&mut log, &mut sink);
                 expected.extend(seen.windows(2).map(|pair| pair[1] - pair[0]));
             }

@@ -113,7 +113,7 @@ impl ClientSession {
     }
 
     /// Returns whether the session waits for another one before its first turn.
-    pub fn starts_after_others(&self) -> bool {
+    pub fn starts_after_other_sessions(&self) -> bool {
         self.turns.first().is_some_and(|turn| !turn.after.is_empty())
     }
 }

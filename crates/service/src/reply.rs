@@ -186,7 +186,7 @@ impl Drop for Reply {
             usage.add_counts(self.usage_counts());
         }
         if let Some(report) = &self.load_failure
-            && self.choices.iter().any(|c| c.progress().has_lost_kv_load())
+            && self.choices.iter().any(|c| c.progress().has_failed_kv_load())
         {
             report.report_failure();
         }

@@ -186,7 +186,10 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
-        if matches!(PythonValue::of_json(value), PythonValue::Int(_) | PythonValue::BigInt(_)) {
+        if matches!(
+            PythonValue::from_json_value(value),
+            PythonValue::Int(_) | PythonValue::BigInt(_)
+        ) {
             self.lower_exactness(MatchExactness::Strict);
         }
         let outcome = lax::coerce_float(value).and_then(|changed| {
@@ -200,7 +203,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_list(&mut self, item: &Schema, length: LengthLimits, value: &'a Value) -> CheckResult {
-        let PythonValue::List(items) = PythonValue::of_json(value) else {
+        let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             return self
                 .fail_with(PydanticError::new("list_type", "Input should be a valid list"), value);
         };
@@ -243,7 +246,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
-        let PythonValue::List(items) = PythonValue::of_json(value) else {
+        let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             return self.fail_with(
                 PydanticError::new("tuple_type", "Input should be a valid tuple"),
                 value,
@@ -270,7 +273,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
-        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+        let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(
                 PydanticError::new("dict_type", "Input should be a valid dictionary"),
                 value,
@@ -389,7 +392,7 @@ impl<'a> SchemaChecker<'a> {
         choices: &[(&'static str, &'static Schema)],
         value: &'a Value,
     ) -> CheckResult {
-        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+        let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_attributes_type_error(), value);
         };
         let Some(tag) = map.get(by) else {
@@ -407,7 +410,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_model(&mut self, model: &Model, value: &'a Value) -> CheckResult {
-        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+        let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_type_error(model), value);
         };
         if self.quiet && model.is_ruled_out(map) {

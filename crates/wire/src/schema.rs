@@ -284,7 +284,7 @@ impl RequestField for i128 {
     const SCHEMA: Schema = INT;
 
     fn read(value: &Value) -> Option<Self> {
-        match PythonValue::of_json(value) {
+        match PythonValue::from_json_value(value) {
             PythonValue::Int(i) => Some(i),
             PythonValue::BigInt(text) => {
                 Some(if text.starts_with('-') { Self::MIN } else { Self::MAX })
@@ -314,7 +314,7 @@ impl RequestField for f64 {
     const SCHEMA: Schema = FLOAT;
 
     fn read(value: &Value) -> Option<Self> {
-        PythonValue::of_json(value).as_number()
+        PythonValue::from_json_value(value).as_number()
     }
 }
 

@@ -118,7 +118,7 @@ impl<'a> SimulatedClient<'a> {
         if self.in_flight >= self.run.max_in_flight || drains {
             return None;
         }
-        Some((self.stage_start + request.at.since(SimTime::ZERO)).max(now))
+        Some((self.stage_start + request.at.duration_since(SimTime::ZERO)).max(now))
     }
 
     fn send_due_requests(&mut self, now: SimTime) {

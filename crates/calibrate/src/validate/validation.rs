@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use vllm_sim_engine::latency::KvCacheMemory;
 
-use super::Replay;
+use super::RunReplay;
 use super::report::{LatencyCurves, LatencyPrediction, LatencySummary, mean, percentile};
 
 /// Name and version of the validation report's JSON schema.
@@ -96,8 +96,8 @@ pub(super) struct PeerSimulator {
 
 impl ValidatedRun {
     /// Compares the replays of a recorded run, at least one, with its measurements.
-    pub(super) fn new(json: &Value, replays: &[Replay]) -> Self {
-        let predicted = LatencyPrediction::median(replays);
+    pub(super) fn new(json: &Value, replays: &[RunReplay]) -> Self {
+        let predicted = LatencyPrediction::median_over_replays(replays);
         let (run, done) = &replays[0];
         let setup = &run.setup;
         let block = (run.engine.block_size, setup.kv_bytes);

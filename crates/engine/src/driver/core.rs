@@ -80,7 +80,7 @@ impl EngineDriver {
         let progress = Arc::new(SharedProgress::new(submission.arrived));
         let mut sequence = submission.sequence;
         sequence.id = id;
-        sequence.preparation_time = now.since(submission.arrived);
+        sequence.preparation_time = now.duration_since(submission.arrived);
         self.records[slot as usize] = Some(SequenceRecord {
             id,
             prompt: sequence.prompt,
@@ -161,7 +161,7 @@ impl EngineDriver {
     }
 
     fn sequence_record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
-        self.records.get_mut(record_slot(id))?.as_mut().filter(|record| record.id == id)
+        self.records.get_mut(record_index_of(id))?.as_mut().filter(|record| record.id == id)
     }
 
     fn deliver_events(&mut self) {
@@ -170,7 +170,7 @@ impl EngineDriver {
                 self.observer.on_engine_event(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(record_slot(id)) else {
+            let Some(Some(record)) = self.records.get_mut(record_index_of(id)) else {
                 continue;
             };
             let since = record.last;
@@ -181,8 +181,8 @@ impl EngineDriver {
                 SchedulerEvent::Ended { end, .. } => {
                     record.progress.record_end(end);
                     record.progress.wake_reply();
-                    self.records[record_slot(id)] = None;
-                    self.free.push(record_slot(id) as u32);
+                    self.records[record_index_of(id)] = None;
+                    self.free.push(record_index_of(id) as u32);
                 }
                 _ => {}
             }
@@ -197,7 +197,7 @@ impl EngineDriver {
 }
 
 /// Returns the index of a sequence's record: the low 32 bits of the sequence id.
-pub(super) fn record_slot(id: SeqId) -> usize {
+pub(super) fn record_index_of(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 

@@ -305,7 +305,7 @@ impl BlockPlanBuilder<'_> {
             let key = match self.hasher.config.algo {
                 HashAlgo::Sglang => {
                     let adapter = self.extras.lora.as_ref().map(|lora| &*lora.name);
-                    sglang_hash::block_key(&self.parent.bytes, adapter)
+                    sglang_hash::sglang_page_key(&self.parent.bytes, adapter)
                 }
                 _ => self.parent.low_u64(),
             };

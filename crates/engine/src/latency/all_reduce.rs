@@ -37,7 +37,7 @@ pub(super) fn all_reduce_us(row: &AllReduceRow, bytes: f64) -> f64 {
 
 /// Estimates an all-reduce table from a fixed time in us and a bandwidth in GB/s over 2, 4 and 8
 /// GPUs, where no measurements exist.
-pub(super) const fn estimated_table(rows: [(f64, f64); 3]) -> AllReduceTable {
+pub(super) const fn estimated_all_reduce_table(rows: [(f64, f64); 3]) -> AllReduceTable {
     let mut table = [[0.0; MESSAGE_SIZES_BYTES.len()]; 3];
     let mut row = 0;
     while row < rows.len() {
@@ -75,7 +75,7 @@ const fn scaled_to_servers(measured: AllReduceTable) -> AllReduceTable {
     table
 }
 
-pub(super) fn row_of_gpu_count(gpus: u32) -> usize {
+pub(super) fn all_reduce_row_index(gpus: u32) -> usize {
     match gpus {
         0..=2 => 0,
         3..=4 => 1,
@@ -143,11 +143,18 @@ mod tests {
 
     #[test]
     fn estimated_all_reduce_is_latency_plus_bandwidth() {
-        let table = estimated_table([(5.0, 100.0), (6.0, 100.0), (7.0, 100.0)]);
+        let table = estimated_all_reduce_table([(5.0, 100.0), (6.0, 100.0), (7.0, 100.0)]);
         let mib = 1024.0 * 1024.0;
-        assert!((all_reduce_us(&table[row_of_gpu_count(2)], mib) - (5.0 + mib / 1e5)).abs() < 1e-9);
+        assert!(
+            (all_reduce_us(&table[all_reduce_row_index(2)], mib) - (5.0 + mib / 1e5)).abs() < 1e-9
+        );
         assert_eq!(
-            [row_of_gpu_count(1), row_of_gpu_count(3), row_of_gpu_count(4), row_of_gpu_count(16)],
+            [
+                all_reduce_row_index(1),
+                all_reduce_row_index(3),
+                all_reduce_row_index(4),
+                all_reduce_row_index(16)
+            ],
             [0, 1, 1, 2]
         );
     }

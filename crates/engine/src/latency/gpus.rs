@@ -472,7 +472,7 @@ impl Gpu {
     ///
     /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
     /// October 2025. Those since 0.20 are fitted to `tests/fixtures/capacity`.
-    pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
+    pub fn with_kernels_of_version(&self, version: (u32, u32)) -> Self {
         let mut gpu = self.clone();
         if version < FAST_BLOCK_FP8_EXPERTS_VERSION {
             gpu.experts.fp8_block = gpu.experts.fp8;

@@ -97,7 +97,7 @@ impl ExpertKernelCost {
         let active = 1.0 - (self.miss * independent).exp();
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.time_us(tokens)
+        self.times * (self.fixed + product) + self.exchange.exchange_time_us(tokens)
     }
 }
 
@@ -206,7 +206,7 @@ impl Roofline {
             stages: setup.pp,
             pcp: setup.pcp,
             graphs: setup.graphs.clone(),
-            launch: layers * cuda_graphs::EAGER_LAYER_US,
+            launch: layers * cuda_graphs::EAGER_LAYER_LAUNCH_US,
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
             stage_transfer: k.all_reduce_cost(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us, co.front_end_token_us),
@@ -238,7 +238,7 @@ impl Roofline {
     /// Returns whether additional work never shortens a step with decodes. It can with pipeline
     /// stages, whose batches get smaller, and without CUDA graphs, since large steps hide kernel
     /// launches.
-    pub fn grows_with_batch(&self) -> bool {
+    pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.captured_sizes().is_empty()
     }
 
@@ -268,11 +268,11 @@ impl Roofline {
         // for all stages, with only a part of the other sequences.
         let batch = &match batch.sequence_count().min(self.stages) {
             0 | 1 => *batch,
-            parts => batch.equal_share(parts),
+            parts => batch.one_of_equal_parts(parts),
         };
         let batch = &match self.pcp {
             0 | 1 => *batch,
-            ranks => batch.with_shared_chunks(ranks),
+            ranks => batch.per_context_parallel_rank(ranks),
         };
         let tokens = self.graphs.padded_tokens(batch.computed_tokens()) as f64;
         let launch = match self.graphs.is_launch_bound(batch.computed_tokens()) {
@@ -307,11 +307,13 @@ impl Roofline {
             lm_head: self.head.time_us(rows),
             decode_attention,
             prefill_attention,
-            all_reduce: self.reduce.time_us(tokens) + self.stage_transfer.time_us(tokens),
+            all_reduce: self.reduce.all_reduce_time_us(tokens)
+                + self.stage_transfer.all_reduce_time_us(tokens),
             small: self.small.0 + self.small.1 * tokens,
             overhead: 0.0,
         };
-        let launch = match prefill && self.graphs.is_exceeded_by(batch.computed_tokens()) {
+        let launch = match prefill && self.graphs.is_largest_graph_exceeded(batch.computed_tokens())
+        {
             true => {
                 let kernels = parts.total_us();
                 let (more, least) = self.eager_prefill;

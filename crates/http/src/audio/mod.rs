@@ -329,7 +329,7 @@ fn clip_prompts(
 /// Returns the id of a special token; a fixed other token if the tokenizer does not have it.
 fn special_token_id(tokenizer: &Tokenizer, piece: &str) -> u32 {
     let other = || fnv1a_32(piece.as_bytes()) % tokenizer.vocab_size().max(1);
-    tokenizer.id_of(piece).unwrap_or_else(other)
+    tokenizer.token_id_of_entry(piece).unwrap_or_else(other)
 }
 
 /// Returns the number of audio-encoder frames that usage counts as prompt tokens, one per 10 ms.

@@ -203,7 +203,7 @@ impl RealtimeSession {
         let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
             Ok(other) => {
-                let kind = PythonValue::of_json(&other).type_name();
+                let kind = PythonValue::from_json_value(&other).type_name();
                 let text = format!("'{kind}' object has no attribute 'get'");
                 return self.queue_error(text, "processing_error");
             }

@@ -71,7 +71,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
     };
     let refuse = |text: &str, parameter: &str| Err(Fault::bad_parameter(text, parameter));
     let truthy = |key: &str| {
-        body.get(key).is_some_and(|v| vllm_sim_python::PythonValue::of_json(v).is_truthy())
+        body.get(key).is_some_and(|v| vllm_sim_python::PythonValue::from_json_value(v).is_truthy())
     };
     if truthy("stream") {
         return refuse("Batch chat completions do not support streaming.", "stream");

@@ -293,7 +293,7 @@ impl ResponseShape {
             return out.push_str("null");
         }
         let progress: &SharedProgress = choice.progress();
-        let [scheduled, first, last] = progress.admission_first_latest_times();
+        let [scheduled, first, last] = progress.admission_and_token_times();
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
         let tokens = f64::from(choice.released_tokens());
         let generation = ms(last - first);

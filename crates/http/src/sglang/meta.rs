@@ -47,7 +47,7 @@ pub(super) fn finish_reason(
         }
         (EndReason::Stop, None) => {
             let last = || choice.script.tokens().last().map(|token| token.id);
-            json!({"type": "stop", "matched": tokenizer.eos_id().or_else(last)})
+            json!({"type": "stop", "matched": tokenizer.eos_token_id().or_else(last)})
         }
     }
 }
@@ -134,7 +134,7 @@ impl MetaSettings {
         let mut set = |name: &str, value: Value| {
             meta.insert(name.to_owned(), value);
         };
-        let [_, _, last] = progress.admission_first_latest_times();
+        let [_, _, last] = progress.admission_and_token_times();
         let latency = (last - progress.arrived).as_secs_f64();
         set("id", id.into());
         set("finish_reason", reason.clone().unwrap_or(Value::Null));

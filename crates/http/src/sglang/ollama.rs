@@ -204,7 +204,7 @@ async fn generate_from(
         let released = choice.released_tokens();
         let text = choice.script.channel_text(OutputChannel::Content, released);
         let progress = choice.progress();
-        let [_, _, last] = progress.admission_first_latest_times();
+        let [_, _, last] = progress.admission_and_token_times();
         let elapsed = u64::try_from((last - progress.arrived).as_nanos()).unwrap_or(u64::MAX);
         member.body(&model, &text, Some((elapsed, reply.prompt_tokens(), released)))
     });

@@ -117,7 +117,7 @@ impl EndCounter {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
             let progress = choice.progress();
-            let [_, first, last] = progress.admission_first_latest_times();
+            let [_, first, last] = progress.admission_and_token_times();
             metrics.on_finished(&SglangRequest {
                 streaming: self.streaming,
                 structured: self.structured,

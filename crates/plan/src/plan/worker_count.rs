@@ -16,7 +16,7 @@ pub(super) enum WorkerCount {
 impl WorkerCount {
     /// Returns how often the engines of the prefill pool, and those of the other pool, are
     /// repeated.
-    pub(super) fn repeats(self) -> (u32, u32) {
+    pub(super) fn pool_repeats(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
             Self::Split { prefill, decode } => (prefill, decode),
@@ -24,7 +24,7 @@ impl WorkerCount {
     }
 
     /// Returns the number of workers, or of prefill/decode groups.
-    pub(super) fn total(self) -> u32 {
+    pub(super) fn total_workers(self) -> u32 {
         match self {
             Self::Groups(groups) => groups,
             Self::Split { prefill, decode } => prefill.saturating_add(decode),
@@ -34,7 +34,7 @@ impl WorkerCount {
     /// Returns the numbers of prefill workers and of all other workers; `group` has the engines of
     /// one worker or of one prefill/decode group.
     pub(super) fn workers_of_kinds(self, group: &WorkerPools) -> (u32, u32) {
-        let (prefill_times, times) = self.repeats();
+        let (prefill_times, times) = self.pool_repeats();
         let of = |engines: usize, ranks: u32, times: u32| {
             let workers = u32::try_from(engines).unwrap_or(u32::MAX) / ranks.max(1);
             workers.saturating_mul(times)
@@ -64,7 +64,7 @@ impl WorkerCount {
     }
 
     /// Returns the number of workers in words.
-    pub(super) fn description(self) -> String {
+    pub(super) fn count_in_words(self) -> String {
         let plural = |number: u32| if number == 1 { "" } else { "s" };
         match self {
             Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
@@ -88,9 +88,9 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
 }
 
 /// Returns worker pools in which the engines of `group` are repeated for a number of workers.
-pub(super) fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
+pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
-    let (prefill, serving) = workers.repeats();
+    let (prefill, serving) = workers.pool_repeats();
     let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
     for (pool, times) in all {
         if let Some(pool) = pool {

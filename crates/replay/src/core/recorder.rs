@@ -92,7 +92,7 @@ impl SinkCallRecorder {
         match self.calls[call as usize].1 {
             RecordedCall::Request(at) => {
                 let found = &self.requests[at as usize];
-                found.session ^ found.ended.nanos() ^ u64::from(found.preempted.end)
+                found.session ^ found.ended.as_nanos() ^ u64::from(found.preempted.end)
             }
             RecordedCall::Gaps(_) | RecordedCall::Preempted => 0,
         }

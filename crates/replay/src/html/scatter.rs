@@ -52,8 +52,8 @@ impl ScatterChart<'_> {
         }
         let unit = if self.y.contains('%') { "%" } else { "" };
         let axes = Axes {
-            x: Axis::around(self.points.iter().map(|point| point.x), ""),
-            y: Axis::around(self.points.iter().map(|point| point.y), unit),
+            x: Axis::around_values(self.points.iter().map(|point| point.x), ""),
+            y: Axis::around_values(self.points.iter().map(|point| point.y), unit),
         };
         let (x, y) = (escape_html(self.x), escape_html(self.y));
         let _ = write!(
@@ -63,7 +63,10 @@ impl ScatterChart<'_> {
              aria-label=\"{title}: {y} against {x}\">"
         );
         axes.draw(out);
-        let front = self.front.iter().map(|(x, y)| format!("{:.1} {:.1}", axes.x(*x), axes.y(*y)));
+        let front = self
+            .front
+            .iter()
+            .map(|(x, y)| format!("{:.1} {:.1}", axes.x_position(*x), axes.y_position(*y)));
         let front: Vec<String> = front.collect();
         if front.len() > 1 {
             let _ = write!(out, "<path class=\"front\" d=\"M{}\"/>", front.join("L"));
@@ -77,8 +80,8 @@ impl ScatterChart<'_> {
             let _ = write!(
                 out,
                 "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}</title></circle>",
-                axes.x(point.x),
-                axes.y(point.y),
+                axes.x_position(point.x),
+                axes.y_position(point.y),
                 escape_html(&point.name),
             );
         }
@@ -91,7 +94,7 @@ impl ScatterChart<'_> {
         let mut labels: Vec<(f64, f64, Vec<String>)> = Vec::new();
         for point in &self.points {
             let Some(number) = point.number else { continue };
-            let (x, y) = (axes.x(point.x), axes.y(point.y));
+            let (x, y) = (axes.x_position(point.x), axes.y_position(point.y));
             let near = |(other_x, other_y, _): &&mut (f64, f64, Vec<String>)| {
                 (*other_x - x).hypot(*other_y - y) < LABEL_DISTANCE
             };

@@ -183,5 +183,5 @@ pub(super) fn sessions_of_runs(
             });
         }
     }
-    LoadedSessions::in_order(sessions).in_agent_runs()
+    LoadedSessions::from_ordered_sessions(sessions).with_agent_runs()
 }

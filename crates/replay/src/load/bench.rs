@@ -137,7 +137,7 @@ impl BenchRun {
             OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Closed(_) => None,
         };
         let starts = self.requests.iter().map(|request| match &mut drawn {
-            Some(starts) => starts.next_ms(),
+            Some(starts) => starts.next_start_ms(),
             None if self.load == OfferedLoad::Times => request.at_ms.unwrap_or(0.0),
             None => 0.0,
         });
@@ -193,9 +193,9 @@ pub(super) fn benchmark_workload(
         },
         _ => None,
     };
-    let ready = LoadedSessions::new(sessions, order).concurrency(closed);
+    let ready = LoadedSessions::new(sessions, order).with_concurrency(closed);
     match closed {
-        Some(_) => ready.untimed(),
+        Some(_) => ready.without_start_times(),
         None => ready,
     }
 }

@@ -136,7 +136,7 @@ fn parse_row(
     let input = row.prompt_length()?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
-    if let Some(tokens) = row.array("output_token_ids")?
+    if let Some(tokens) = row.array_field("output_token_ids")?
         && tokens.len() != output as usize
     {
         return Err(row.row_error(format!(
@@ -145,10 +145,10 @@ fn parse_row(
         )));
     }
     let mut turn = SessionTurn::new(TurnPrompt::Whole(Vec::new()), output);
-    turn.request_id = row.text("request_id")?.map(Arc::from);
-    turn.priority = row.integer("priority")?.unwrap_or(0);
-    turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
-    let session = match row.text("session_id")? {
+    turn.request_id = row.text_field("request_id")?.map(Arc::from);
+    turn.priority = row.integer_field("priority")?.unwrap_or(0);
+    turn.strict_priority = row.integer_field("strict_priority")?.unwrap_or(0);
+    let session = match row.text_field("session_id")? {
         None if rules.name_rows => Some(format!("request_{}", lines.line_number()).into()),
         named => named.map(Arc::from),
     };
@@ -283,7 +283,7 @@ fn load_sessions(
     Ok(LoadedSessions::new(sessions, rules.order))
 }
 
-pub(super) fn is_bailian(row: &serde_json::Map<String, Value>) -> bool {
+pub(super) fn is_bailian_row(row: &serde_json::Map<String, Value>) -> bool {
     ["chat_id", "parent_chat_id", "hash_ids"].iter().all(|key| row.contains_key(*key))
 }
 

@@ -51,7 +51,7 @@ pub enum WorkloadFormat {
 
 impl WorkloadFormat {
     /// All formats of workload files, with their names.
-    pub const NAMES: [(&str, Self); 20] = [
+    pub const NAMED_FORMATS: [(&str, Self); 20] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
@@ -80,9 +80,9 @@ impl FromStr for WorkloadFormat {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let same = |name: &str| name.replace('_', "-") == text.replace('_', "-");
-        let found = Self::NAMES.iter().find(|(name, _)| same(name));
+        let found = Self::NAMED_FORMATS.iter().find(|(name, _)| same(name));
         found.map(|(_, format)| *format).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = Self::NAMED_FORMATS.iter().map(|(name, _)| *name).collect();
             format!("{text:?} is not known, must be one of {}", names.join(", "))
         })
     }

@@ -56,13 +56,15 @@ pub(super) fn open_recordings(
     if requests.iter().any(|request| request.start_ms.is_none()) {
         let sessions: VecDeque<_> =
             requests.iter().map(|request| new_session(request, None)).collect();
-        return Ok(LoadedSessions::in_order(sessions).untimed().leaving_out(left_out as u64));
+        return Ok(LoadedSessions::from_ordered_sessions(sessions)
+            .without_start_times()
+            .with_left_out_rows(left_out as u64));
     }
     let start = |request: &RecordedRequest| request.start_ms.unwrap_or(0.0);
     requests.sort_by(|a, b| start(a).total_cmp(&start(b)));
     let sessions = SessionBuilder::default().build(&requests);
     let sessions = LoadedSessions::new(sessions, options.session_order);
-    Ok(sessions.leaving_out(left_out as u64))
+    Ok(sessions.with_left_out_rows(left_out as u64))
 }
 
 fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {

@@ -96,7 +96,7 @@ pub(super) fn open_conversations(
             }
         }
     }
-    Ok(LoadedSessions::in_order(sessions).untimed())
+    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
 }
 
 struct ConversationVisitor<'a>(&'a mut dyn FnMut(Conversation) -> bool);

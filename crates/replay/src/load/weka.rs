@@ -46,7 +46,7 @@ pub(super) fn open_weka_traces(
             runs.push(read_run(&document, &place, &mut counts)?);
         }
     }
-    Ok(sessions_of_runs(runs, options).leaving_out(counts.left_out))
+    Ok(sessions_of_runs(runs, options).with_left_out_rows(counts.left_out))
 }
 
 #[derive(Default)]
@@ -71,9 +71,9 @@ fn read_run(
 ) -> Result<RecordedRun, WorkloadError> {
     let at_place = || place.to_owned();
     let row = JsonRow::new(document, &at_place)?;
-    let id = row.text("id")?.ok_or_else(|| row.missing_field_error("id"))?;
+    let id = row.text_field("id")?.ok_or_else(|| row.missing_field_error("id"))?;
     counts.runs += 1;
-    let scope = match row.text("hash_id_scope")? {
+    let scope = match row.text_field("hash_id_scope")? {
         Some("local") => counts.runs,
         Some("global") | None => GLOBAL_SCOPE,
         Some(other) => {
@@ -81,7 +81,7 @@ fn read_run(
             return Err(row.row_error(problem));
         }
     };
-    let requests = row.array("requests")?;
+    let requests = row.array_field("requests")?;
     let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
     let mut reader = RunReader {
         id,
@@ -113,7 +113,7 @@ impl RunReader<'_> {
             let row = JsonRow::new(value, &at)?;
             let t = row.time_in_seconds_as_ms(&["t"])?;
             let t = t.ok_or_else(|| row.missing_field_error("t"))?;
-            match row.text("type")? {
+            match row.text_field("type")? {
                 Some("n" | "s") => {}
                 Some("subagent") => {
                     let ended = self.read_subagent(&row, &at(), agent, (t, offset_ms))?;
@@ -208,10 +208,12 @@ impl RunReader<'_> {
         parent: usize,
         (t, offset_ms): (f64, f64),
     ) -> Result<Option<(usize, f64)>, WorkloadError> {
-        let name = row.text("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
-        let list = row.array("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
+        let name =
+            row.text_field("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
+        let list =
+            row.array_field("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
         let took_ms = row.positive_millis(&["duration_ms"])?;
-        let background = row.text("status")? == Some("async_launched");
+        let background = row.text_field("status")? == Some("async_launched");
         let child = self.agents.len();
         self.agents.push(RecordedAgent {
             id: format!("{}::sa:{name}", self.id),

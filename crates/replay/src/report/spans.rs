@@ -21,7 +21,7 @@ pub enum RequestPhase {
 
 impl RequestPhase {
     /// All phases of a request with their names in the HTML page.
-    pub const NAMES: [(&str, Self); 5] = [
+    pub const NAMED_PHASES: [(&str, Self); 5] = [
         ("queue", Self::Queue),
         ("prefill", Self::Prefill),
         ("transferred", Self::Transfer),
@@ -74,7 +74,7 @@ impl SampledRequestSpans {
         self.one_of
     }
 
-    pub(super) fn request(&mut self, outcome: &RequestOutcome<'_>) {
+    pub(super) fn add_request(&mut self, outcome: &RequestOutcome<'_>) {
         if self.most == 0 {
             return;
         }

@@ -90,7 +90,7 @@ impl TraceEventWriter {
         args: Value,
     ) {
         let micros = |nanos: u64| nanos as f64 / 1e3;
-        let (from, to) = (from.nanos(), to.nanos().max(from.nanos()));
+        let (from, to) = (from.as_nanos(), to.as_nanos().max(from.as_nanos()));
         self.write_event(&json!({"ph": "X", "pid": process, "tid": track, "name": name,
             "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
@@ -124,7 +124,7 @@ impl TraceEventWriter {
 }
 
 fn phase_name(phase: RequestPhase) -> &'static str {
-    let found = RequestPhase::NAMES.iter().find(|(_, other)| *other == phase);
+    let found = RequestPhase::NAMED_PHASES.iter().find(|(_, other)| *other == phase);
     found.map_or("", |(name, _)| name)
 }
 

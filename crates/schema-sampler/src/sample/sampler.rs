@@ -89,7 +89,7 @@ impl ValueSampler<'_> {
         reason: impl Into<String>,
     ) -> Result<T, SampleFailure> {
         if self.failure.is_none() {
-            let path = node.map_or(String::new(), |id| self.schema.node(id).path.clone());
+            let path = node.map_or(String::new(), |id| self.schema.schema_node(id).path.clone());
             self.failure = Some((path, reason.into()));
         }
         Err(SampleFailure::NoValue)
@@ -200,7 +200,7 @@ impl ValueSampler<'_> {
         source: SchemaNodeId,
     ) -> Result<Value, SampleFailure> {
         let schema = self.schema;
-        let values = schema.node(source).allowed.as_deref().unwrap_or_default();
+        let values = schema.schema_node(source).allowed.as_deref().unwrap_or_default();
         let first = self.random_below(values.len());
         for i in 0..values.len() {
             let value = &values[(first + i) % values.len()];
@@ -219,7 +219,7 @@ impl ValueSampler<'_> {
     ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
         for &facet in &plan.facets {
-            let Some(hints) = &schema.node(facet).hints else {
+            let Some(hints) = &schema.schema_node(facet).hints else {
                 continue;
             };
             let first = self.random_below(hints.examples.len());
@@ -321,11 +321,12 @@ impl ValueSampler<'_> {
 
     /// Returns the meaning of a field, recognised in the `title` or `description` of its schema.
     pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
-        plan.facets.iter().find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
+        plan.facets.iter().find_map(|&id| self.schema.schema_node(id).hints.as_ref()?.semantic_type)
     }
 
     /// Returns whether the schema nodes of `goal` allow the type of `value`.
     pub(super) fn allows_type_of(&self, goal: &[SchemaNodeId], value: &Value) -> bool {
-        goal.iter().all(|&id| self.schema.node(id).possible.contains_all(json_type_of(value)))
+        goal.iter()
+            .all(|&id| self.schema.schema_node(id).possible.contains_all(json_type_of(value)))
     }
 }

@@ -26,7 +26,7 @@ struct JsonStyle {
 /// Implements the template filter `tojson(ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
 pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    bounds::spend_on_nested(value)?;
+    bounds::spend_on_nested_value(value)?;
     let args = FilterArgs::new(&args)?;
     let style = JsonStyle::from_args(&args)?;
     args.reject_unknown_args()?;

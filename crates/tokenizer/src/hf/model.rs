@@ -213,7 +213,7 @@ impl HfTokenizer {
         info::tokenizer_info_json(
             &self.files,
             &self.tokenizer,
-            self.templates.default_source(),
+            self.templates.default_template_source(),
             &self.name,
             self.local,
         )

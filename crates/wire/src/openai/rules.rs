@@ -110,7 +110,7 @@ impl ChatRequest {
         };
         let listed = ids.as_array().filter(|ids| !ids.is_empty()).and_then(|ids| {
             ids.iter()
-                .map(|id| match PythonValue::of_json(id) {
+                .map(|id| match PythonValue::from_json_value(id) {
                     PythonValue::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
                     _ => None,
                 })

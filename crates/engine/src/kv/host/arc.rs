@@ -139,7 +139,7 @@ impl ArcPolicy {
 
     /// Returns the first `n` chunks in the order of eviction for which `may` returns true, or
     /// `None` if there are fewer.
-    pub(super) fn choose_victims(
+    pub(super) fn choose_chunks_to_evict(
         &self,
         n: usize,
         may: impl Fn(BlockKey) -> bool,

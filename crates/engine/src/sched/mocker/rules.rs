@@ -118,7 +118,7 @@ impl SchedulingRules for MockerRules {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptTransfer::RemotePrefill;
         let (needed, total) =
-            (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_blocks());
+            (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_block_count());
         match expected && needed > total {
             true => Err(SubmitError::TooLarge { needed, total }),
             false => Ok(()),
@@ -144,7 +144,7 @@ impl SchedulingRules for MockerRules {
         let remote = engine.seqs[slot].request.transfer == PromptTransfer::RemotePrefill;
         let expected = engine.rules.is_disaggregated() && remote;
         if expected {
-            engine.wait_for_remote_prompt(slot, now, out);
+            engine.queue_remote_prompt(slot, now, out);
         }
         expected
     }
@@ -183,7 +183,7 @@ impl SchedulingRules for MockerRules {
     /// Returns whether a sequence must wait because prompts from other engines, which come first,
     /// still need KV blocks.
     fn yields_to_announced_prompts(&self, seq: &ScheduledSequence) -> bool {
-        self.destinations.has_pending() && seq.table.is_empty()
+        self.destinations.has_pending_sequences() && seq.table.is_empty()
     }
 
     fn cached_prefix_tokens(engine: &MockerScheduler, plan: &BlockPlan, known: u32) -> u32 {
@@ -232,11 +232,11 @@ impl SchedulingRules for MockerRules {
     }
 
     fn on_blocks_allocated(engine: &mut MockerScheduler, slot: SequenceSlot, before: u32) {
-        engine.delay_until_reads_end(slot, before);
+        engine.delay_until_host_reads_end(slot, before);
     }
 
     fn on_preempt(engine: &mut MockerScheduler, slot: SequenceSlot) {
-        engine.wait_for_host_store(slot);
+        engine.delay_until_host_store_ends(slot);
     }
 
     fn takes_fetched_blocks(&self, running: usize) -> bool {
@@ -249,7 +249,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn on_step_reported(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
-        engine.reserve_next_prompt(now, out);
+        engine.reserve_next_prompt_blocks(now, out);
     }
 
     fn next_rule_copy_end(&self) -> Option<SimTime> {
@@ -261,7 +261,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn on_sequence_left(engine: &mut MockerScheduler, slot: SequenceSlot) {
-        engine.rules.destinations.forget_sequence(slot);
-        engine.leave_host_cache(slot);
+        engine.rules.destinations.remove_sequence(slot);
+        engine.remove_from_mocker_host_cache(slot);
     }
 }

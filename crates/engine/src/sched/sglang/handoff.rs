@@ -32,15 +32,15 @@ pub(super) struct TransferDestinations {
 impl TransferDestinations {
     /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
     /// the running batch. While one waits, no prompt to be computed locally is started.
-    pub(super) fn has_remote_prompts_first(&self) -> bool {
+    pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
 
-    pub(super) fn has_ready(&self) -> bool {
+    pub(super) fn has_ready_sequences(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    pub(super) fn has_pending(&self) -> bool {
+    pub(super) fn has_pending_sequences(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -48,14 +48,14 @@ impl TransferDestinations {
         self.fetches.next_due()
     }
 
-    pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
+    pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         self.pending.retain(|&other| other != slot);
         self.ready.retain(|&other| other != slot);
     }
 }
 
 impl SglangScheduler {
-    pub(super) fn expect_remote_prompt(
+    pub(super) fn queue_remote_prompt(
         &mut self,
         slot: SequenceSlot,
         now: SimTime,
@@ -63,11 +63,11 @@ impl SglangScheduler {
     ) {
         self.destinations.pending.push_back(slot);
         if self.pass.is_none() {
-            self.reserve_next_prompt(now, out);
+            self.reserve_next_prompt_pages(now, out);
         }
     }
 
-    pub(super) fn reserve_next_prompt(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn reserve_next_prompt_pages(&mut self, now: SimTime, out: &mut Outbox) {
         // Transfers of a configured time run at the same time.
         while self.reserve_prompt(now, out) && self.config.fetch.is_some() {}
     }
@@ -139,7 +139,7 @@ impl SglangScheduler {
         self.share_full_pages(slot, &mut events);
         out.extend(events.into_iter().map(|event| (now, event)));
         self.destinations.ready.push_back(slot);
-        self.reserve_next_prompt(now, out);
+        self.reserve_next_prompt_pages(now, out);
         self.request_pass(now);
         true
     }
@@ -164,7 +164,7 @@ impl SglangScheduler {
         out.extend(events.into_iter().map(|event| (now, event)));
         self.release_pages(slot);
         self.seqs.end_sequence(slot);
-        self.reserve_next_prompt(now, out);
+        self.reserve_next_prompt_pages(now, out);
         self.request_pass(now);
         true
     }

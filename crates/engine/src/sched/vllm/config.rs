@@ -237,7 +237,7 @@ impl VllmConfig {
         }
         check_at_least_one(
             "max_num_batched_tokens without slots for drafting",
-            self.largest_chunk(),
+            self.max_sequence_tokens_per_step(),
         )?;
         check_at_least_one("max_model_len", self.max_model_len)?;
         let interval = self.prefill.prefill_schedule_interval;
@@ -339,7 +339,7 @@ impl VllmConfig {
     /// Returns whether KV blocks that a step in flight may write are freed only when it ends.
     ///
     /// **Source:** `defer_block_free`, `vllm/v1/core/sched/scheduler.py`.
-    pub(super) fn defers_frees(&self) -> bool {
+    pub(super) fn defers_block_frees(&self) -> bool {
         self.async_scheduling && self.transfer.is_consumer
     }
 
@@ -397,20 +397,20 @@ impl VllmConfig {
     }
 
     /// Returns the maximum number of tokens that a step schedules.
-    pub(super) fn scheduled_tokens(&self) -> u32 {
+    pub(super) fn max_scheduled_tokens(&self) -> u32 {
         let limit = self.prefill.max_num_scheduled_tokens.unwrap_or(u32::MAX);
         limit.min(self.max_num_batched_tokens)
     }
 
     /// Returns the maximum number of tokens of one sequence in a step.
-    pub(super) fn largest_chunk(&self) -> u32 {
+    pub(super) fn max_sequence_tokens_per_step(&self) -> u32 {
         let slots = self.speculation.as_ref().map_or(0, |s| s.input_slots);
-        self.scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
+        self.max_scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
     }
 
     /// Returns the maximum number of KV slots that a step needs after the known tokens of a sequence:
     /// for its draft tokens, for those of the step in flight before it, and for the drafter.
-    pub(super) fn slots_for_drafts(&self) -> u32 {
+    pub(super) fn max_draft_kv_slots(&self) -> u32 {
         let steps = u32::from(self.async_scheduling) + 1;
         let lookahead = self.speculation.as_ref().map_or(0, |s| s.lookahead_slots);
         lookahead.saturating_add(self.drafts_per_step().saturating_mul(steps))

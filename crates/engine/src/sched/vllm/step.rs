@@ -94,12 +94,12 @@ impl ScheduledStep {
         self.entries.is_empty() && self.bulk_decodes == 0
     }
 
-    pub(in crate::sched) fn is_abandoned(&self, seqs: &SequenceSlab) -> bool {
+    pub(in crate::sched) fn have_all_sequences_ended(&self, seqs: &SequenceSlab) -> bool {
         let over = |entry: &SequenceStepOutput| seqs[entry.slot].state == SequenceRunState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
     }
 
-    pub(in crate::sched) fn report_rejected(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn report_rejected_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         if self.rejected.is_empty() {
             return;
         }
@@ -180,7 +180,7 @@ pub(in crate::sched) struct StepReports {
 }
 
 impl StepReports {
-    pub(super) fn has_failures(&self) -> bool {
+    pub(super) fn has_pending_failures_or_loads(&self) -> bool {
         !(self.invalid_grammars.is_empty()
             && self.failed_loads.is_empty()
             && self.loads_in_pause.is_empty())

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::message::RoomMessage;
 use super::{DisaggregationParts, Met, RoomRequest};
 use vllm_sim_engine::driver::KvSourceServer;
-use vllm_sim_http_client::get_once;
+use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::KvTransfer;
 
 /// Number of attempts to reach a bootstrap server.
@@ -302,5 +302,5 @@ async fn follow_server(rooms: Weak<DecodeRooms>, server: Arc<PrefillServer>) {
 
 /// Returns the body of a successful response of a bootstrap server.
 async fn fetch(address: &str, path: &str) -> Result<Bytes, String> {
-    get_once(address, path, REQUEST_TIMEOUT).await.map(Response::into_body)
+    get_on_new_connection(address, path, REQUEST_TIMEOUT).await.map(Response::into_body)
 }

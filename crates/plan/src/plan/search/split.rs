@@ -11,7 +11,10 @@ impl TrialRunner<'_> {
     /// The search assumes that more workers of either kind are no worse. The fewest of one kind
     /// with the most of the other bound the search. Then each number of prefill workers gets the fewest decode
     /// workers, as long as that can be fewer GPUs than the best split so far.
-    pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
+    pub(super) fn search_fewest_split_workers(
+        &mut self,
+        traffic: f64,
+    ) -> Result<Option<SimulatedTrial>> {
         let most = self.most_workers();
         let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
         let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
