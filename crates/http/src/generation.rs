@@ -39,8 +39,8 @@ pub(crate) enum RejectedRequest {
 }
 
 impl RejectedRequest {
-    /// Converts the error to the form in which a stream reports it: an error after the headers
-    /// becomes one before them if the imitated server reports all errors by the HTTP status.
+    /// Converts the error to the form in which a stream reports it. If the imitated server reports
+    /// all errors by the HTTP status, a late error becomes one before the headers.
     pub(crate) fn into_stream_report(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,

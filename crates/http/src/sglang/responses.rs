@@ -71,7 +71,7 @@ pub(super) async fn stored_response() -> Response<Body> {
     })
 }
 
-/// Returns the error in the form of this route.
+/// Returns the error in the form of SGLang's `/v1/responses`.
 fn error_response(fault: &Fault) -> Response<Body> {
     let kind = match fault.error_type {
         ErrorType::BadRequestPhrase => "Bad Request",

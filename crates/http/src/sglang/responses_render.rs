@@ -13,7 +13,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
 
-/// Format of a response.
+/// Format of a Responses API response.
 pub(super) struct ResponseFormat {
     request: SglangResponsesRequest,
     chat: ChatFormat,
@@ -63,7 +63,7 @@ impl ResponseFormat {
         self.response_json(output, self.status(choice), Some(self.usage(reply)), TextForm::Guessed)
     }
 
-    /// Returns log probabilities in the form of this route, or null.
+    /// Returns log probabilities in the form of SGLang's `/v1/responses`, or null.
     fn logprobs(&self, choice: &Choice) -> Value {
         if !self.request.includes_logprobs() {
             return Value::Null;

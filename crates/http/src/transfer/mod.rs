@@ -114,7 +114,7 @@ impl KvTransferTerms {
     }
 }
 
-/// Logs vLLM's warning if the engine has no connector.
+/// Logs vLLM's warning about `kv_transfer_params` if the engine has no KV connector.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/engine/core.py`, `preprocess_add_request`.
 fn warn_without_connector(app: &App) {

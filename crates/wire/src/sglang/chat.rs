@@ -48,7 +48,7 @@ wire_model! {
         max_tokens: Option<i64> = None,
         /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i64> = None,
-        /// Number of outputs.
+        /// Number of outputs (choices) per prompt.
         n: i64 = 1,
         /// Presence penalty.
         presence_penalty: f64 = 0.0,

@@ -134,7 +134,7 @@ wire_model! {
 wire_model! {
     /// A request to change the version of the weights that responses report.
     pub struct WeightVersionRequest: Plain "function-after[build_struct(), UpdateWeightVersionReqInput]" {
-        /// The new version.
+        /// The new version of the model weights.
         new_version: String,
         /// Whether running requests are aborted first.
         abort_all_requests: bool = true,

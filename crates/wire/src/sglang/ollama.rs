@@ -11,7 +11,7 @@ wire_model! {
     pub struct OllamaMessage: Plain "OllamaMessage" {
         /// Role of the speaker.
         role: String,
-        /// Text of the message.
+        /// Text of the chat message.
         content: String,
         /// Images, which SGLang ignores.
         images: Option<Vec<String>> = None,

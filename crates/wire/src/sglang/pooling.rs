@@ -44,7 +44,7 @@ wire_model! {
         model: String = DEFAULT_MODEL_NAME.to_owned(),
         /// Form of the vectors: `float` or `base64`.
         encoding_format: String = "float".to_owned(),
-        /// Number of components of a vector.
+        /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [Schema::Nullable(&Schema::Union(&[TEXTS, STR]))] = None,
@@ -136,7 +136,7 @@ wire_model! {
         video_data: Option<Value> = None,
         /// Audio clips, which are not simulated.
         audio_data: Option<Value> = None,
-        /// Number of components of a vector.
+        /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
         /// Name of the LoRA adapter.
         lora_path: Option<Value> = None,
@@ -146,7 +146,7 @@ wire_model! {
 wire_model! {
     /// A request of `POST /v1/score`.
     pub struct SglangScoreRequest: Plain "ScoringRequest" {
-        /// Text before each item, or its token ids.
+        /// Text before each scored item (the query), or its token ids.
         query: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, IDS]))] = None,
         /// Texts to score, or their token ids.
         items: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, TEXTS, ID_LISTS]))] = None,

@@ -84,7 +84,7 @@ impl BootstrapServer {
 }
 
 impl Registry {
-    /// Adds a rank; `None` if a member is missing.
+    /// Registers a rank of the prefill server; `None` if the request lacks a member.
     fn register(&mut self, row: &Value) -> Option<Result<(), &'static str>> {
         let number = |name: &str| row.get(name).and_then(Value::as_i64);
         let (system, attention) = (number("system_dp_size")?, number("attn_dp_size")?);
