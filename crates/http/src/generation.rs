@@ -7,27 +7,18 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::dialect::{Endpoint, LateErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GeneratedReply, GenerationRequest, KvBlockLabels, Reply, ReplyFacts,
-    RequestError, ResolvedModel,
+    self as service, GenerationRequest, KvBlockLabels, Reply, ReplyFacts, RequestError,
+    ResolvedModel,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared::ExtraArgs;
-
-/// A generation request whose reply is being generated.
-pub(crate) struct StartedGeneration<V> {
-    /// Settings that determine the JSON of the response.
-    pub(crate) view: V,
-    pub(crate) reply: Reply,
-    /// Keeps the request counted in the server load of `GET /load`.
-    pub(crate) guard: Option<ServerLoadGuard>,
-}
 
 /// An error of a request that generates tokens.
 pub(crate) enum RejectedRequest {
@@ -35,7 +26,7 @@ pub(crate) enum RejectedRequest {
     Early(Fault),
     /// The error occurred after the headers of a stream are sent, so the stream reports it as an
     /// event.
-    Late { fault: Fault, facts: Box<ReplyFacts>, guard: Option<ServerLoadGuard> },
+    Late { fault: Fault, facts: Box<ReplyFacts> },
 }
 
 impl RejectedRequest {
@@ -195,18 +186,17 @@ pub(crate) async fn start_generation(
     app: &App,
     resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
-    let guard = app.settings.server.load_tracking.then(|| app.count_server_load());
+) -> Result<(Reply, ReplyFacts), RejectedRequest> {
+    let request = GenerationRequest { load: app.count_load(), ..request };
     let generated = app.service.generate(&app.rules, resolved, Box::new(request));
-    match generated.await {
-        Ok(generated) => Ok((generated, guard)),
-        Err(service::RejectedRequest::Early(refusal)) => {
-            Err(RejectedRequest::Early(request_error_fault(app, refusal)))
+    generated.await.map_err(|refused| match refused {
+        service::RejectedRequest::Early(refusal) => {
+            RejectedRequest::Early(request_error_fault(app, refusal))
         }
-        Err(service::RejectedRequest::Late(refusal, facts)) => {
-            Err(RejectedRequest::Late { fault: request_error_fault(app, refusal), facts, guard })
+        service::RejectedRequest::Late(refusal, facts) => {
+            RejectedRequest::Late { fault: request_error_fault(app, refusal), facts }
         }
-    }
+    })
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {

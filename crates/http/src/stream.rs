@@ -142,9 +142,6 @@ enum DisconnectPoint {
     Now,
 }
 
-/// A value to hold until the stream of a reply ends.
-pub(super) type StreamGuard = Option<Box<dyn std::any::Any + Send>>;
-
 /// The body of a reply that is streamed as server-sent events.
 pub(super) struct EventStream<R> {
     reply: Reply,
@@ -163,7 +160,6 @@ pub(super) struct EventStream<R> {
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
     /// Faults to inject into the stream; `None` without faults.
     faults: Option<Box<FaultInjector>>,
-    _guard: StreamGuard,
 }
 
 impl<R: StreamRenderer> EventStream<R> {
@@ -175,7 +171,6 @@ impl<R: StreamRenderer> EventStream<R> {
         interval: u32,
         faults: Option<Box<FaultInjector>>,
         keep_alive: Option<Duration>,
-        guard: StreamGuard,
     ) -> Self {
         let choices = reply.choices.len();
         Self {
@@ -192,7 +187,6 @@ impl<R: StreamRenderer> EventStream<R> {
             breaks: None,
             keep_alive: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             faults,
-            _guard: guard,
         }
     }
 

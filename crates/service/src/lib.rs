@@ -38,7 +38,9 @@ use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::kv::BlockHasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
-pub use admission::{AdmissionLimits, MessageMemory, MessageMemoryFull, MessageReservation};
+pub use admission::{
+    AdmissionLimits, LoadGuard, MessageMemory, MessageMemoryFull, MessageReservation, ServerLoad,
+};
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
@@ -51,8 +53,8 @@ pub use peers::PrefillHandshake;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
-    DeferredCheck, GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest,
-    ReplyFacts, RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
+    DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, ReplyFacts,
+    RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
 };
 pub use request_faults::RequestFaults;
 pub use settings::{ServiceSettings, ServingRole};

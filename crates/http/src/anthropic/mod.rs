@@ -20,7 +20,7 @@ use self::message_format::MessageFormat;
 use self::render::{MessageStream, error_event, message_json};
 use super::app::App;
 use super::dialect::Endpoint;
-use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
+use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use super::openai::{chat, prepare};
 use super::{error, transfer};
 use crate::body::JsonRequest;
@@ -93,7 +93,7 @@ async fn answer_message(
     let id = prepare::request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start_chats(app, head, requests, resolved, id, threshold).await;
-    let started = match started
+    let (mut chat, reply) = match started
         .map_err(|refused| refused.into_stream_report(dialect.late_error_reporting()))
     {
         Ok(started) => started,
@@ -102,12 +102,11 @@ async fn answer_message(
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedGeneration { view: mut chat, reply, guard } = started;
     chat.call_ids = dialect.id_format().call_ids("toolu_");
     let form = MessageFormat::for_detail(dialect.response_detail());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
-        return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await);
+        return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];

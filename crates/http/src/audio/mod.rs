@@ -100,14 +100,13 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let prompts = clip_prompts(app, &request, &clips, key)?;
     let generation = GenerationRequest { prompts: PromptSource::Ready(prompts), ..generation };
     let stream = request.stream;
-    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let (reply, facts) = (generated.reply, generated.facts);
     let transcript = Transcript {
         id: facts.id,
         created: unix_now_secs() as u64,
@@ -125,7 +124,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         if app.settings.answers.force_include_usage {
             render = render.with_usage();
         }
-        return Ok(prepare::stream_reply(app, head, reply, render, 1, guard).await);
+        return Ok(prepare::stream_reply(app, head, reply, render, 1).await);
     }
     let body =
         prepare::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;

@@ -29,8 +29,9 @@ pub(super) async fn start_audio_sequence(
         sampling: Ok(params.into()).into(),
         ..request
     };
-    let generated = app.service.generate(&app.rules, resolved, Box::new(request));
-    let generated = generated.await;
-    let generated = generated.map_err(|refused| request_error_fault(app, refused.into_error()))?;
-    Ok(generated.reply)
+    let generated = app.service.generate(&app.rules, resolved, Box::new(request)).await;
+    match generated {
+        Ok((reply, _)) => Ok(reply),
+        Err(refused) => Err(request_error_fault(app, refused.into_error())),
+    }
 }

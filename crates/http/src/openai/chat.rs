@@ -12,13 +12,13 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::media;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_config::Compat;
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_service::{GenerationRequest, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -58,17 +58,16 @@ pub(crate) async fn answer_chat(
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
-    let started = match start_chats(app, head, requests, resolved, id, threshold).await {
+    let (view, reply) = match start_chats(app, head, requests, resolved, id, threshold).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_chat_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedGeneration { view, reply, guard } = started;
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, headers, body))
@@ -83,7 +82,7 @@ pub(crate) async fn start_chats(
     resolved: ResolvedModel,
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<StartedGeneration<Box<ChatView>>, RejectedRequest> {
+) -> Result<(Box<ChatView>, Reply), RejectedRequest> {
     let request = &requests[0];
     let last = LastMessage::of(app, request);
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
@@ -115,11 +114,11 @@ pub(crate) async fn start_chats(
         }),
         ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = generation::start_generation(app, resolved, generation).await?;
-    let mut view = chat_view(app, &requests[0], last, &generated.facts);
-    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
+    let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
+    let mut view = chat_view(app, &requests[0], last, &facts);
+    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
     view.image = has_image;
-    Ok(StartedGeneration { view, reply: generated.reply, guard })
+    Ok((view, reply))
 }
 
 pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Conversation {

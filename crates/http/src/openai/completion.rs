@@ -99,20 +99,19 @@ async fn respond_completion(
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
         ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
             return Ok(prepare::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let reply = generated.reply;
-    let mut view = completion_view(app, &request, &generated.facts);
-    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
-    drop((generated.facts, request));
+    let mut view = completion_view(app, &request, &facts);
+    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
+    drop((facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
     Ok(prepare::json_response_with_load(app, headers, body))

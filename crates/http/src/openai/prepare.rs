@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(crate) use super::ids::{new_uid, request_id};
 use super::logprobs::LogprobSource;
 use super::response_shape::{DraftReport, ResponseShape};
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::request_head::{RequestHead, names};
 use crate::stream::{EventStream, StreamRenderer};
 use crate::{error, fault};
@@ -237,13 +237,11 @@ pub(crate) async fn stream_reply<R: StreamRenderer + Unpin>(
     reply: Reply,
     render: R,
     interval: u32,
-    guard: Option<ServerLoadGuard>,
 ) -> Response<Body> {
     let interval = interval.max(app.settings.answers.stream_interval);
     let silence = app.settings.answers.sse_keep_alive_interval;
-    let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     let faults = fault::stream_fault_injector(app, head);
-    start_stream(EventStream::new(reply, render, interval, faults, silence, guard)).await
+    start_stream(EventStream::new(reply, render, interval, faults, silence)).await
 }
 
 /// Returns a streamed response that sends no keep-alive comments.
@@ -252,12 +250,10 @@ pub(crate) async fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
     head: &RequestHead,
     reply: Reply,
     render: R,
-    guard: Option<ServerLoadGuard>,
 ) -> Response<Body> {
     let interval = app.settings.answers.stream_interval;
-    let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
     let faults = fault::stream_fault_injector(app, head);
-    start_stream(EventStream::new(reply, render, interval, faults, None, guard)).await
+    start_stream(EventStream::new(reply, render, interval, faults, None)).await
 }
 
 async fn start_stream<R: StreamRenderer + Unpin>(mut stream: EventStream<R>) -> Response<Body> {

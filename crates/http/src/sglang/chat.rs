@@ -12,7 +12,7 @@ use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation::RejectedRequest;
 use crate::openai::{chat, prepare};
@@ -43,11 +43,11 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     if request.stream {
         let interval = prepare::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| {
         counter.count(reply);
@@ -69,7 +69,6 @@ pub(super) struct StartedChat {
     pub(super) reply: Reply,
     pub(super) format: ChatFormat,
     pub(super) counter: EndCounter,
-    pub(super) guard: Option<ServerLoadGuard>,
 }
 
 /// Starts the generation of a chat request, or of a request of another API that became one.
@@ -113,13 +112,12 @@ pub(super) async fn start_chat(
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
-    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
-    let reply = generated.reply;
+    let (reply, facts) = request::start(app, head, resolved, generation, &target).await?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);
-    let mut meta = MetaSettings::new(app, &generated.facts, shape, logprobs, rank);
+    let shape = prepare::response_shape(app, &(&chat).into(), &facts);
+    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
-        meta.keep_prompts(&generated.facts);
+        meta.keep_prompts(&facts);
     }
     meta.texts = true;
     let mut format = ChatFormat::new(
@@ -135,5 +133,5 @@ pub(super) async fn start_chat(
         structured,
         session: None,
     };
-    Ok(StartedChat { reply, format, counter, guard })
+    Ok(StartedChat { reply, format, counter })
 }

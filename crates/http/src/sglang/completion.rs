@@ -63,7 +63,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
     let started = request::start(app, head, resolved, generation, &target).await;
-    let (generated, guard) = match started {
+    let (reply, facts) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::pair_failure(refused)?;
@@ -71,7 +71,6 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         }
         Err(refused) => return Err(refused.into()),
     };
-    let (reply, facts) = (generated.reply, generated.facts);
     let shape = prepare::response_shape(app, &UsageOptions::default(), &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if request.return_token_ids {
@@ -90,7 +89,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     if request.stream {
         let interval = prepare::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(prepare::stream_reply(app, head, reply, render, interval).await);
     }
     let body = prepare::render_when_finished(reply, move |reply| {
         counter.count(reply);

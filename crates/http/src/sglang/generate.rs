@@ -23,7 +23,7 @@ use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
 use crate::session_store::{SessionParams, SessionTurn};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_service::{GeneratedReply, ReplyFacts};
+use vllm_sim_service::{Reply, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::GenerateRequest;
@@ -88,8 +88,7 @@ async fn answer(
     }
     let mut outputs = Vec::new();
     let is_single = batch.is_single && params(0)?.outputs() == 1;
-    for Started { generated, format, counter, .. } in started {
-        let reply = generated.reply;
+    for Started { reply, format, counter, .. } in started {
         let body = prepare::render_when_finished(reply, move |reply| {
             counter.count(reply);
             format.outputs(reply)
@@ -115,11 +114,10 @@ struct Item {
 
 /// A started generation with the format of its response.
 struct Started {
-    generated: GeneratedReply,
+    reply: Reply,
     format: GenerateFormat,
     counter: EndCounter,
     interval: u32,
-    guard: Option<crate::app::ServerLoadGuard>,
 }
 
 async fn start(
@@ -164,8 +162,8 @@ async fn start(
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, from.index)?;
     let started = request::start(app, head, resolved, generation, &target).await;
-    let (generated, guard) = started?;
-    let meta = meta_settings(app, request, &generated.facts, logprobs, rank);
+    let (reply, facts) = started?;
+    let meta = meta_settings(app, request, &facts, logprobs, rank);
     let format = GenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -173,7 +171,7 @@ async fn start(
         shows_prompt: request.return_prompt_token_ids,
         hides_output,
     };
-    Ok(Started { generated, format, counter, interval, guard })
+    Ok(Started { reply, format, counter, interval })
 }
 
 async fn stream(
@@ -201,11 +199,10 @@ async fn stream(
     if outputs == 1 {
         started.format.rids = rids;
     }
-    let reply = started.generated.reply;
-    let mut render = GenerateStream::new(started.format, started.counter, &reply);
+    let mut render = GenerateStream::new(started.format, started.counter, &started.reply);
     render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
-    Ok(prepare::stream_reply(app, head, reply, render, started.interval, started.guard).await)
+    Ok(prepare::stream_reply(app, head, started.reply, render, started.interval).await)
 }
 
 fn meta_settings(

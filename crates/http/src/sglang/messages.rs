@@ -71,10 +71,10 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
         Err(refused) => return Err(Refusal { fault: refused.into(), kind: None }),
     };
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     if chat.stream {
         let render = MessageStream::new(format, counter, &reply);
-        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
     let body = prepare::render_when_finished(reply, move |reply| {

@@ -184,15 +184,13 @@ async fn generate_from(
     };
     // These bodies cannot name another server.
     let target = BootstrapTarget::read([None; 3], None, &head.headers, 0)?;
-    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
-    let reply = generated.reply;
+    let (reply, _) = request::start(app, head, resolved, generation, &target).await?;
     let counter =
         EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };
     let model = app.service.models.displayed_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
-        let mut response =
-            prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await;
+        let mut response = prepare::stream_reply_without_keep_alive(app, head, reply, render).await;
         set_line_type(&mut response);
         return Ok(response);
     }

@@ -41,11 +41,11 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         false => reply_calls(app),
     };
     let started = start_chat(app, head, &chat, calls).await?;
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     let format = ResponseFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);
-        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
     let body = prepare::render_when_finished(reply, move |reply| {

@@ -54,12 +54,12 @@ pub(crate) async fn create_generative_scoring(
         ..generation::new_generation_request(&app, &head, id.clone())
     };
     let started = generation::start_generation(&app, resolved, generation).await;
-    let (mut generated, _guard) = started.map_err(Fault::from)?;
-    generated.reply.wait_until_ended().await;
-    if generated.reply.has_failed_choice() {
+    let (mut reply, _) = started.map_err(Fault::from)?;
+    reply.wait_until_ended().await;
+    if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
-    generated.reply.mark_delivered();
+    reply.mark_delivered();
     Ok(ok_json(&json!({
         "id": &*id,
         "object": "list",

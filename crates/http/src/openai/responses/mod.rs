@@ -24,11 +24,11 @@ use self::stream::ResponseStream;
 use super::chat;
 use super::prepare::{self, UsageOptions};
 use super::response_shape::ResponseShape;
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
 use crate::transfer::{self, KvTransferTerms};
@@ -139,30 +139,25 @@ async fn answer_response(
     let background = request.background.unwrap_or(false);
     let (generation, response) = prepare_response(app, head, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
-    let started = match started
+    let (reply, facts) = match started
         .map_err(|refused| refused.into_stream_report(app.dialect.late_error_reporting()))
     {
-        Ok((generated, guard)) => StartedGeneration {
-            view: response.object_builder(app, &generated.facts),
-            reply: generated.reply,
-            guard,
-        },
-        Err(RejectedRequest::Late { facts, guard, .. }) if stream => {
-            return Ok(failed_response_stream(response.object_builder(app, &facts), guard));
+        Ok(started) => started,
+        Err(RejectedRequest::Late { facts, .. }) if stream => {
+            return Ok(failed_response_stream(app, response.object_builder(app, &facts)));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let keep = response.keep;
-    match keep {
-        Some(keep) if background => Ok(respond_in_background(app, head, started, keep)),
+    let frame = response.object_builder(app, &facts);
+    drop(facts);
+    match response.keep {
+        Some(keep) if background => Ok(respond_in_background(app, head, frame, reply, keep)),
         keep if stream => {
-            let StartedGeneration { view, reply, guard } = started;
-            let render = ResponseStream::new(view, keep);
-            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await)
+            let render = ResponseStream::new(frame, keep);
+            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render).await)
         }
         keep => {
-            let StartedGeneration { view, reply, guard: _guard } = started;
-            let response = finished_object(view, reply).await?;
+            let response = finished_object(frame, reply).await?;
             if let Some(keep) = keep {
                 keep.store_finished(&response);
             }
@@ -330,16 +325,16 @@ async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Res
 fn respond_in_background(
     app: &Arc<App>,
     head: &RequestHead,
-    started: StartedGeneration<Arc<ResponseObjectBuilder>>,
+    frame: Arc<ResponseObjectBuilder>,
+    reply: Reply,
     keep: StoreSlot,
 ) -> Response<Body> {
-    let frame = started.view.clone();
     let queued = frame.response_object("queued", Vec::new(), None);
     keep.store_finished(&queued);
     let store = ResponseStore::of_app(app).clone();
     if !frame.request.stream.unwrap_or(false) {
+        let view = frame.clone();
         let task = tokio::spawn(async move {
-            let StartedGeneration { view, reply, guard: _guard } = started;
             let response = finished_object(view.clone(), reply).await;
             let response =
                 response.unwrap_or_else(|_| view.response_object("failed", Vec::new(), None));
@@ -348,15 +343,13 @@ fn respond_in_background(
         store.attach_task(&frame.view.id, task.abort_handle(), None);
         return object_response(&queued);
     }
-    let StartedGeneration { view, reply, guard } = started;
     let log = Arc::new(ResponseEventLog::default());
     let events = log.clone();
-    let render = ResponseStream::new(view, Some(keep));
+    let render = ResponseStream::new(frame.clone(), Some(keep));
     let interval = app.settings.answers.stream_interval;
     let injector = fault::stream_fault_injector(app, head);
-    let mut body = EventStream::new(reply, render, interval, injector, None, None);
+    let mut body = EventStream::new(reply, render, interval, injector, None);
     let task = tokio::spawn(async move {
-        let _guard = guard;
         while let Some(Ok(part)) = body.frame().await {
             if let Ok(data) = part.into_data() {
                 events.add_events(&data);
@@ -372,11 +365,8 @@ fn respond_in_background(
 ///
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
-fn failed_response_stream(
-    frame: Arc<ResponseObjectBuilder>,
-    guard: Option<ServerLoadGuard>,
-) -> Response<Body> {
-    std::mem::forget(guard);
+fn failed_response_stream(app: &App, frame: Arc<ResponseObjectBuilder>) -> Response<Body> {
+    std::mem::forget(app.count_load());
     let mut head = String::new();
     ResponseStream::new(frame, None).write_head_events(&mut head);
     broken_stream(head)
