@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
 use crate::app::App;
@@ -14,7 +15,7 @@ use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
     self as service, GenerationRequest, KvBlockLabels, Reply, ReplyFacts, RequestError,
-    ResolvedModel,
+    ResolvedModel, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -268,6 +269,74 @@ pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
 fn trace_context(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))
+}
+
+/// Returns the minimum number of tokens per stream event that a request asks for, clamped to 32
+/// bits.
+pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
+    u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
+}
+
+/// Waits for the end of a reply and renders its JSON, on the blocking pool if the reply is long.
+///
+/// # Errors
+/// vLLM's 500 if a choice ended with an error.
+pub(crate) async fn render_when_finished<T: Send + 'static>(
+    mut reply: Reply,
+    render: impl FnOnce(&Reply) -> T + Send + 'static,
+) -> Result<T, Fault> {
+    reply.wait_until_ended().await;
+    if reply.has_failed_choice() {
+        return Err(error::engine_failure_fault());
+    }
+    reply.mark_delivered();
+    Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
+}
+
+/// Returns a response that is no stream, with the load header if the client requested it.
+pub(crate) fn json_response_with_load(
+    app: &App,
+    headers: &HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let mut response = error::json_response(StatusCode::OK, body);
+    let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
+    let text = match format {
+        Some(f) if f.eq_ignore_ascii_case(b"text") => {
+            Some(load_header_value(app, LoadHeaderFormat::Text))
+        }
+        Some(f) if f.eq_ignore_ascii_case(b"json") => {
+            Some(load_header_value(app, LoadHeaderFormat::Json))
+        }
+        _ => None,
+    };
+    if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
+        response.headers_mut().insert("endpoint-load-metrics", value);
+    }
+    response
+}
+
+enum LoadHeaderFormat {
+    Text,
+    Json,
+}
+
+fn load_header_value(app: &App, format: LoadHeaderFormat) -> String {
+    let stats = app.service.rank_engines()[0].stats();
+    let waiting = stats.waiting as f64;
+    let usage = if stats.total_blocks == 0 {
+        0.0
+    } else {
+        f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
+    };
+    match format {
+        LoadHeaderFormat::Json => format!(
+            "JSON {{\"named_metrics\": {{\"num_requests_waiting\": {waiting:?}, \"kv_cache_usage_perc\": {usage:?}}}}}"
+        ),
+        LoadHeaderFormat::Text => format!(
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
+        ),
+    }
 }
 
 /// Deprecated `guided_*` fields and their names within `structured_outputs`.

@@ -24,8 +24,9 @@ use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
 use super::generation::{self, RejectedRequest};
-use super::openai::prepare;
 use super::request_head::RequestHead;
+use crate::openai::ids;
+use crate::stream;
 use form::UploadForm;
 use render::{AudioClip, SpeechStream, Transcript};
 use vllm_sim_config::SpeechModelCapabilities;
@@ -75,7 +76,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         SpeechTask::Transcribe => "transcribe-",
         SpeechTask::Translate => "translate-",
     };
-    let id = prepare::request_id(name, &head.headers, None);
+    let id = ids::request_id(name, &head.headers, None);
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
         room: OutputBudget::Context,
@@ -103,7 +104,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream_response(&fault));
+            return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
@@ -124,10 +125,10 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         if app.settings.answers.force_include_usage {
             render = render.with_usage();
         }
-        return Ok(prepare::stream_reply(app, head, reply, render, 1).await);
+        return Ok(stream::stream_reply(app, head, reply, render, 1).await);
     }
     let body =
-        prepare::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;
+        generation::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;
     Ok(speech_response(body))
 }
 

@@ -10,7 +10,7 @@ use axum::http::Response;
 use serde_json::{Map, Value};
 
 use super::chat;
-use super::prepare;
+use super::ids;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
@@ -38,7 +38,7 @@ async fn answer_batch(
 ) -> Result<Response<Body>, Fault> {
     let threshold = transfer::cache_hit_threshold(app, &head.headers, &value);
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
-    let id = prepare::request_id("chatcmpl-", &head.headers, requests[0].request_id.as_deref());
+    let id = ids::request_id("chatcmpl-", &head.headers, requests[0].request_id.as_deref());
     let resolved = generation::resolve_model(app, head, requests[0].model.as_deref(), Ok(()))?;
     let started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await;
     let (mut view, reply) = started?;
@@ -46,8 +46,8 @@ async fn answer_batch(
     let shape = &mut view.view;
     (shape.prompt_details, shape.reasoning_details, shape.metrics) = (false, false, false);
     shape.drafts = None;
-    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(prepare::json_response_with_load(app, &head.headers, body))
+    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load(app, &head.headers, body))
 }
 
 /// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a

@@ -14,9 +14,11 @@ use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::RejectedRequest;
-use crate::openai::{chat, prepare};
+use crate::generation::{self, RejectedRequest};
+use crate::openai::response_shape::ResponseShape;
+use crate::openai::{chat, logprobs};
 use crate::request_head::RequestHead;
+use crate::stream;
 use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
@@ -45,15 +47,15 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     };
     let StartedChat { reply, format, counter } = started;
     if request.stream {
-        let interval = prepare::min_tokens_per_event(None);
+        let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         format.body_json(reply)
     });
-    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load(app, &head.headers, body.await?.to_string()))
 }
 
 /// Returns the form of calls in a reply: text without a tool parser.
@@ -88,7 +90,7 @@ pub(super) async fn start_chat(
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     let top = request.top_logprobs.unwrap_or(0).max(0);
     let logprobs = LogprobOptions {
-        top: request.logprobs.then(|| prepare::logprob_count(app, top.into())),
+        top: request.logprobs.then(|| logprobs::logprob_count(app, top.into())),
         start: None,
     };
     let model = Some(request.model.as_str());
@@ -97,9 +99,9 @@ pub(super) async fn start_chat(
     let id = rid_of(request.rid.as_ref());
     let generation = Generation {
         id: id.clone(),
-        tools: prepare::tool_request(&chat),
-        parses_calls: prepare::recognizes_tool_calls(app, &chat),
-        reasoning: prepare::reasoning_fraction(app, &chat),
+        tools: chat::tool_request(&chat),
+        parses_calls: chat::recognizes_tool_calls(app, &chat),
+        reasoning: chat::reasoning_fraction(app, &chat),
         prompts: PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]),
         sampling,
         logprobs,
@@ -114,7 +116,7 @@ pub(super) async fn start_chat(
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
     let (reply, facts) = request::start(app, head, resolved, generation, &target).await?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = prepare::response_shape(app, &(&chat).into(), &facts);
+    let shape = ResponseShape::new(app, &(&chat).into(), &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
         meta.keep_prompts(&facts);

@@ -22,15 +22,15 @@ use self::object::{DeliveryMode, ResponseObjectBuilder, reply_status};
 use self::store::{CancelOutcome, ResponseEventLog, ResponseStore, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
-use super::prepare::{self, UsageOptions};
-use super::response_shape::ResponseShape;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use crate::openai::logprobs;
+use crate::openai::response_shape::{ResponseShape, UsageOptions};
 use crate::request_head::RequestHead;
-use crate::stream::EventStream;
+use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolMode;
@@ -92,9 +92,7 @@ pub(crate) async fn retrieve_response(
         return object_response(&response);
     }
     match ResponseStore::of_app(&app).event_log(&id) {
-        Some(log) => {
-            prepare::event_stream_response(log.stream_from(usize::try_from(after).unwrap_or(0)))
-        }
+        Some(log) => event_stream_response(log.stream_from(usize::try_from(after).unwrap_or(0))),
         // Only background streams are recorded; vLLM notices only after it has sent the headers.
         None => broken_stream(String::new()),
     }
@@ -154,7 +152,7 @@ async fn answer_response(
         Some(keep) if background => Ok(respond_in_background(app, head, frame, reply, keep)),
         keep if stream => {
             let render = ResponseStream::new(frame, keep);
-            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render).await)
+            Ok(stream_reply_without_keep_alive(app, head, reply, render).await)
         }
         keep => {
             let response = finished_object(frame, reply).await?;
@@ -163,7 +161,7 @@ async fn answer_response(
             }
             let mut out = String::new();
             json::write_value(&mut out, &response);
-            Ok(prepare::json_response_with_load(app, &head.headers, out))
+            Ok(generation::json_response_with_load(app, &head.headers, out))
         }
     }
 }
@@ -222,8 +220,8 @@ fn prepare_response(
         chat.tool_choice = Some(ChatToolChoice::None);
     }
     let (tools, parses_calls) =
-        (prepare::tool_request(&chat), prepare::recognizes_tool_calls(app, &chat));
-    let reasoning = prepare::reasoning_fraction(app, &chat);
+        (chat::tool_request(&chat), chat::recognizes_tool_calls(app, &chat));
+    let reasoning = chat::reasoning_fraction(app, &chat);
     let parses = parser && finds_tool_calls(&chat);
     // The chat template sees the tool choice of the request.
     (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
@@ -285,12 +283,12 @@ impl PreparedResponse {
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
                 kv_transfer_params: self.terms.response_params(app, &facts.prompts),
-                ..prepare::response_shape(app, &shape, facts)
+                ..ResponseShape::new(app, &shape, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
             max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
-            logprobs: logprobs.map(|top| prepare::logprob_count(app, top)),
+            logprobs: logprobs.map(|top| logprobs::logprob_count(app, top)),
             ids: app.dialect.id_format().item_ids(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
@@ -308,9 +306,9 @@ fn finds_tool_calls(chat: &ChatRequest) -> bool {
 /// Waits for the reply to end and returns the Responses API object.
 ///
 /// # Errors
-/// Same errors as [`prepare::render_when_finished`].
+/// Same errors as [`generation::render_when_finished`].
 async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value, Fault> {
-    prepare::render_when_finished(reply, move |reply| {
+    generation::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];
         let output = frame.output_items(choice, DeliveryMode::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
@@ -358,7 +356,7 @@ fn respond_in_background(
         events.end();
     });
     store.attach_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
-    prepare::event_stream_response(log.stream_from(0))
+    event_stream_response(log.stream_from(0))
 }
 
 /// Returns a Responses stream that breaks off after its first events, because the request failed.
@@ -383,5 +381,5 @@ fn broken_stream(head: String) -> Response<Body> {
         }
         Some((part, parts))
     });
-    prepare::event_stream_response(Body::from_stream(parts))
+    event_stream_response(Body::from_stream(parts))
 }
