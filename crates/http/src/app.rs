@@ -14,7 +14,7 @@ use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
-use super::server_controls::{Availability, ServerControls};
+use super::server_controls::ServerControls;
 use super::session_store::Sessions;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
@@ -23,7 +23,7 @@ use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::{InferenceService, LoadGuard, RequestRules, ServerLoad};
+use vllm_sim_service::{Availability, InferenceService, LoadGuard, RequestRules, ServerLoad};
 use vllm_sim_wire::VllmVersion;
 
 /// The values from which an [`App`] is created.

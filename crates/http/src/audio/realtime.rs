@@ -24,7 +24,9 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, pass, special_token_id};
+use super::{
+    PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, special_token_id, start_audio_sequence,
+};
 use crate::app::App;
 use crate::error;
 use crate::generation;
@@ -388,7 +390,7 @@ impl RealtimeSession {
             ..generation::generation_request_without_head(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {
-            Ok(resolved) => pass::start_audio_sequence(app, resolved, request, prompt).await,
+            Ok(resolved) => start_audio_sequence(app, resolved, request, prompt).await,
             Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::logprobs::{self, LogprobSource, LogprobStyle, TokenLogprob};
 use crate::app::App;
-use crate::json::{self, NullMembers};
+use crate::json;
 use crate::transfer::params::KvTransferParams;
 use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
@@ -143,6 +143,13 @@ fn draft_report_settings(app: &App) -> Option<DraftReport> {
     };
     let tokens = app.settings.answers.draft_tokens?;
     Some(DraftReport { tokens, detailed })
+}
+
+/// Selects whether JSON members that are null are written; streams omit them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NullMembers {
+    Shown,
+    LeftOut,
 }
 
 /// Selects the members of `usage`; chat responses have some that completion responses lack.
