@@ -17,8 +17,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::socket::{AcceptedConnection, ClientStream, HttpProtocol, ResetOnClose, ServerSocket};
 use crate::tls::ReloadingTlsAcceptor;
-use vllm_sim_http::{Availability, HttpService};
-use vllm_sim_service::{ConnectionHandle, RequestContext};
+use vllm_sim_http::HttpService;
+use vllm_sim_service::{Availability, ConnectionHandle, RequestContext};
 
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;

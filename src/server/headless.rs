@@ -25,7 +25,8 @@ use {
         DataParallelWaves, EngineCore, EngineCoreError, EngineCoreParts, EngineEventChannel,
         ReasoningMarkers, observe_engine,
     },
-    vllm_sim_http::{AdminState, Availability, ServerControls},
+    vllm_sim_http::{AdminState, ServerControls},
+    vllm_sim_service::Availability,
     vllm_sim_service::scripted::ReplyRules,
 };
 

@@ -230,12 +230,12 @@ impl RequestSubmitter {
         let resolved = service.resolve_model(&self.rules, lora.as_deref());
         let resolved = resolved.map_err(|refusal| failure_of_error(&refusal))?;
         let generated = service.generate(&self.rules, resolved, Box::new(request)).await;
-        let generated = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
+        let (reply, _) = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
         let own = service.generator.tokenizer().eos_token_id();
         Ok(StartedRequest::Generated(Box::new(ActiveRequest::new(
             id.clone(),
             client,
-            generated.reply,
+            reply,
             (own, eos),
             logprobs,
             fields.trace_headers,

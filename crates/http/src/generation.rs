@@ -4,30 +4,22 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::dialect::{Endpoint, LateErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GeneratedReply, GenerationRequest, KvBlockLabels, Reply, ReplyFacts,
-    RequestError, ResolvedModel,
+    self as service, GenerationRequest, KvBlockLabels, Reply, ReplyFacts, RequestError,
+    ResolvedModel, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared::ExtraArgs;
-
-/// A generation request whose reply is being generated.
-pub(crate) struct StartedGeneration<V> {
-    /// Settings that determine the JSON of the response.
-    pub(crate) view: V,
-    pub(crate) reply: Reply,
-    /// Keeps the request counted in the server load of `GET /load`.
-    pub(crate) guard: Option<ServerLoadGuard>,
-}
 
 /// An error of a request that generates tokens.
 pub(crate) enum RejectedRequest {
@@ -35,7 +27,7 @@ pub(crate) enum RejectedRequest {
     Early(Fault),
     /// The error occurred after the headers of a stream are sent, so the stream reports it as an
     /// event.
-    Late { fault: Fault, facts: Box<ReplyFacts>, guard: Option<ServerLoadGuard> },
+    Late { fault: Fault, facts: Box<ReplyFacts> },
 }
 
 impl RejectedRequest {
@@ -195,18 +187,17 @@ pub(crate) async fn start_generation(
     app: &App,
     resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
-    let guard = app.settings.server.load_tracking.then(|| app.count_server_load());
+) -> Result<(Reply, ReplyFacts), RejectedRequest> {
+    let request = GenerationRequest { load: app.count_load(), ..request };
     let generated = app.service.generate(&app.rules, resolved, Box::new(request));
-    match generated.await {
-        Ok(generated) => Ok((generated, guard)),
-        Err(service::RejectedRequest::Early(refusal)) => {
-            Err(RejectedRequest::Early(request_error_fault(app, refusal)))
+    generated.await.map_err(|refused| match refused {
+        service::RejectedRequest::Early(refusal) => {
+            RejectedRequest::Early(request_error_fault(app, refusal))
         }
-        Err(service::RejectedRequest::Late(refusal, facts)) => {
-            Err(RejectedRequest::Late { fault: request_error_fault(app, refusal), facts, guard })
+        service::RejectedRequest::Late(refusal, facts) => {
+            RejectedRequest::Late { fault: request_error_fault(app, refusal), facts }
         }
-    }
+    })
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
@@ -278,6 +269,74 @@ pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
 fn trace_context(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))
+}
+
+/// Returns the minimum number of tokens per stream event that a request asks for, clamped to 32
+/// bits.
+pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
+    u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
+}
+
+/// Waits for the end of a reply and renders its JSON, on the blocking pool if the reply is long.
+///
+/// # Errors
+/// vLLM's 500 if a choice ended with an error.
+pub(crate) async fn render_when_finished<T: Send + 'static>(
+    mut reply: Reply,
+    render: impl FnOnce(&Reply) -> T + Send + 'static,
+) -> Result<T, Fault> {
+    reply.wait_until_ended().await;
+    if reply.has_failed_choice() {
+        return Err(error::engine_failure_fault());
+    }
+    reply.mark_delivered();
+    Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
+}
+
+/// Returns a response that is no stream, with the load header if the client requested it.
+pub(crate) fn json_response_with_load(
+    app: &App,
+    headers: &HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let mut response = error::json_response(StatusCode::OK, body);
+    let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
+    let text = match format {
+        Some(f) if f.eq_ignore_ascii_case(b"text") => {
+            Some(load_header_value(app, LoadHeaderFormat::Text))
+        }
+        Some(f) if f.eq_ignore_ascii_case(b"json") => {
+            Some(load_header_value(app, LoadHeaderFormat::Json))
+        }
+        _ => None,
+    };
+    if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
+        response.headers_mut().insert("endpoint-load-metrics", value);
+    }
+    response
+}
+
+enum LoadHeaderFormat {
+    Text,
+    Json,
+}
+
+fn load_header_value(app: &App, format: LoadHeaderFormat) -> String {
+    let stats = app.service.rank_engines()[0].stats();
+    let waiting = stats.waiting as f64;
+    let usage = if stats.total_blocks == 0 {
+        0.0
+    } else {
+        f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
+    };
+    match format {
+        LoadHeaderFormat::Json => format!(
+            "JSON {{\"named_metrics\": {{\"num_requests_waiting\": {waiting:?}, \"kv_cache_usage_perc\": {usage:?}}}}}"
+        ),
+        LoadHeaderFormat::Text => format!(
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
+        ),
+    }
 }
 
 /// Deprecated `guided_*` fields and their names within `structured_outputs`.

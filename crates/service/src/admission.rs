@@ -1,10 +1,10 @@
 //! Limits of a server's admission: sequences in flight, prompt tokens that are not yet computed, and
-//! the memory of all large requests and responses together.
+//! the memory of all large requests and responses together. Also the load that a server reports.
 //!
 //! Each request and response has a limit of its own ([`ReplySize`](super::job::ReplySize)), but many
 //! clients together could take any amount.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use vllm_sim_engine::driver::{SequenceState, SharedProgress};
@@ -91,6 +91,33 @@ impl PrefillBacklog {
 
     pub(super) fn total_tokens(&self) -> u64 {
         self.lock().total_tokens()
+    }
+}
+
+/// Number of requests in progress, as a server reports its load.
+#[derive(Debug, Clone, Default)]
+pub struct ServerLoad(Arc<AtomicI64>);
+
+/// Guard of a request: it counts in the load until the guard is dropped.
+#[derive(Debug)]
+pub struct LoadGuard(ServerLoad);
+
+impl ServerLoad {
+    /// Counts a request until the guard is dropped.
+    pub fn count_request(&self) -> LoadGuard {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        LoadGuard(self.clone())
+    }
+
+    /// Returns the number of requests in progress.
+    pub fn requests(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,14 +3,51 @@
 use std::sync::Arc;
 
 use super::logprobs::{self, LogprobSource, LogprobStyle, TokenLogprob};
-use crate::json::{self, NullMembers};
+use crate::app::App;
+use crate::json;
 use crate::transfer::params::KvTransferParams;
+use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_engine::driver::{SequenceState, SharedProgress};
+use vllm_sim_engine::driver::{SequenceState, SharedProgress, unix_now_secs};
 use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Choice, Reply, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
+use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::completion::CompletionRequest;
+
+/// Request fields on usage and token ids that chat and completion requests share.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct UsageOptions {
+    pub(crate) usage: bool,
+    pub(crate) continuous_usage: bool,
+    pub(crate) return_token_ids: bool,
+    pub(crate) tokens_as_ids: Option<bool>,
+}
+
+impl From<&ChatRequest> for UsageOptions {
+    fn from(request: &ChatRequest) -> Self {
+        let (usage, continuous_usage) = request.stream_usage_options();
+        Self {
+            usage,
+            continuous_usage,
+            return_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids,
+        }
+    }
+}
+
+impl From<&CompletionRequest> for UsageOptions {
+    fn from(request: &CompletionRequest) -> Self {
+        let (usage, continuous_usage) = request.stream_usage_options();
+        Self {
+            usage,
+            continuous_usage,
+            return_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids,
+        }
+    }
+}
 
 /// Settings that determine the JSON of a response, for all APIs that generate tokens.
 #[derive(Clone)]
@@ -42,6 +79,46 @@ pub(crate) struct ResponseShape {
 }
 
 impl ResponseShape {
+    /// Resolves the settings of a response from those of the server and of its request.
+    pub(crate) fn new(app: &App, shape: &UsageOptions, facts: &ReplyFacts) -> Self {
+        let params = &facts.params;
+        let answers = &app.settings.answers;
+        let include = shape.usage || answers.force_include_usage;
+        let continuous = shape.continuous_usage || answers.force_include_usage;
+        Self {
+            id: facts.id.clone(),
+            created: unix_now_secs() as u64,
+            model: app.service.models.name_in_responses(&facts.target),
+            version: app.version,
+            fingerprint: app.settings.model.fingerprint.clone(),
+            tokenizer: app.service.generator.tokenizer().clone(),
+            include_usage: include,
+            continuous_usage: include && continuous,
+            prompt_details: answers.prompt_tokens_details
+                || app.dialect.always_reports_cached_tokens(),
+            reasoning_details: app.settings.parsers.reasoning.is_some(),
+            logprobs: None,
+            distribution: match app.dialect.has_positional_logprobs() {
+                true => LogprobSource::ByPosition,
+                false => LogprobSource::ByRank {
+                    seed: app.service.settings().seed,
+                    temperature: match params.top_k {
+                        1 => 0.0,
+                        _ => params.temperature,
+                    },
+                },
+            },
+            tokens_as_ids: shape.tokens_as_ids.unwrap_or(answers.tokens_as_token_ids),
+            return_token_ids: shape.return_token_ids,
+            metrics: answers.per_request_metrics,
+            drafts: draft_report_settings(app),
+            kv_transfer_params: None,
+            media: None,
+            weights: None,
+            prefill_reason: app.dialect.prefill_finish_reason(),
+        }
+    }
+
     /// Returns the log probabilities for one token position of a choice.
     pub(crate) fn logprobs_at(
         &self,
@@ -56,6 +133,23 @@ impl ResponseShape {
             logprobs::token_logprobs(&self.tokenizer, id, place, style)
         })
     }
+}
+
+fn draft_report_settings(app: &App) -> Option<DraftReport> {
+    let detailed = match app.settings.answers.per_request_drafts {
+        PerRequestDraftStats::None => return None,
+        PerRequestDraftStats::Summary => false,
+        PerRequestDraftStats::Detailed => true,
+    };
+    let tokens = app.settings.answers.draft_tokens?;
+    Some(DraftReport { tokens, detailed })
+}
+
+/// Selects whether JSON members that are null are written; streams omit them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NullMembers {
+    Shown,
+    LeftOut,
 }
 
 /// Selects the members of `usage`; chat responses have some that completion responses lack.

@@ -12,11 +12,13 @@ use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::RejectedRequest;
-use crate::openai::{chat, prepare};
+use crate::generation::{self, RejectedRequest};
+use crate::openai::response_shape::ResponseShape;
+use crate::openai::{chat, logprobs};
 use crate::request_head::RequestHead;
+use crate::stream;
 use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
@@ -43,17 +45,17 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     if request.stream {
-        let interval = prepare::min_tokens_per_event(None);
+        let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         format.body_json(reply)
     });
-    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load(app, &head.headers, body.await?.to_string()))
 }
 
 /// Returns the form of tool calls in a reply: text if the server has no tool parser.
@@ -69,7 +71,6 @@ pub(super) struct StartedChat {
     pub(super) reply: Reply,
     pub(super) format: ChatFormat,
     pub(super) counter: EndCounter,
-    pub(super) guard: Option<ServerLoadGuard>,
 }
 
 /// Starts the generation of a chat request, or of a request of another API that became one.
@@ -89,7 +90,7 @@ pub(super) async fn start_chat(
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     let top = request.top_logprobs.unwrap_or(0).max(0);
     let logprobs = LogprobOptions {
-        top: request.logprobs.then(|| prepare::logprob_count(app, top.into())),
+        top: request.logprobs.then(|| logprobs::logprob_count(app, top.into())),
         start: None,
     };
     let model = Some(request.model.as_str());
@@ -98,9 +99,9 @@ pub(super) async fn start_chat(
     let id = rid_of(request.rid.as_ref());
     let generation = Generation {
         id: id.clone(),
-        tools: prepare::tool_request(&chat),
-        parses_calls: prepare::recognizes_tool_calls(app, &chat),
-        reasoning: prepare::reasoning_fraction(app, &chat),
+        tools: chat::tool_request(&chat),
+        parses_calls: chat::recognizes_tool_calls(app, &chat),
+        reasoning: chat::reasoning_fraction(app, &chat),
         prompts: PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]),
         sampling,
         logprobs,
@@ -113,13 +114,12 @@ pub(super) async fn start_chat(
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
-    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
-    let reply = generated.reply;
+    let (reply, facts) = request::start(app, head, resolved, generation, &target).await?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);
-    let mut meta = MetaSettings::new(app, &generated.facts, shape, logprobs, rank);
+    let shape = ResponseShape::new(app, &(&chat).into(), &facts);
+    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
-        meta.keep_prompts(&generated.facts);
+        meta.keep_prompts(&facts);
     }
     meta.texts = true;
     let mut format = ChatFormat::new(
@@ -135,5 +135,5 @@ pub(super) async fn start_chat(
         structured,
         session: None,
     };
-    Ok(StartedChat { reply, format, counter, guard })
+    Ok(StartedChat { reply, format, counter })
 }

@@ -8,7 +8,7 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use crate::error;
-use crate::openai::prepare;
+use crate::stream;
 use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -49,7 +49,7 @@ pub(super) fn native_stream_error(fault: &Fault) -> Response<Body> {
         "retryable": false,
     }});
     let events = format!("data: {error}\n\ndata: [DONE]\n\n");
-    prepare::event_stream_response(Body::from(events))
+    stream::event_stream_response(Body::from(events))
 }
 
 /// Returns the JSON of an error of the OpenAI routes.
@@ -94,7 +94,7 @@ pub(super) fn failed_openai_stream(fault: &Fault) -> Response<Body> {
     let mut body = openai_body(fault);
     body["type"] = "INTERNAL_SERVER_ERROR".into();
     let error = json!({"error": body});
-    prepare::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
+    stream::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
 }
 
 /// Returns the stream of `/generate` for a request that fails with its pair of servers.
@@ -117,7 +117,7 @@ pub(super) fn failed_native_stream(fault: &Fault, rid: &str, prompt: usize) -> R
             "cached_tokens": 0,
         },
     });
-    prepare::event_stream_response(Body::from(format!("data: {event}\n\ndata: [DONE]\n\n")))
+    stream::event_stream_response(Body::from(format!("data: {event}\n\ndata: [DONE]\n\n")))
 }
 
 pub(super) fn json_error(status: u16, body: &Value) -> Response<Body> {

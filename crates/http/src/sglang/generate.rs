@@ -17,13 +17,15 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::generation::RejectedRequest;
-use crate::openai::prepare::{self, UsageOptions};
+use crate::generation::{self, RejectedRequest};
+use crate::openai::logprobs;
+use crate::openai::response_shape::{ResponseShape, UsageOptions};
 use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
 use crate::session_store::{SessionParams, SessionTurn};
+use crate::stream;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_service::{GeneratedReply, ReplyFacts};
+use vllm_sim_service::{Reply, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::GenerateRequest;
@@ -88,9 +90,8 @@ async fn answer(
     }
     let mut outputs = Vec::new();
     let is_single = batch.is_single && params(0)?.outputs() == 1;
-    for Started { generated, format, counter, .. } in started {
-        let reply = generated.reply;
-        let body = prepare::render_when_finished(reply, move |reply| {
+    for Started { reply, format, counter, .. } in started {
+        let body = generation::render_when_finished(reply, move |reply| {
             counter.count(reply);
             format.outputs(reply)
         });
@@ -115,11 +116,10 @@ struct Item {
 
 /// A started generation with the format of its response.
 struct Started {
-    generated: GeneratedReply,
+    reply: Reply,
     format: GenerateFormat,
     counter: EndCounter,
     interval: u32,
-    guard: Option<crate::app::ServerLoadGuard>,
 }
 
 async fn start(
@@ -132,7 +132,7 @@ async fn start(
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     let resolved = request::resolve_model(app, head, None, lora)?;
-    let interval = prepare::min_tokens_per_event(from.sampling.stream_interval());
+    let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured();
     let counter = EndCounter {
         metrics: app.metrics.clone(),
@@ -164,8 +164,8 @@ async fn start(
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, from.index)?;
     let started = request::start(app, head, resolved, generation, &target).await;
-    let (generated, guard) = started?;
-    let meta = meta_settings(app, request, &generated.facts, logprobs, rank);
+    let (reply, facts) = started?;
+    let meta = meta_settings(app, request, &facts, logprobs, rank);
     let format = GenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -173,7 +173,7 @@ async fn start(
         shows_prompt: request.return_prompt_token_ids,
         hides_output,
     };
-    Ok(Started { generated, format, counter, interval, guard })
+    Ok(Started { reply, format, counter, interval })
 }
 
 async fn stream(
@@ -201,11 +201,10 @@ async fn stream(
     if outputs == 1 {
         started.format.rids = rids;
     }
-    let reply = started.generated.reply;
-    let mut render = GenerateStream::new(started.format, started.counter, &reply);
+    let mut render = GenerateStream::new(started.format, started.counter, &started.reply);
     render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
-    Ok(prepare::stream_reply(app, head, reply, render, started.interval, started.guard).await)
+    Ok(stream::stream_reply(app, head, started.reply, render, started.interval).await)
 }
 
 fn meta_settings(
@@ -215,7 +214,7 @@ fn meta_settings(
     logprobs: LogprobOptions,
     rank: Option<i64>,
 ) -> MetaSettings {
-    let shape = prepare::response_shape(app, &UsageOptions::default(), facts);
+    let shape = ResponseShape::new(app, &UsageOptions::default(), facts);
     let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank);
     if request.return_prompt_token_ids {
         meta.keep_prompts(facts);
@@ -277,7 +276,7 @@ fn logprob_options(app: &App, request: &GenerateRequest, index: usize) -> Logpro
     let top = number(&request.top_logprobs_num).unwrap_or(0).max(0);
     let start = number(&request.logprob_start_len).unwrap_or(-1);
     LogprobOptions {
-        top: Some(prepare::logprob_count(app, top.into())),
+        top: Some(logprobs::logprob_count(app, top.into())),
         start: usize::try_from(start).ok(),
     }
 }

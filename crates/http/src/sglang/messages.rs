@@ -18,7 +18,9 @@ use crate::anthropic::convert;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::openai::{chat, prepare};
+use crate::generation;
+use crate::openai::chat;
+use crate::stream;
 use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_wire::anthropic::{AnthropicToolChoice, CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::fastapi::{self, BodyRefusal};
@@ -71,13 +73,13 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
         Err(refused) => return Err(Refusal { fault: refused.into(), kind: None }),
     };
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     if chat.stream {
         let render = MessageStream::new(format, counter, &reply);
-        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         message_json(&format, reply)
     });
@@ -191,5 +193,5 @@ fn failed_stream(fault: &Fault, model: &str) -> Response<Body> {
         "event: message_start\ndata: {start}\n\nevent: error\ndata: {error}\n\n\
          event: message_stop\ndata: {stop}\n\n"
     );
-    prepare::event_stream_response(Body::from(events))
+    stream::event_stream_response(Body::from(events))
 }

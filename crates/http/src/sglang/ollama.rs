@@ -17,9 +17,10 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::openai::{chat, prepare};
+use crate::generation;
+use crate::openai::chat;
 use crate::request_head::RequestHead;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{self, ChoiceStep, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
@@ -186,19 +187,17 @@ async fn generate_from(
     };
     // These bodies cannot name another server.
     let target = BootstrapTarget::read([None; 3], None, &head.headers, 0)?;
-    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
-    let reply = generated.reply;
+    let (reply, _) = request::start(app, head, resolved, generation, &target).await?;
     let counter =
         EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };
     let model = app.service.models.displayed_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
-        let mut response =
-            prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await;
+        let mut response = stream::stream_reply_without_keep_alive(app, head, reply, render).await;
         set_line_type(&mut response);
         return Ok(response);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         let choice = &reply.choices[0];
         let released = choice.released_tokens();

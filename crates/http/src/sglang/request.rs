@@ -6,12 +6,12 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::disaggregation::BootstrapTarget;
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::generation::{self, RejectedRequest};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GeneratedReply, GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, ResolvedModel,
+    GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel,
     ToolRequest,
 };
 use vllm_sim_wire::fault::Fault;
@@ -164,7 +164,7 @@ pub(super) async fn start(
     resolved: ResolvedModel,
     from: Generation,
     target: &BootstrapTarget,
-) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
+) -> Result<(Reply, ReplyFacts), RejectedRequest> {
     let LogprobOptions { top, start } = from.logprobs;
     let ranks = app.rules.limits.data_parallel_ranks;
     let (transfer, room_rank) = match &app.disaggregation {

@@ -16,7 +16,8 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::openai::prepare;
+use crate::generation;
+use crate::stream;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
@@ -41,14 +42,14 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         false => reply_calls(app),
     };
     let started = start_chat(app, head, &chat, calls).await?;
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     let format = ResponseFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);
-        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         format.body_json(reply)
     });
