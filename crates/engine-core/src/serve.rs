@@ -26,8 +26,7 @@ use super::request_ids::RequestIds;
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, OutputBudget, RequestError, RequestFaults, RequestRules,
-    ServeError,
+    GenerationRequest, OutputBudget, RequestError, RequestFaults, RequestRules, ServeError,
 };
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::SamplingRequest;
@@ -199,10 +198,8 @@ impl RequestSubmitter {
             room: OutputBudget::PerPrompt,
             reasoning,
             priority: fields.priority,
-            kv_labels: KvBlockLabels {
-                salt: fields.cache_salt.map(Into::into),
-                session_id: fields.session_id.map(Into::into),
-            },
+            cache_salt: fields.cache_salt.map(Into::into),
+            session_id: fields.session_id.map(Into::into),
             trace: fields.trace,
             faults: Some(Arc::new(faults)),
             prompts: PromptSource::Ready(vec![TokenizedPrompt {

@@ -14,8 +14,8 @@ use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, KvBlockLabels, Reply, ReplyFacts, RequestError,
-    ResolvedModel, run_blocking_if_large,
+    self as service, GenerationRequest, Reply, ReplyFacts, RequestError, ResolvedModel,
+    run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -165,8 +165,8 @@ pub(crate) fn new_generation_request(
     id: Arc<str>,
 ) -> GenerationRequest {
     GenerationRequest {
-        rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
-        trace: trace_context(head.special_headers()),
+        rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(&head.headers)),
+        trace: trace_context(&head.headers),
         headers: app.service.replies.headers(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
@@ -223,28 +223,18 @@ pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarg
     }
 }
 
-/// Returns the salt and session of a request's KV blocks.
-pub(crate) fn kv_labels(
-    head: &RequestHead,
-    cache_salt: Option<&str>,
-    session: Option<&str>,
-    xargs: Option<&ExtraArgs>,
-) -> KvBlockLabels {
-    KvBlockLabels { salt: cache_salt.map(Into::into), session_id: session_id(head, session, xargs) }
-}
-
 /// Returns the session of a request: `body`, else the header `X-Session-ID`, else the string
 /// `session_id` of `vllm_xargs`. An empty name is none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
-fn session_id(
+pub(crate) fn session_id(
     head: &RequestHead,
     body: Option<&str>,
     xargs: Option<&ExtraArgs>,
 ) -> Option<Arc<str>> {
     let named = |name: &&str| !name.is_empty();
     let header = || {
-        let value = head.special_headers().get(&names::SESSION_ID)?.as_bytes();
+        let value = head.headers.get(&names::SESSION_ID)?.as_bytes();
         // Python's server reads headers as Latin-1.
         let name: String = value.iter().copied().map(char::from).collect();
         (!name.is_empty()).then(|| name.into())

@@ -50,8 +50,10 @@ pub struct GenerationRequest {
     pub rank: Option<i64>,
     /// Source and destination of the prompt's KV cache.
     pub transfer: KvTransfer,
-    /// Salt and session of the request's KV blocks.
-    pub kv_labels: KvBlockLabels,
+    /// Salt for the prefix cache, which separates tenants.
+    pub cache_salt: Option<Arc<str>>,
+    /// Session of the request, as its KV events name it.
+    pub session_id: Option<Arc<str>>,
     /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache must not be read, regardless of the sampling parameters.
@@ -68,15 +70,6 @@ pub struct GenerationRequest {
     pub usage: Option<Arc<TokenUsage>>,
     /// Guard that counts the request in a server's load until its reply is dropped.
     pub load: Option<LoadGuard>,
-}
-
-/// Labels of a request's KV blocks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KvBlockLabels {
-    /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
-    pub salt: Option<Arc<str>>,
-    /// Session of the request, as its KV events name it.
-    pub session_id: Option<Arc<str>>,
 }
 
 /// The tools that a request offers, and the rules for calling them.

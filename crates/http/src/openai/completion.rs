@@ -79,7 +79,7 @@ async fn respond_completion(
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = head.special_headers();
+    let headers = &head.headers;
     let id = ids::request_id("cmpl-", headers, request.request_id.as_deref());
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
@@ -91,9 +91,9 @@ async fn respond_completion(
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
         priority: generation::request_priority(headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
+        cache_salt: request.cache_salt.as_deref().map(Into::into),
+        session_id: generation::session_id(
             head,
-            request.cache_salt.as_deref(),
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
         ),
@@ -139,7 +139,10 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
 }
 
 fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
-    let mut view = ResponseShape::new(app, &request.into(), facts);
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage(request.stream_usage_options());
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
+    view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
     view.logprobs = request.logprobs.map(|top| logprobs::logprob_count(app, top));
     // vLLM serves beam search on another path, which reports no prompt details.

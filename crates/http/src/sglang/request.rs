@@ -11,8 +11,7 @@ use crate::generation::{self, RejectedRequest};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel,
-    ToolRequest,
+    GenerationRequest, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel, ToolRequest,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
@@ -182,10 +181,7 @@ pub(super) async fn start(
         reasoning: from.reasoning,
         echo: from.echo,
         priority: from.priority.unwrap_or(0),
-        kv_labels: KvBlockLabels {
-            salt: from.cache_salt.map(Into::into),
-            ..KvBlockLabels::default()
-        },
+        cache_salt: from.cache_salt.map(Into::into),
         prompts: from.prompts,
         transfer,
         ..generation::new_generation_request(app, head, from.id)

@@ -28,7 +28,7 @@ use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::openai::logprobs;
-use crate::openai::response_shape::{ResponseShape, UsageOptions};
+use crate::openai::response_shape::ResponseShape;
 use crate::request_head::RequestHead;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, KvTransferTerms};
@@ -235,9 +235,9 @@ fn prepare_response(
         reasoning,
         priority: generation::request_priority(&head.headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
+        cache_salt: request.cache_salt.as_deref().map(Into::into),
+        session_id: generation::session_id(
             head,
-            request.cache_salt.as_deref(),
             request.session_id.as_deref(),
             request.vllm_xargs.as_ref(),
         ),
@@ -277,13 +277,12 @@ fn messages_and_slot(
 impl PreparedResponse {
     fn object_builder(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
-        let shape = UsageOptions::default();
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
                 kv_transfer_params: self.terms.response_params(app, &facts.prompts),
-                ..ResponseShape::new(app, &shape, facts)
+                ..ResponseShape::new(app, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
