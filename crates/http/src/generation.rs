@@ -166,7 +166,7 @@ pub(crate) fn new_generation_request(
 ) -> GenerationRequest {
     GenerationRequest {
         rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(&head.headers)),
-        trace: trace_context(&head.headers),
+        trace: app.service.settings().traced.then(|| trace_context(&head.headers)).flatten(),
         headers: app.service.replies.headers(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
