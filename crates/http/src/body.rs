@@ -93,7 +93,7 @@ impl FromRequest<Arc<App>> for RawRequest {
                 faults: context.faults,
                 usage: context.usage,
                 _memory: memory,
-                headers: parts.headers,
+                ..RequestHead::new(parts.headers)
             },
             bytes,
         })

@@ -122,7 +122,7 @@ pub(crate) fn fail_if_injected(
         Some(faults) => faults.report_fault(&app.service, kind),
         None => app.service.faults.report_fault(kind, &FaultOrigin::default()),
     };
-    let asked = head.headers.get(&names::RETURN_ERROR);
+    let asked = head.special_headers().get(&names::RETURN_ERROR);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {

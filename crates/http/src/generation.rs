@@ -165,8 +165,13 @@ pub(crate) fn new_generation_request(
     id: Arc<str>,
 ) -> GenerationRequest {
     GenerationRequest {
-        rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(&head.headers)),
-        trace: app.service.settings().traced.then(|| trace_context(&head.headers)).flatten(),
+        rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
+        trace: app
+            .service
+            .settings()
+            .traced
+            .then(|| trace_context(head.special_headers()))
+            .flatten(),
         headers: app.service.replies.headers(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
@@ -234,7 +239,7 @@ pub(crate) fn session_id(
 ) -> Option<Arc<str>> {
     let named = |name: &&str| !name.is_empty();
     let header = || {
-        let value = head.headers.get(&names::SESSION_ID)?.as_bytes();
+        let value = head.special_headers().get(&names::SESSION_ID)?.as_bytes();
         // Python's server reads headers as Latin-1.
         let name: String = value.iter().copied().map(char::from).collect();
         (!name.is_empty()).then(|| name.into())

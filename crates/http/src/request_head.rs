@@ -1,9 +1,9 @@
 //! Headers of a request, with the faults and counters that belong to it.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use vllm_sim_service::{MessageReservation, RequestFaults, TokenUsage};
 
@@ -32,14 +32,60 @@ pub(super) mod names {
 }
 
 /// Headers of a request, with the faults and counters that belong to it.
+#[derive(Default)]
 pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,
+    /// Whether the request has only common headers, which do not change the response.
+    pub(super) plain: bool,
     /// Injected faults of this request; `None` if faults are off.
     pub(super) faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens for the request history; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
     /// Reserved memory of a large body, until the response is complete.
     pub(super) _memory: Option<MessageReservation>,
+}
+
+/// Common request headers without effect on the response, most frequent first.
+static COMMON_HEADERS: [HeaderName; 10] = [
+    header::HOST,
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::ACCEPT,
+    header::ACCEPT_ENCODING,
+    header::USER_AGENT,
+    header::CONNECTION,
+    header::AUTHORIZATION,
+    header::TRANSFER_ENCODING,
+    header::ACCEPT_LANGUAGE,
+];
+
+/// Prefix of the request headers that OpenAI's SDKs add.
+const SDK_HEADER_PREFIX: &str = "x-stainless-";
+
+/// Returns whether a request has only common headers, which do not change the response.
+pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
+    let everyday = |name: &HeaderName| {
+        COMMON_HEADERS.contains(name) || name.as_str().starts_with(SDK_HEADER_PREFIX)
+    };
+    headers.keys().all(everyday)
+}
+
+impl RequestHead {
+    pub(super) fn new(headers: HeaderMap) -> Self {
+        Self { plain: has_only_common_headers(&headers), headers, ..Self::default() }
+    }
+
+    /// Returns the headers of a request that may contain one of [`names`]; empty if all headers are
+    /// common ones.
+    ///
+    /// This saves the lookups for most requests.
+    pub(super) fn special_headers(&self) -> &HeaderMap {
+        static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+        match self.plain {
+            true => &NO_HEADERS,
+            false => &self.headers,
+        }
+    }
 }
 
 const MASKED_VALUE: &str = "***";

@@ -59,7 +59,7 @@ pub(crate) async fn answer_chat(
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = &head.headers;
+    let headers = head.special_headers();
     let id = ids::request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
@@ -93,7 +93,7 @@ pub(crate) async fn start_chats(
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let seed = app.service.settings().seed;
     let image = &app.controls.image_output;
-    let image = image.draw_image_delay(&head.headers, seed);
+    let image = image.draw_image_delay(head.special_headers(), seed);
     let has_image = matches!(image, Ok(Some(_)));
     let generation = GenerationRequest {
         n: request.n.unwrap_or(1),
@@ -103,7 +103,7 @@ pub(crate) async fn start_chats(
         tools: tool_request(request),
         parses_calls: recognizes_tool_calls(app, request),
         reasoning: reasoning_fraction(app, request),
-        priority: generation::request_priority(&head.headers, request.priority),
+        priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         session_id: generation::session_id(

@@ -79,7 +79,7 @@ async fn respond_completion(
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
-    let headers = &head.headers;
+    let headers = head.special_headers();
     let id = ids::request_id("cmpl-", headers, request.request_id.as_deref());
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
