@@ -26,7 +26,8 @@ use super::request_ids::RequestIds;
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, OutputBudget, RequestError, RequestFaults, RequestRules, ServeError,
+    GenerationRequest, KvBlockLabels, OutputBudget, RequestError, RequestFaults, RequestRules,
+    ServeError,
 };
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::SamplingRequest;
@@ -198,8 +199,10 @@ impl RequestSubmitter {
             room: OutputBudget::PerPrompt,
             reasoning,
             priority: fields.priority,
-            cache_salt: fields.cache_salt.map(Into::into),
-            session_id: fields.session_id.map(Into::into),
+            kv_labels: KvBlockLabels {
+                salt: fields.cache_salt.map(Into::into),
+                session_id: fields.session_id.map(Into::into),
+            },
             trace: fields.trace,
             faults: Some(Arc::new(faults)),
             prompts: PromptSource::Ready(vec![TokenizedPrompt {

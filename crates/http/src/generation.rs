@@ -193,16 +193,18 @@ pub(crate) async fn start_generation(
     resolved: ResolvedModel,
     request: GenerationRequest,
 ) -> Result<(Reply, ReplyFacts), RejectedRequest> {
-    let request = GenerationRequest { load: app.count_load(), ..request };
+    let load = app.count_load();
     let generated = app.service.generate(&app.rules, resolved, Box::new(request));
-    generated.await.map_err(|refused| match refused {
+    let (mut reply, facts) = generated.await.map_err(|refused| match refused {
         service::RejectedRequest::Early(refusal) => {
             RejectedRequest::Early(request_error_fault(app, refusal))
         }
         service::RejectedRequest::Late(refusal, facts) => {
             RejectedRequest::Late { fault: request_error_fault(app, refusal), facts }
         }
-    })
+    })?;
+    reply.load = load;
+    Ok((reply, facts))
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {

@@ -48,8 +48,8 @@ pub use ngram::NgramLookup;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
-    DeferredCheck, GenerationRequest, OutputBudget, RejectedRequest, ReplyFacts, RequestContext,
-    RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
+    DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, ReplyFacts,
+    RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
 };
 pub use request_faults::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestFaults};
 pub use settings::{ServiceSettings, ServingRole};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::prompt::PromptSource;
-use super::{ConnectionHandle, KvTransfer, LoadGuard, RequestFaults, ServeError, TokenUsage};
+use super::{ConnectionHandle, KvTransfer, RequestFaults, ServeError, TokenUsage};
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
@@ -50,10 +50,8 @@ pub struct GenerationRequest {
     pub rank: Option<i64>,
     /// Source and destination of the prompt's KV cache.
     pub transfer: KvTransfer,
-    /// Salt for the prefix cache, which separates tenants.
-    pub cache_salt: Option<Arc<str>>,
-    /// Session of the request, as its KV events name it.
-    pub session_id: Option<Arc<str>>,
+    /// Salt and session of the request's KV blocks.
+    pub kv_labels: KvBlockLabels,
     /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache must not be read, regardless of the sampling parameters.
@@ -68,8 +66,15 @@ pub struct GenerationRequest {
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens, updated when the reply is dropped.
     pub usage: Option<Arc<TokenUsage>>,
-    /// Guard that counts the request in a server's load until its reply is dropped.
-    pub load: Option<LoadGuard>,
+}
+
+/// Labels of a request's KV blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KvBlockLabels {
+    /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
+    pub salt: Option<Arc<str>>,
+    /// Session of the request, as its KV events name it.
+    pub session_id: Option<Arc<str>>,
 }
 
 /// The tools that a request offers, and the rules for calling them.

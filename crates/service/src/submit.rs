@@ -426,7 +426,7 @@ pub(super) fn block_extra_keys(
     ExtraKeys {
         lora,
         model: models.displayed_name().clone(),
-        salt: job.request.cache_salt.clone(),
+        salt: job.request.kv_labels.salt.clone(),
         media: media.collect(),
     }
 }
@@ -442,7 +442,7 @@ pub(super) fn finish_block_plan(
 ) -> Arc<BlockPlan> {
     chain.append_tokens(&script.token_ids());
     let mut plan = chain.finish();
-    plan.session = job.request.session_id.clone();
+    plan.session = job.request.kv_labels.session_id.clone();
     let extra = job.facts.params.extra_args.as_ref();
     let mode = extra.and_then(|extra| extra.get("kv_cache_report_mode"));
     plan.reports_reused = mode.is_some_and(|mode| mode == "full");

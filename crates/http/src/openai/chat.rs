@@ -23,7 +23,9 @@ use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_config::Compat;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel, ToolRequest};
+use vllm_sim_service::{
+    GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel, ToolRequest,
+};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -105,12 +107,14 @@ pub(crate) async fn start_chats(
         reasoning: reasoning_fraction(app, request),
         priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
-        cache_salt: request.cache_salt.as_deref().map(Into::into),
-        session_id: generation::session_id(
-            head,
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold,
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({

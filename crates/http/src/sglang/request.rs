@@ -11,7 +11,8 @@ use crate::generation::{self, RejectedRequest};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel, ToolRequest,
+    GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel,
+    ToolRequest,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSampling;
@@ -181,7 +182,10 @@ pub(super) async fn start(
         reasoning: from.reasoning,
         echo: from.echo,
         priority: from.priority.unwrap_or(0),
-        cache_salt: from.cache_salt.map(Into::into),
+        kv_labels: KvBlockLabels {
+            salt: from.cache_salt.map(Into::into),
+            ..KvBlockLabels::default()
+        },
         prompts: from.prompts,
         transfer,
         ..generation::new_generation_request(app, head, from.id)

@@ -19,7 +19,7 @@ use crate::request_head::RequestHead;
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
-use vllm_sim_service::{GenerationRequest, ReplyFacts};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, ReplyFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
@@ -91,8 +91,10 @@ async fn answer_generate(
         sampling: Ok(params.into()).into(),
         priority: request.priority,
         transfer: terms.transfer.clone(),
-        cache_salt: request.cache_salt.as_deref().map(Into::into),
-        session_id: generation::session_id(head, None, None),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(head, None, None),
+        },
         hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
         prompts: PromptSource::Inputs(PromptInputs {
             inputs: vec![PromptInput::Tokens {

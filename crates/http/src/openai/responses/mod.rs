@@ -35,7 +35,7 @@ use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
-use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -235,12 +235,14 @@ fn prepare_response(
         reasoning,
         priority: generation::request_priority(&head.headers, request.priority),
         transfer: terms.transfer.clone(),
-        cache_salt: request.cache_salt.as_deref().map(Into::into),
-        session_id: generation::session_id(
-            head,
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold,
         prompts: PromptSource::Conversations(vec![Conversation {
             bound: PromptLengthLimit::RoomForOutput,
