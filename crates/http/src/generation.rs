@@ -14,8 +14,8 @@ use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GenerationRequest, KvBlockLabels, Reply, ReplyFacts, RequestError,
-    ResolvedModel, run_blocking_if_large,
+    self as service, GenerationRequest, Reply, ReplyFacts, RequestError, ResolvedModel,
+    run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -166,7 +166,12 @@ pub(crate) fn new_generation_request(
 ) -> GenerationRequest {
     GenerationRequest {
         rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
-        trace: trace_context(head.special_headers()),
+        trace: app
+            .service
+            .settings()
+            .traced
+            .then(|| trace_context(head.special_headers()))
+            .flatten(),
         headers: app.service.replies.headers(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
@@ -188,16 +193,18 @@ pub(crate) async fn start_generation(
     resolved: ResolvedModel,
     request: GenerationRequest,
 ) -> Result<(Reply, ReplyFacts), RejectedRequest> {
-    let request = GenerationRequest { load: app.count_load(), ..request };
+    let load = app.count_load();
     let generated = app.service.generate(&app.rules, resolved, Box::new(request));
-    generated.await.map_err(|refused| match refused {
+    let (mut reply, facts) = generated.await.map_err(|refused| match refused {
         service::RejectedRequest::Early(refusal) => {
             RejectedRequest::Early(request_error_fault(app, refusal))
         }
         service::RejectedRequest::Late(refusal, facts) => {
             RejectedRequest::Late { fault: request_error_fault(app, refusal), facts }
         }
-    })
+    })?;
+    reply.load = load;
+    Ok((reply, facts))
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
@@ -223,21 +230,11 @@ pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarg
     }
 }
 
-/// Returns the salt and session of a request's KV blocks.
-pub(crate) fn kv_labels(
-    head: &RequestHead,
-    cache_salt: Option<&str>,
-    session: Option<&str>,
-    xargs: Option<&ExtraArgs>,
-) -> KvBlockLabels {
-    KvBlockLabels { salt: cache_salt.map(Into::into), session_id: session_id(head, session, xargs) }
-}
-
 /// Returns the session of a request: `body`, else the header `X-Session-ID`, else the string
 /// `session_id` of `vllm_xargs`. An empty name is none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
-fn session_id(
+pub(crate) fn session_id(
     head: &RequestHead,
     body: Option<&str>,
     xargs: Option<&ExtraArgs>,

@@ -117,6 +117,7 @@ pub fn format_json_float(value: f64) -> String {
 }
 
 /// Appends `text` as a JSON string with `ensure_ascii=False`.
+#[inline]
 pub fn write_string(out: &mut String, text: &str) {
     out.push('"');
     push_escaped_unicode(out, text);
@@ -124,6 +125,7 @@ pub fn write_string(out: &mut String, text: &str) {
 }
 
 /// Appends a JSON string, or null.
+#[inline]
 pub fn write_optional_string(out: &mut String, text: Option<&str>) {
     match text {
         Some(text) => write_string(out, text),

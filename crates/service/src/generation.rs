@@ -97,7 +97,6 @@ impl InferenceService {
                 override_prompt_tokens(&mut reply, &scripted);
                 scripted.into_iter().flatten().for_each(ReservedReply::mark_given);
                 reply.usage = request.usage.take();
-                reply.load = request.load.take();
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
                     faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));

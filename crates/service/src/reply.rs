@@ -23,8 +23,8 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<MessageReservation>,
-    /// Guard that counts the request in the server's load.
-    pub(crate) load: Option<LoadGuard>,
+    /// Guard that counts the request in the server's load until the reply is dropped.
+    pub load: Option<LoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,
     _in_flight: InFlightGuard,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::prompt::PromptSource;
-use super::{ConnectionHandle, KvTransfer, LoadGuard, RequestFaults, ServeError, TokenUsage};
+use super::{ConnectionHandle, KvTransfer, RequestFaults, ServeError, TokenUsage};
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
@@ -66,8 +66,6 @@ pub struct GenerationRequest {
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens, updated when the reply is dropped.
     pub usage: Option<Arc<TokenUsage>>,
-    /// Guard that counts the request in a server's load until its reply is dropped.
-    pub load: Option<LoadGuard>,
 }
 
 /// Labels of a request's KV blocks.

@@ -23,7 +23,9 @@ use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_config::Compat;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel, ToolRequest};
+use vllm_sim_service::{
+    GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel, ToolRequest,
+};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -89,7 +91,7 @@ pub(crate) async fn start_chats(
     hit_threshold: Option<f64>,
 ) -> Result<(Box<ChatView>, Reply), RejectedRequest> {
     let request = &requests[0];
-    let last = LastMessage::of(app, request);
+    let continued = continued_message(app, request);
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let seed = app.service.settings().seed;
     let image = &app.controls.image_output;
@@ -105,12 +107,14 @@ pub(crate) async fn start_chats(
         reasoning: reasoning_fraction(app, request),
         priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
-            head,
-            request.cache_salt.as_deref(),
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold,
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({
@@ -120,7 +124,7 @@ pub(crate) async fn start_chats(
         ..generation::new_generation_request(app, head, id)
     };
     let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
-    let mut view = chat_view(app, &requests[0], last, &facts);
+    let mut view = chat_view(app, &requests[0], continued, &facts);
     view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
     view.image = has_image;
     Ok((view, reply))
@@ -171,35 +175,31 @@ fn prompt_logprob_count(request: &ChatRequest) -> Option<i128> {
     request.prompt_logprobs.or(request.echo.then_some(request.top_logprobs))
 }
 
-struct LastMessage {
-    role: Arc<str>,
-    echo: Option<Arc<str>>,
-}
-
-impl LastMessage {
-    fn of(app: &App, request: &ChatRequest) -> Self {
-        let last = request.messages.last();
-        let role = match last {
-            Some(last) if !request.add_generation_prompt => last.role(),
-            _ => &app.settings.model.response_role,
-        };
-        let echo = last
-            .filter(|m| request.echo && m.role() == role)
-            .map(|m| m.all_text())
-            .filter(|text| !text.is_empty());
-        Self { role: role.into(), echo: echo.map(Into::into) }
-    }
+/// Returns the role of the reply, and the text that it starts with (`echo`): those of the last
+/// message, if the reply continues it.
+fn continued_message(app: &App, request: &ChatRequest) -> (Arc<str>, Option<Arc<str>>) {
+    let last = request.messages.last();
+    let role = match last {
+        Some(last) if !request.add_generation_prompt => last.role(),
+        _ => &app.settings.model.response_role,
+    };
+    let continued = last.filter(|last| request.echo && last.role() == role);
+    let text = continued.map(|last| last.all_text()).filter(|text| !text.is_empty());
+    (role.into(), text.map(Into::into))
 }
 
 /// Collects everything that the JSON of a chat response depends on.
 fn chat_view(
     app: &App,
     request: &ChatRequest,
-    last: LastMessage,
+    (role, echo): (Arc<str>, Option<Arc<str>>),
     facts: &ReplyFacts,
 ) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
-    let mut view = ResponseShape::new(app, &request.into(), facts);
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage(request.stream_usage_options());
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
+    view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
     view.logprobs = request
         .logprobs
@@ -213,8 +213,8 @@ fn chat_view(
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
     Box::new(ChatView {
-        role: last.role,
-        echo: last.echo,
+        role,
+        echo,
         include_reasoning: request.include_reasoning,
         parsed: parser || tool_parser || facts.offers_tools,
         named: matches!(request.tool_choice, Some(ChatToolChoice::Named(_)))

@@ -20,7 +20,7 @@ use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{
     PromptInput, PromptInputs, PromptSource, PromptTruncation, TruncationSide,
 };
-use vllm_sim_service::{GenerationRequest, OutputBudget, ReplyFacts};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -91,12 +91,14 @@ async fn respond_completion(
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
         priority: generation::request_priority(headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
-            head,
-            request.cache_salt.as_deref(),
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold: transfer::cache_hit_threshold(app, headers, value),
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
         ..generation::new_generation_request(app, head, id)
@@ -139,7 +141,10 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
 }
 
 fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
-    let mut view = ResponseShape::new(app, &request.into(), facts);
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage(request.stream_usage_options());
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
+    view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
     view.logprobs = request.logprobs.map(|top| logprobs::logprob_count(app, top));
     // vLLM serves beam search on another path, which reports no prompt details.

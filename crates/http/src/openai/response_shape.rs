@@ -13,41 +13,6 @@ use vllm_sim_service::generate::{EndReason, StopReason};
 use vllm_sim_service::{Choice, Reply, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
-use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::completion::CompletionRequest;
-
-/// Request fields on usage and token ids that chat and completion requests share.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct UsageOptions {
-    pub(crate) usage: bool,
-    pub(crate) continuous_usage: bool,
-    pub(crate) return_token_ids: bool,
-    pub(crate) tokens_as_ids: Option<bool>,
-}
-
-impl From<&ChatRequest> for UsageOptions {
-    fn from(request: &ChatRequest) -> Self {
-        let (usage, continuous_usage) = request.stream_usage_options();
-        Self {
-            usage,
-            continuous_usage,
-            return_token_ids: request.return_token_ids.unwrap_or(false),
-            tokens_as_ids: request.return_tokens_as_token_ids,
-        }
-    }
-}
-
-impl From<&CompletionRequest> for UsageOptions {
-    fn from(request: &CompletionRequest) -> Self {
-        let (usage, continuous_usage) = request.stream_usage_options();
-        Self {
-            usage,
-            continuous_usage,
-            return_token_ids: request.return_token_ids.unwrap_or(false),
-            tokens_as_ids: request.return_tokens_as_token_ids,
-        }
-    }
-}
 
 /// Settings that determine the JSON of a response, for all APIs that generate tokens.
 #[derive(Clone)]
@@ -79,12 +44,10 @@ pub(crate) struct ResponseShape {
 }
 
 impl ResponseShape {
-    /// Resolves the settings of a response from those of the server and of its request.
-    pub(crate) fn new(app: &App, shape: &UsageOptions, facts: &ReplyFacts) -> Self {
+    /// Returns the settings of a response to a request that sets none itself.
+    pub(crate) fn new(app: &App, facts: &ReplyFacts) -> Self {
         let params = &facts.params;
         let answers = &app.settings.answers;
-        let include = shape.usage || answers.force_include_usage;
-        let continuous = shape.continuous_usage || answers.force_include_usage;
         Self {
             id: facts.id.clone(),
             created: unix_now_secs() as u64,
@@ -92,8 +55,8 @@ impl ResponseShape {
             version: app.version,
             fingerprint: app.settings.model.fingerprint.clone(),
             tokenizer: app.service.generator.tokenizer().clone(),
-            include_usage: include,
-            continuous_usage: include && continuous,
+            include_usage: answers.force_include_usage,
+            continuous_usage: answers.force_include_usage,
             prompt_details: answers.prompt_tokens_details
                 || app.dialect.always_reports_cached_tokens(),
             reasoning_details: app.settings.parsers.reasoning.is_some(),
@@ -108,8 +71,8 @@ impl ResponseShape {
                     },
                 },
             },
-            tokens_as_ids: shape.tokens_as_ids.unwrap_or(answers.tokens_as_token_ids),
-            return_token_ids: shape.return_token_ids,
+            tokens_as_ids: answers.tokens_as_token_ids,
+            return_token_ids: false,
             metrics: answers.per_request_metrics,
             drafts: draft_report_settings(app),
             kv_transfer_params: None,
@@ -117,6 +80,12 @@ impl ResponseShape {
             weights: None,
             prefill_reason: app.dialect.prefill_finish_reason(),
         }
+    }
+
+    /// Adds the usage that a request asks for: at the end of a stream, and in every chunk.
+    pub(crate) fn set_usage(&mut self, (at_end, in_chunks): (bool, bool)) {
+        self.include_usage |= at_end;
+        self.continuous_usage |= in_chunks && self.include_usage;
     }
 
     /// Returns the log probabilities for one token position of a choice.

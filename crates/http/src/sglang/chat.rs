@@ -116,7 +116,7 @@ pub(super) async fn start_chat(
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
     let (reply, facts) = request::start(app, head, resolved, generation, &target).await?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = ResponseShape::new(app, &(&chat).into(), &facts);
+    let shape = ResponseShape::new(app, &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
         meta.keep_prompts(&facts);

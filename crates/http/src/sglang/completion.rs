@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_shape::{ResponseShape, UsageOptions};
+use crate::openai::response_shape::ResponseShape;
 use crate::stream;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
 use vllm_sim_tokenizer::SpecialTokens;
@@ -74,7 +74,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         }
         Err(refused) => return Err(refused.into()),
     };
-    let shape = ResponseShape::new(app, &UsageOptions::default(), &facts);
+    let shape = ResponseShape::new(app, &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if request.return_token_ids {
         meta.keep_prompts(&facts);

@@ -19,7 +19,7 @@ use crate::body::RawRequest;
 use crate::error;
 use crate::generation::{self, RejectedRequest};
 use crate::openai::logprobs;
-use crate::openai::response_shape::{ResponseShape, UsageOptions};
+use crate::openai::response_shape::ResponseShape;
 use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
 use crate::session_store::{SessionParams, SessionTurn};
@@ -214,7 +214,7 @@ fn meta_settings(
     logprobs: LogprobOptions,
     rank: Option<i64>,
 ) -> MetaSettings {
-    let shape = ResponseShape::new(app, &UsageOptions::default(), facts);
+    let shape = ResponseShape::new(app, facts);
     let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank);
     if request.return_prompt_token_ids {
         meta.keep_prompts(facts);

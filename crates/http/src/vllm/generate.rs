@@ -13,13 +13,13 @@ use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::media;
-use crate::openai::response_shape::{ResponseShape, UsageOptions};
+use crate::openai::response_shape::ResponseShape;
 use crate::openai::{ids, logprobs};
 use crate::request_head::RequestHead;
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
-use vllm_sim_service::{GenerationRequest, ReplyFacts};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, ReplyFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
@@ -91,7 +91,10 @@ async fn answer_generate(
         sampling: Ok(params.into()).into(),
         priority: request.priority,
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(head, request.cache_salt.as_deref(), None, None),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(head, None, None),
+        },
         hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
         prompts: PromptSource::Inputs(PromptInputs {
             inputs: vec![PromptInput::Tokens {
@@ -125,13 +128,12 @@ fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> Ge
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
-    let shape = UsageOptions {
-        usage: options.is_some_and(|o| wants(o.include_usage)),
-        continuous_usage: options.is_some_and(|o| wants(o.continuous_usage_stats)),
-        return_token_ids: request.return_token_ids.unwrap_or(false),
-        tokens_as_ids: None,
-    };
-    let mut view = ResponseShape::new(app, &shape, facts);
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage((
+        options.is_some_and(|o| wants(o.include_usage)),
+        options.is_some_and(|o| wants(o.continuous_usage_stats)),
+    ));
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.logprobs = facts.params.logprobs.map(|top| logprobs::logprob_count(app, top));
     GenerateView {
         mode: request.output_mode.as_str().into(),

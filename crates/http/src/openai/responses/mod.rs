@@ -28,14 +28,14 @@ use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::openai::logprobs;
-use crate::openai::response_shape::{ResponseShape, UsageOptions};
+use crate::openai::response_shape::ResponseShape;
 use crate::request_head::RequestHead;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
-use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -235,12 +235,14 @@ fn prepare_response(
         reasoning,
         priority: generation::request_priority(&head.headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
-            head,
-            request.cache_salt.as_deref(),
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold,
         prompts: PromptSource::Conversations(vec![Conversation {
             bound: PromptLengthLimit::RoomForOutput,
@@ -277,13 +279,12 @@ fn messages_and_slot(
 impl PreparedResponse {
     fn object_builder(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
-        let shape = UsageOptions::default();
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
                 kv_transfer_params: self.terms.response_params(app, &facts.prompts),
-                ..ResponseShape::new(app, &shape, facts)
+                ..ResponseShape::new(app, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
