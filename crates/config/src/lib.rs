@@ -91,6 +91,9 @@ pub use server::{
     LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ServerTimeouts, TlsConfig,
 };
 pub use sglang_disaggregation::SglangDisaggregationConfig;
+pub use sglang_parsers::{
+    REASONING_PARSERS as SGLANG_REASONING_PARSERS, TOOL_PARSERS as SGLANG_TOOL_PARSERS,
+};
 pub use show::mask_passwords;
 pub use speculative::SpeculativeConfig;
 pub use speech::{SpeechConfig, SpeechModelCapabilities};

@@ -109,6 +109,8 @@ pub(super) enum ErrorStyle {
     Summarized,
     /// The text of pydantic's `ValidationError`.
     Verbose,
+    /// The text of pydantic's `ValidationError`, with the names of all branches of unions.
+    Labelled,
     /// Pydantic's dicts, as FastAPI lists them.
     Listed,
 }
