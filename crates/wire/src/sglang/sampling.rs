@@ -354,7 +354,7 @@ impl SglangSampling {
         let is_greedy = temperature < SAMPLING_EPS;
         let ids = self.stop_token_ids.iter().flatten().flatten();
         let bias = self.logit_bias.iter().flatten();
-        let token = |text: &str| parse_python_int(text)?.as_u64()?.try_into().ok();
+        let token = |text: &str| Some(parse_python_int(text)?.as_u64()?.into());
         let bias = bias.filter_map(|(id, bias)| Some((token(id)?, *bias)));
         let params = SamplingParams {
             n: self.outputs().into(),
