@@ -127,7 +127,7 @@ fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
 
 /// Returns the chat request with the same prompt.
 fn chat_request(app: &App, request: &SglangMessagesRequest) -> Result<SglangChatRequest, Fault> {
-    let body = request.to_chat_body(app.settings.parsers.reasoning.is_some())?;
+    let body = request.to_chat_body(app.settings.parsers.reasoning.as_deref())?;
     endpoint::read_value(app, Some(&body), &endpoint::CHAT)
 }
 

@@ -1,5 +1,5 @@
-//! Routes of SGLang that change the weights of the model, and its profiler: there is nothing to
-//! change, so every update succeeds at once.
+//! Routes of SGLang that change the weights of the model, and its profiler. No weights exist, so every
+//! update succeeds immediately.
 //!
 //! Source: SGLang 0.5.23 `http_server.py`; `managers/scheduler_components/weight_updater.py` and
 //! `model_executor/model_runner_components/weight_updater.py` (messages);

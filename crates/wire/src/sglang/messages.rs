@@ -264,7 +264,7 @@ wire_model! {
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
         /// Sampling temperature.
         temperature: Option<f64> = None,
-        /// Whether the model reasons.
+        /// Mode of the reasoning.
         thinking: Option<Value> [THINKING] = None,
         /// Rule for tool calls.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
@@ -300,7 +300,7 @@ wire_model! {
         messages: Vec<Value> [MESSAGES],
         /// System prompt.
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
-        /// Whether the model reasons.
+        /// Mode of the reasoning.
         thinking: Option<Value> [THINKING] = None,
         /// Rule for tool calls.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,

@@ -10,13 +10,12 @@ use super::messages::{SglangMessagesRequest, is_server_tool};
 use crate::fault::Fault;
 
 impl SglangMessagesRequest {
-    /// Returns the body of the chat request; `reasons` says whether the model has a reasoning
-    /// parser.
+    /// Returns the body of the chat request; a model without reasoning parser does not reason.
     ///
     /// # Errors
     /// A 400 in SGLang's words for reasoning that the model lacks, reasoning that cannot be read,
     /// and a forced call of a tool that does not exist.
-    pub fn to_chat_body(&self, reasons: bool) -> Result<Value, Fault> {
+    pub fn to_chat_body(&self, reasoning_parser: Option<&str>) -> Result<Value, Fault> {
         let mut body = json!({
             "messages": self.chat_messages()?,
             "model": self.model,
@@ -42,18 +41,18 @@ impl SglangMessagesRequest {
         if self.stream == Some(true) {
             body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
         }
-        self.set_reasoning(&mut body, reasons)?;
+        self.set_reasoning(&mut body, reasoning_parser)?;
         self.set_output_config(&mut body);
         self.set_tools(&mut body)?;
         Ok(body)
     }
 
-    fn set_reasoning(&self, body: &mut Value, reasons: bool) -> Result<(), Fault> {
+    fn set_reasoning(&self, body: &mut Value, parser: Option<&str>) -> Result<(), Fault> {
         let Some(thinking) = self.thinking.as_ref().filter(|thinking| !thinking.is_null()) else {
             return Ok(());
         };
         let enabled = thinking["type"] != "disabled";
-        if !reasons {
+        if parser.is_none() {
             return match enabled {
                 true => Err(Fault::bad_request(
                     "Anthropic thinking is not supported for models without a reasoning parser",
@@ -130,7 +129,8 @@ impl SglangMessagesRequest {
         for message in rest {
             match &message["content"] {
                 Value::Array(blocks) => {
-                    push_blocks(message["role"] == "user", blocks, &mut messages)?;
+                    let role = message["role"].as_str().unwrap_or_default();
+                    push_blocks(role, blocks, &mut messages)?;
                 }
                 text => messages.push(json!({"role": message["role"], "content": text})),
             }
@@ -169,7 +169,7 @@ fn block_text(block: &Value) -> Option<&str> {
     block["text"].as_str().filter(|_| block["type"] == "text")
 }
 
-/// Returns the text of a system message, without blanks around it.
+/// Returns the text of a system message, trimmed.
 fn system_text(content: &Value) -> Option<String> {
     let text = match content {
         Value::Array(blocks) => {
@@ -182,7 +182,8 @@ fn system_text(content: &Value) -> Option<String> {
 }
 
 /// Appends the chat messages of a message with blocks.
-fn push_blocks(is_user: bool, blocks: &[Value], out: &mut Vec<Value>) -> Result<(), Fault> {
+fn push_blocks(role: &str, blocks: &[Value], out: &mut Vec<Value>) -> Result<(), Fault> {
+    let is_user = role == "user";
     if !is_user && blocks.iter().any(|block| block["type"] == "redacted_thinking") {
         let text = "Anthropic redacted_thinking history is not supported";
         return Err(Fault::bad_request(text));
@@ -204,7 +205,7 @@ fn push_blocks(is_user: bool, blocks: &[Value], out: &mut Vec<Value>) -> Result<
                 }}));
             }
             "tool_result" if is_user => {
-                push_parts(true, &mut parts, &[], out);
+                push_parts(role, &mut parts, &[], out);
                 let id = [&block["tool_use_id"], &block["id"]];
                 let id = id.into_iter().find_map(|id| id.as_str().filter(|id| !id.is_empty()));
                 for content in result_contents(&block["content"]).0 {
@@ -223,13 +224,13 @@ fn push_blocks(is_user: bool, blocks: &[Value], out: &mut Vec<Value>) -> Result<
     if !is_user && parts.is_empty() && calls.is_empty() {
         out.push(json!({"role": "assistant", "content": ""}));
     }
-    push_parts(is_user, &mut parts, &calls, out);
+    push_parts(role, &mut parts, &calls, out);
     Ok(())
 }
 
 /// Appends a message with the parts and calls, if there are some.
-fn push_parts(is_user: bool, parts: &mut Vec<Value>, calls: &[Value], out: &mut Vec<Value>) {
-    let mut message = json!({"role": if is_user { "user" } else { "assistant" }});
+fn push_parts(role: &str, parts: &mut Vec<Value>, calls: &[Value], out: &mut Vec<Value>) {
+    let mut message = json!({"role": role});
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }

@@ -54,7 +54,7 @@ wire_model! {
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// Whether the files are read beside generation.
+        /// Whether generation goes on while the files are read.
         is_async: bool = false,
         /// Whether unused GPU memory is given back.
         torch_empty_cache: bool = false,
