@@ -92,6 +92,9 @@ pub use server::{
     TlsConfig,
 };
 pub use sglang_disaggregation::SglangDisaggregationConfig;
+pub use sglang_parsers::{
+    REASONING_PARSERS as SGLANG_REASONING_PARSERS, TOOL_PARSERS as SGLANG_TOOL_PARSERS,
+};
 pub use show::mask_url_passwords;
 pub use speculative::SpeculativeConfig;
 pub use speech::{SpeechConfig, SpeechModelCapabilities};

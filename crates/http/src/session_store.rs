@@ -16,6 +16,7 @@ use serde_json::Value;
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::Reply;
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::unhandled_exception;
 
 /// Maximum number of open sessions (SGLang has no limit).
 const MAX_SESSIONS: usize = 65_536;
@@ -54,8 +55,13 @@ impl SessionParams {
     /// Reads the member `session_params` of a request.
     ///
     /// # Errors
-    /// A 400 for a member that does not exist or has another type.
+    /// SGLang's 500 for a member that does not exist; a 400 for one of another type.
     pub(crate) fn read(value: &Value) -> Result<Self, Fault> {
+        const MEMBERS: [&str; 5] = ["id", "rid", "offset", "replace", "drop_previous_output"];
+        let members = value.as_object().into_iter().flatten();
+        if members.into_iter().any(|(name, _)| !MEMBERS.contains(&name.as_str())) {
+            return Err(unhandled_exception());
+        }
         let read = Self::deserialize(value);
         read.map_err(|error| Fault::bad_request(format!("session_params: {error}")))
     }

@@ -16,14 +16,21 @@ use crate::repr::repr_float;
 /// Numbers are formatted by serde_json.
 pub fn dumps(value: &Value) -> String {
     let mut out = String::with_capacity(128);
-    push_json(&mut out, value);
+    push_json(&mut out, value, push_escaped_ascii);
     out
 }
 
-fn push_json(out: &mut String, value: &Value) {
+/// Formats a JSON value like `json.dumps` with `ensure_ascii=False`.
+pub fn dumps_unicode(value: &Value) -> String {
+    let mut out = String::new();
+    push_json(&mut out, value, push_escaped_unicode);
+    out
+}
+
+fn push_json(out: &mut String, value: &Value, push_escaped: fn(&mut String, &str)) {
     let string = |out: &mut String, text: &str| {
         out.push('"');
-        push_escaped_ascii(out, text);
+        push_escaped(out, text);
         out.push('"');
     };
     match value {
@@ -32,7 +39,7 @@ fn push_json(out: &mut String, value: &Value) {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                push_json(out, item);
+                push_json(out, item, push_escaped);
             }
             out.push(']');
         }
@@ -42,7 +49,7 @@ fn push_json(out: &mut String, value: &Value) {
                 out.push_str(if index > 0 { ", " } else { "" });
                 string(out, key);
                 out.push_str(": ");
-                push_json(out, item);
+                push_json(out, item, push_escaped);
             }
             out.push('}');
         }

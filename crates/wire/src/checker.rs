@@ -117,6 +117,10 @@ impl<'a> SchemaChecker<'a> {
             }
             Schema::Union(branches) => self.check_union(branches, value),
             Schema::Tagged { by, choices } => self.check_tagged_union(by, choices, value),
+            Schema::Selected(select) => {
+                let (name, schema) = select(value);
+                self.check_at(LocationItem::Key(name), schema, value)
+            }
             Schema::Model(model) => self.check_model(model, value),
             Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
                 None => self.check(inner, value),
@@ -151,7 +155,9 @@ impl<'a> SchemaChecker<'a> {
         }
         let error = match self.style {
             ErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
-            ErrorStyle::Verbose => SchemaError::verbose(error, &self.path, value),
+            ErrorStyle::Verbose | ErrorStyle::Labelled => {
+                SchemaError::verbose(error, &self.path, value)
+            }
             ErrorStyle::Listed => SchemaError::listed(error, &self.path, value),
         };
         error.into()
@@ -213,9 +219,7 @@ impl<'a> SchemaChecker<'a> {
             if errors.is_full() {
                 break;
             }
-            self.path.push(LocationItem::Index(i));
-            let outcome = self.check(item, element);
-            self.path.pop();
+            let outcome = self.check_at(LocationItem::Index(i), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
@@ -247,10 +251,8 @@ impl<'a> SchemaChecker<'a> {
 
     fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
         let PythonValue::List(items) = PythonValue::from_json_value(value) else {
-            return self.fail_with(
-                PydanticError::new("tuple_type", "Input should be a valid tuple"),
-                value,
-            );
+            let error = PydanticError::new("tuple_type", "Input should be a valid tuple");
+            return self.fail_with(error, value);
         };
         let mut errors = SchemaErrors::default();
         for (i, schema) in schemas.iter().enumerate() {
@@ -274,10 +276,8 @@ impl<'a> SchemaChecker<'a> {
 
     fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
-            return self.fail_with(
-                PydanticError::new("dict_type", "Input should be a valid dictionary"),
-                value,
-            );
+            let error = PydanticError::new("dict_type", "Input should be a valid dictionary");
+            return self.fail_with(error, value);
         };
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
@@ -296,9 +296,7 @@ impl<'a> SchemaChecker<'a> {
                     Err(raised) => return Err(raised),
                 }
             }
-            self.path.push(LocationItem::Key(name));
-            let outcome = self.check(item, element);
-            self.path.pop();
+            let outcome = self.check_at(LocationItem::Key(name), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
@@ -349,7 +347,9 @@ impl<'a> SchemaChecker<'a> {
             self.fields_set = None;
             let label = match self.style {
                 _ if self.quiet => None,
-                ErrorStyle::Listed => Some(LocationItem::Branch(schema_label(branch))),
+                ErrorStyle::Listed | ErrorStyle::Labelled => {
+                    Some(LocationItem::Branch(schema_label(branch)))
+                }
                 _ => branch_label(branch).map(LocationItem::Key),
             };
             let depth = self.path.len();
@@ -403,7 +403,17 @@ impl<'a> SchemaChecker<'a> {
             let names = choices.iter().map(|(name, _)| *name);
             return self.fail_with(lax::tag_unknown_error(by, tag, names), value);
         };
-        self.path.push(LocationItem::Key(name));
+        self.check_at(LocationItem::Key(name), schema, value)
+    }
+
+    /// Validates a value one step deeper in the error path.
+    fn check_at(
+        &mut self,
+        item: LocationItem<'a>,
+        schema: &Schema,
+        value: &'a Value,
+    ) -> CheckResult {
+        self.path.push(item);
         let outcome = self.check(schema, value);
         self.path.pop();
         outcome
@@ -501,9 +511,7 @@ impl<'a> SchemaChecker<'a> {
                 }
                 continue;
             };
-            self.path.push(LocationItem::Key(name));
-            let outcome = self.check(&field.schema, element);
-            self.path.pop();
+            let outcome = self.check_at(LocationItem::Key(name), &field.schema, element);
             match outcome {
                 Ok(new) => {
                     set += 1;

@@ -13,7 +13,7 @@ use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
 use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
-use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
+use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors, pydantic_error_text};
 use super::schema::{Model, RequestField, Schema};
 
 /// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
@@ -99,19 +99,49 @@ pub enum BodyRefusal {
     Fault(Fault),
 }
 
-/// Validates a body against its class and reads its fields; null counts as no body.
+impl BodyRefusal {
+    /// Returns SGLang's error response.
+    pub fn to_fault(self, endpoint: &Endpoint) -> Fault {
+        match self {
+            Self::Errors(errors) => errors.to_fault(endpoint),
+            Self::Fault(fault) => fault,
+        }
+    }
+}
+
+/// Validates a body against its class and reads its fields; `None` stands for a request without
+/// body.
 ///
 /// # Errors
 /// The schema errors of the body, or the error of a validator function.
-pub fn read_body<T: RequestField>(value: &Value, bounds: &RequestBounds) -> Result<T, BodyRefusal> {
+pub fn read_body<T: RequestField>(
+    value: Option<&Value>,
+    bounds: &RequestBounds,
+) -> Result<T, BodyRefusal> {
     const BODY: LocationItem<'_> = LocationItem::Key("body");
-    if value.is_null() {
+    let Some(value) = value else {
         let missing = PydanticError::new("missing", "Field required");
-        let error = SchemaError::listed(missing, &[BODY], value);
+        let error = SchemaError::listed(missing, &[BODY], &Value::Null);
         return Err(BodyRefusal::Errors(BodyErrors(error.into())));
-    }
+    };
+    read_at(BODY, value, bounds)
+}
+
+/// Validates the parameters of a query, given as an object of texts, and reads them.
+///
+/// # Errors
+/// The schema errors of the query.
+pub fn read_query<T: RequestField>(value: &Value) -> Result<T, BodyRefusal> {
+    read_at(LocationItem::Key("query"), value, &RequestBounds::default())
+}
+
+fn read_at<T: RequestField>(
+    place: LocationItem<'_>,
+    value: &Value,
+    bounds: &RequestBounds,
+) -> Result<T, BodyRefusal> {
     let mut checker =
-        SchemaChecker::at_location(BODY).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
+        SchemaChecker::at_location(place).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
     let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
         CheckError::Schema(errors) => BodyRefusal::Errors(BodyErrors(errors)),
         CheckError::Raised(fault) => BodyRefusal::Fault(fault),
@@ -119,6 +149,27 @@ pub fn read_body<T: RequestField>(value: &Value, bounds: &RequestBounds) -> Resu
     let read = T::read(changed.as_ref().unwrap_or(value));
     // A value that its own schema accepts is always read.
     read.ok_or_else(|| BodyRefusal::Fault(Fault::bad_request("The request could not be read.")))
+}
+
+/// Reads an object that SGLang's code builds from a request, as the constructor of its class does.
+///
+/// # Errors
+/// A 400 with the text of pydantic's exception, and of its absent cause.
+pub fn construct<T: RequestField>(
+    value: &Value,
+    class: &str,
+    bounds: &RequestBounds,
+) -> Result<T, Fault> {
+    let mut checker =
+        SchemaChecker::default().with_bounds(*bounds).with_errors(ErrorStyle::Labelled);
+    let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
+        CheckError::Schema(errors) => {
+            Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))
+        }
+        CheckError::Raised(fault) => fault,
+    })?;
+    let read = T::read(changed.as_ref().unwrap_or(value));
+    read.ok_or_else(|| Fault::bad_request("The request could not be read."))
 }
 
 impl SchemaError {
@@ -179,6 +230,7 @@ pub(super) fn schema_label(schema: &Schema) -> String {
             let labels: Vec<String> = choices.iter().map(|(_, of)| schema_label(of)).collect();
             format!("tagged-union[{}]", labels.join(","))
         }
+        Schema::Selected(_) => "tagged-union".to_owned(),
         Schema::Model(Model { name, .. }) => (*name).to_owned(),
         Schema::Before(_, inner) | Schema::After(_, inner) => schema_label(inner),
         Schema::Instance(class) => format!("is-instance[{class}]"),
@@ -199,7 +251,7 @@ mod tests {
         Endpoint { file: "/x.py", line: 3, function: "f", method: "POST", path: "/p" };
 
     fn errors(body: &Value) -> BodyErrors {
-        match read_body::<SglangCompletionRequest>(body, &RequestBounds::default()) {
+        match read_body::<SglangCompletionRequest>(Some(body), &RequestBounds::default()) {
             Err(BodyRefusal::Errors(errors)) => errors,
             other => panic!("{other:?}"),
         }
@@ -217,6 +269,9 @@ mod tests {
         let text = errors(&json!({"prompt": ["a", 5]})).message(&ENDPOINT);
         assert!(text.contains("('body', 'prompt', 'list[list[int]]', 1)"), "{text}");
         assert!(errors(&Value::Null).message(&ENDPOINT).contains("'loc': ('body',)"));
+        let absent = read_body::<SglangCompletionRequest>(None, &RequestBounds::default());
+        let text = absent.unwrap_err().to_fault(&ENDPOINT).message;
+        assert!(text.contains("'type': 'missing', 'loc': ('body',)"), "{text}");
     }
 
     #[test]

@@ -109,7 +109,9 @@ pub(super) enum ErrorStyle {
     Summarized,
     /// Errors as the text of pydantic's `ValidationError`.
     Verbose,
-    /// Errors as pydantic's dicts, as FastAPI lists them.
+    /// The text of pydantic's `ValidationError`, with the names of all branches of unions.
+    Labelled,
+    /// Pydantic's dicts, as FastAPI lists them.
     Listed,
 }
 

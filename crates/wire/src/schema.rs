@@ -53,6 +53,8 @@ pub enum Schema {
         /// Values of the selecting field, each with the schema of its branch.
         choices: &'static [(&'static str, &'static Schema)],
     },
+    /// A union whose branch a function selects; its name is part of the error path.
+    Selected(fn(&Value) -> (&'static str, &'static Schema)),
     /// A Python class with fields.
     Model(&'static Model),
     /// Pydantic's `BeforeValidator`: may replace the value or reject the request.

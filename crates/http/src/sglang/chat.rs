@@ -34,7 +34,12 @@ pub(super) async fn create_chat(
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
-    let request: SglangChatRequest = endpoint::read(app, received, &endpoint::CHAT)?;
+    let body = endpoint::parse(received, &endpoint::CHAT)?;
+    // SGLang's first validator expects an object.
+    if body.as_ref().is_some_and(|body| !body.is_object()) {
+        return Err(errors::unhandled_exception());
+    }
+    let request: SglangChatRequest = endpoint::read_value(app, body.as_ref(), &endpoint::CHAT)?;
     request.validate(&app.rules.limits, request::given_context_length(app))?;
     let calls = reply_calls(app);
     let started = match start_chat(app, head, &request, calls).await {
@@ -96,7 +101,8 @@ pub(super) async fn start_chat(
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured();
-    let id = rid_of(request.rid.as_ref());
+    let id = rid_of(request.single_rid()?);
+    let hides_output = sampling.max_new_tokens() == Some(0);
     let generation = Generation {
         id: id.clone(),
         tools: chat::tool_request(&chat),
@@ -114,7 +120,8 @@ pub(super) async fn start_chat(
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
-    let (reply, facts) = request::start(app, head, resolved, generation, &target).await?;
+    let started = request::start(app, head, resolved, generation, &target).await;
+    let (reply, facts) = started.map_err(|refused| text_only_fault(refused, request))?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
     let shape = ResponseShape::new(app, &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
@@ -128,6 +135,7 @@ pub(super) async fn start_chat(
         meta,
         UsageSettings::new(app, request.stream_options.as_ref()),
     );
+    format.hides_output = hides_output;
     format.parses_calls = calls == ReplyCalls::Parsed && chat.tools.is_some();
     let counter = EndCounter {
         metrics: app.metrics.clone(),
@@ -136,4 +144,17 @@ pub(super) async fn start_chat(
         session: None,
     };
     Ok(StartedChat { reply, format, counter })
+}
+
+/// Returns the error of a media part for a model that reads text in SGLang's words.
+fn text_only_fault(refused: RejectedRequest, request: &SglangChatRequest) -> RejectedRequest {
+    match refused {
+        RejectedRequest::Early(fault) if fault.message.ends_with("is not a multimodal model") => {
+            let kind = request.media_part().unwrap_or("unknown");
+            RejectedRequest::Early(Fault::bad_request(format!(
+                "Model only supports text input; received unsupported content type '{kind}'."
+            )))
+        }
+        refused => refused,
+    }
 }

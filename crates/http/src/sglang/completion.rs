@@ -36,6 +36,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     let request: SglangCompletionRequest = endpoint::read(app, received, &endpoint::COMPLETIONS)?;
     request.validate()?;
+    request.check_rids()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);

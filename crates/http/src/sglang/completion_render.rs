@@ -78,7 +78,7 @@ impl CompletionFormat {
             "model": self.model,
             "choices": choices.collect::<Vec<_>>(),
             "usage": self.usage.of_reply(reply),
-            "metadata": self.meta.metadata(reply),
+            "metadata": self.meta.metadata(reply.choices.first().map_or(0, Choice::released_tokens)),
         })
     }
 

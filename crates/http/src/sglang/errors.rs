@@ -4,12 +4,14 @@
 //! `_create_error_response`), `openai/serving_base.py` (`create_error_response`).
 
 use axum::body::Body;
-use axum::http::Response;
+use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::error;
 use crate::stream;
 use vllm_sim_service::ServeError;
+pub(super) use vllm_sim_wire::sglang::unhandled_exception;
+
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Error message for a request beyond `--max-queued-requests`.
@@ -17,8 +19,31 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// Source: SGLang 0.5.23 `srt/managers/scheduler.py`, `_abort_on_queued_limit`.
 const QUEUE_FULL: &str = "The request queue is full.";
 
+/// Returns the response to a request whose handler raised an exception, if this is its error:
+/// status 500 and a plain text.
+///
+/// Source: Starlette `middleware/errors.py`, `ServerErrorMiddleware`.
+fn unhandled_response(fault: &Fault) -> Option<Response<Body>> {
+    let is_unhandled = fault.status == 500 && fault.error_type == ErrorType::Detail;
+    is_unhandled.then(|| {
+        let mut response = Response::new(Body::from(fault.message.clone()));
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    })
+}
+
+/// Returns a stream without events.
+pub(super) fn empty_stream() -> Response<Body> {
+    stream::event_stream_response(Body::from("data: [DONE]\n\n"))
+}
+
 /// Returns the error in the form of the OpenAI routes.
 pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
+    if let Some(response) = unhandled_response(fault) {
+        return response;
+    }
     let fault = with_sglang_words(fault);
     error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
 }

@@ -15,7 +15,7 @@ use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Choice, Reply, ReplyFacts};
+use vllm_sim_service::{Choice, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Message of an aborted request that never ran.
@@ -106,9 +106,9 @@ impl MetaSettings {
         self.prompts.get(prompt).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the version of the weights, as `metadata` of the OpenAI routes.
-    pub(super) fn metadata(&self, reply: &Reply) -> Value {
-        let tokens = reply.choices.first().map_or(0, Choice::released_tokens);
+    /// Returns the version of the weights, as `metadata` of the OpenAI routes; the first output has
+    /// `tokens` tokens.
+    pub(super) fn metadata(&self, tokens: u32) -> Value {
         json!({
             "weight_version": *self.weight_version,
             "weight_versions": self.weight_versions(tokens),

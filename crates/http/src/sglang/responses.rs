@@ -11,6 +11,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::json;
 
 use super::chat::{StartedChat, reply_calls, start_chat};
+use super::messages::EMPTY_CONVERSATION;
 use super::responses_render::{ResponseFormat, ResponseStream};
 use super::{endpoint, errors};
 use crate::app::App;
@@ -18,6 +19,7 @@ use crate::body::RawRequest;
 use crate::error;
 use crate::generation;
 use crate::stream;
+use vllm_sim_wire::fastapi::construct;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
@@ -35,12 +37,16 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     request.validate(|model| knows_model(app, model))?;
     let body = request.to_chat_body()?;
-    let chat: SglangChatRequest = endpoint::read_value(app, &body, &endpoint::CHAT)?;
+    let bounds = &app.rules.defaults.bounds;
+    let chat: SglangChatRequest = construct(&body, "ChatCompletionRequest", bounds)?;
     // Forced calls are read from the text even without a tool parser.
     let calls = match request.forces_calls() {
         true => ReplyCalls::Parsed,
         false => reply_calls(app),
     };
+    if chat.messages.is_empty() {
+        return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION} None")));
+    }
     let started = start_chat(app, head, &chat, calls).await?;
     let StartedChat { reply, format, counter } = started;
     let format = ResponseFormat::new(request, format);

@@ -106,7 +106,7 @@ impl ResponseFormat {
         let request = &self.request;
         let is_text = !output.is_empty() && output.iter().all(|item| item["type"] == "message");
         let text = match (&request.text, text) {
-            (Some(text), _) => text.clone().into(),
+            (Some(_), _) => request.text_json(),
             (None, TextForm::Guessed) if is_text => json!({"format": {"type": "text"}}),
             _ => Value::Null,
         };

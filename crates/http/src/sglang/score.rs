@@ -122,6 +122,9 @@ async fn prompts(
     let prompts = prompts.collect::<Option<Vec<Value>>>().ok_or_else(|| {
         Fault::bad_request("Invalid combination of query/items types for score_request.")
     })?;
+    if prompts.is_empty() {
+        return Ok(Inputs { lists: Vec::new(), is_single: false });
+    }
     read_inputs(app, &prompts.into()).await
 }
 

@@ -4,7 +4,9 @@
 //!
 //! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`.
 
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
 
 use crate::schema::{
     ANY_LENGTH, FLOAT, INT, Model, STR, Schema, ValidatorError, float_within, optional, required,
@@ -168,28 +170,44 @@ const USER_MESSAGE: Schema = Schema::Model(&Model::plain(
 pub(super) const MESSAGES: Schema =
     Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
 
-/// Schema of the tools of a chat request.
-pub(super) const TOOLS: Schema = Schema::Nullable(&Schema::List(
+/// Name of the member that SGLang adds to functions, which errors show.
+pub(super) const KEY_ORDER: &str = "key_order";
+
+/// Mirrors SGLang's `Function._capture_key_order`.
+fn capture_key_order(function: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
+    let names = function.keys().cloned().collect::<Vec<_>>();
+    function.to_mut().insert(KEY_ORDER.to_owned(), names.into());
+    Ok(())
+}
+
+/// Schema of a list of tools.
+pub(super) const TOOL_LIST: Schema = Schema::List(
     &Schema::Model(&Model::plain(
         "Tool",
         &[
             optional("type", STR),
             required(
                 "function",
-                Schema::Model(&Model::plain(
-                    "Function",
-                    &[
-                        optional("description", Schema::Nullable(&STR)),
-                        required("name", STR),
-                        optional("parameters", Schema::Any),
-                        optional("strict", Schema::Nullable(&Schema::Bool)),
-                    ],
-                )),
+                Schema::Model(&Model {
+                    before: &[capture_key_order],
+                    ..Model::plain(
+                        "Function",
+                        &[
+                            optional("description", Schema::Nullable(&STR)),
+                            required("name", STR),
+                            optional("parameters", Schema::Any),
+                            optional("strict", Schema::Nullable(&Schema::Bool)),
+                        ],
+                    )
+                }),
             ),
         ],
     )),
     ANY_LENGTH,
-));
+);
+
+/// Schema of the tools of a chat request.
+pub(super) const TOOLS: Schema = Schema::Nullable(&TOOL_LIST);
 
 /// Schema of the rule for tool calls of a chat request.
 pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
@@ -221,7 +239,18 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
         "ResponseFormat",
         &[
             required("type", Schema::Literal(&["text", "json_object", "json_schema"])),
-            optional("json_schema", Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))),
+            optional(
+                "json_schema",
+                Schema::Nullable(&Schema::Model(&Model::plain(
+                    "JsonSchemaResponseFormat",
+                    &[
+                        required("name", STR),
+                        optional("description", Schema::Nullable(&STR)),
+                        optional("schema", Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))),
+                        optional("strict", Schema::Nullable(&Schema::Bool)),
+                    ],
+                ))),
+            ),
         ],
     )),
     Schema::Model(&Model::plain(
@@ -234,7 +263,7 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
     )),
     Schema::Model(&Model::plain(
         "StructuralTag",
-        &[required("type", Schema::Literal(&["structural_tag"])), required("format", Schema::Any)],
+        &[optional("type", Schema::Literal(&["structural_tag"])), required("format", Schema::Any)],
     )),
 ]));
 
