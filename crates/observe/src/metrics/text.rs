@@ -82,11 +82,14 @@ impl<'f, 'o> TextWriter<'f, 'o> {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
         self.set_bucket(name);
-        for (bucket, le) in histogram.get_bucket().iter().zip(le) {
+        // Histograms of `prometheus` lack the bucket of all values.
+        let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
+        for (index, le) in le.iter().enumerate() {
             self.out.push_str(&self.bucket[0]);
             self.out.push_str(le);
             self.out.push_str(&self.bucket[1]);
-            self.number(bucket.cumulative_count() as f64);
+            let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
+            self.number(count as f64);
         }
         self.line(name, "_count", histogram.get_sample_count() as f64);
         if self.api_servers == ApiServers::One {
