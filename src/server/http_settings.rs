@@ -51,7 +51,7 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
     }
 }
 
-/// Returns the initial values of the settings that can change at run time.
+/// Returns the initial values of the HTTP settings that can change at run time.
 pub(super) fn initial_control_settings(config: &Config) -> RuntimeSettings {
     RuntimeSettings {
         has_images: config.content.omni,

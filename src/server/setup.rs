@@ -60,7 +60,7 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
     source.download || source.name != config.model.name
 }
 
-/// Returns the initial values of the settings that can change at run time.
+/// Returns the initial values of the fault settings that can change at run time.
 pub(super) fn initial_live_settings(config: &Config) -> LiveFaultSettings {
     LiveFaultSettings {
         rates: config.faults.rates.clone(),

@@ -155,7 +155,8 @@ fn build_roofline_setup(
             weights / 1e9
         )));
     }
-    let read = coefficients.map_or(Ok(RooflineCoefficients::default()), read_coefficients)?;
+    let read =
+        coefficients.map_or(Ok(RooflineCoefficients::default()), read_latency_coefficients)?;
     let sampling = default_sampling(config);
     Ok(RooflineSetup {
         tp: engine.parallel.tensor,
@@ -358,7 +359,7 @@ pub(super) fn kv_blocks_that_fit(config: &Config) -> Option<u32> {
 ///
 /// # Errors
 /// [`StartError`] that names the file, or the invalid number.
-pub fn read_coefficients(path: &Path) -> Result<RooflineCoefficients, StartError> {
+pub fn read_latency_coefficients(path: &Path) -> Result<RooflineCoefficients, StartError> {
     let at = path.display();
     let text = match path.to_str().filter(|text| text.starts_with('{')) {
         Some(mapping) => mapping.to_owned(),

@@ -96,6 +96,7 @@ mod scenarios;
 mod sglang;
 mod sglang_consumers;
 mod sglang_pair;
+mod sglang_refusals;
 mod sglang_routes;
 mod sglang_shapes;
 mod shapes_audio;

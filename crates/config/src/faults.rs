@@ -30,7 +30,7 @@ pub struct FaultInjectionConfig {
 impl FaultInjectionConfig {
     pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut failures = Vec::new();
-        for typed in v.comma_list(&faults::FAILURE_TYPES)? {
+        for typed in v.read_comma_list(&faults::FAILURE_TYPES)? {
             failures.push(
                 InjectedFailure::from_name(&typed).ok_or_else(|| unknown_fault_error(&typed))?,
             );

@@ -7,25 +7,25 @@ use vllm_sim_observe::kv_events::KvEventPreview;
 
 /// An open pull request of vLLM whose behaviour can be switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Preview {
-    /// Name in `--preview`.
+pub struct PreviewedPullRequest {
+    /// Name of the previewed change, as `--preview` takes it.
     pub name: &'static str,
-    /// Number of the pull request in vllm-project/vllm.
+    /// GitHub number of the pull request in vllm-project/vllm.
     pub pull_request: u32,
 }
 
-const REMAINING_COPY_COUNTS: Preview =
-    Preview { name: "remaining-copy-counts", pull_request: 48_933 };
-const REMOVAL_AFTER_LAST_COPY: Preview =
-    Preview { name: "removal-after-last-copy", pull_request: 55_092 };
+const REMAINING_COPY_COUNTS: PreviewedPullRequest =
+    PreviewedPullRequest { name: "remaining-copy-counts", pull_request: 48_933 };
+const REMOVAL_AFTER_LAST_COPY: PreviewedPullRequest =
+    PreviewedPullRequest { name: "removal-after-last-copy", pull_request: 55_092 };
 
-const PREVIEWS: [Preview; 2] = [REMAINING_COPY_COUNTS, REMOVAL_AFTER_LAST_COPY];
+const PREVIEWS: [PreviewedPullRequest; 2] = [REMAINING_COPY_COUNTS, REMOVAL_AFTER_LAST_COPY];
 
 /// Reads the previews that are switched on.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] for an unknown name, with the list of names.
-pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<Preview>, ConfigError> {
+pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<PreviewedPullRequest>, ConfigError> {
     let typed = v.get(&PREVIEW)?;
     let names = typed.iter().flat_map(|names| names.split(',')).map(str::trim);
     let names = names.filter(|name| !name.is_empty());
@@ -39,7 +39,7 @@ pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<Preview>, ConfigError>
 }
 
 /// Returns what the previews change in KV events.
-pub(super) fn kv_event_preview(previews: &[Preview]) -> KvEventPreview {
+pub(super) fn kv_event_preview(previews: &[PreviewedPullRequest]) -> KvEventPreview {
     KvEventPreview {
         remaining_copy_counts: previews.contains(&REMAINING_COPY_COUNTS),
         removal_after_last_copy: previews.contains(&REMOVAL_AFTER_LAST_COPY),

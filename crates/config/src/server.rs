@@ -42,7 +42,7 @@ pub struct HttpServerConfig {
     /// Name, namespace and IP of the Kubernetes pod, from the environment.
     pub pod: PodIdentity,
     /// Limits of the request history.
-    pub history: HistoryLimits,
+    pub history: RequestHistoryLimits,
     /// Settings of optional routes.
     pub routes: OptionalRoutes,
     /// Settings of the dashboard.
@@ -72,7 +72,7 @@ pub struct ServerTimeouts {
 
 /// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HistoryLimits {
+pub struct RequestHistoryLimits {
     /// Number of recent requests that the history keeps.
     pub requests: usize,
     /// Whether the history keeps request bodies.
@@ -131,7 +131,7 @@ pub struct TlsConfig {
     /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
     /// Policy for client certificates.
-    pub client_certs: ClientCerts,
+    pub client_certs: ClientCertificatePolicy,
     /// Whether the server reloads changed certificate files.
     pub refresh: bool,
 }
@@ -152,7 +152,7 @@ pub enum CertificateSource {
 
 /// Policy for client certificates, Python's `ssl.CERT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClientCerts {
+pub enum ClientCertificatePolicy {
     /// No client certificate is requested (0).
     #[default]
     None,
@@ -228,7 +228,7 @@ impl HttpServerConfig {
                 namespace: v.get(&server::POD_NAMESPACE)?,
                 ip: v.get(&server::POD_IP)?,
             },
-            history: HistoryLimits {
+            history: RequestHistoryLimits {
                 requests: v.get(&faults::REQUEST_HISTORY)?,
                 bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
             },
@@ -257,7 +257,7 @@ impl HttpServerConfig {
 const MAX_PEERS: usize = 64;
 
 fn dashboard_peers(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
-    let urls = v.comma_list(&server::DASHBOARD_PEERS)?;
+    let urls = v.read_comma_list(&server::DASHBOARD_PEERS)?;
     if urls.len() > MAX_PEERS {
         let given = urls.len();
         let text =
@@ -310,13 +310,14 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
         }
     };
     let client_certs = match v.get(&server::SSL_CERT_REQS)? {
-        0 => ClientCerts::None,
-        1 => ClientCerts::Optional,
-        _ => ClientCerts::Required,
+        0 => ClientCertificatePolicy::None,
+        1 => ClientCertificatePolicy::Optional,
+        _ => ClientCertificatePolicy::Required,
     };
     let ca_certs = v.get(&server::SSL_CA_CERTS)?;
     let refresh = v.get(&server::ENABLE_SSL_REFRESH)?;
-    if client_certs != ClientCerts::None && ca_certs.is_none() && certificate.is_some() {
+    if client_certs != ClientCertificatePolicy::None && ca_certs.is_none() && certificate.is_some()
+    {
         return Err(ConfigError::Invalid(
             "ssl-cert-reqs requests client certificates, so ssl-ca-certs must name their \
              authorities"
@@ -336,7 +337,7 @@ fn read_log_config(v: &FlagValues) -> Result<LogConfig, ConfigError> {
                 v.get_choice(&server::UVICORN_LOG_LEVEL)?,
                 Some(LogLevel::Error | LogLevel::Warn)
             ),
-        access_excluded: v.comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
+        access_excluded: v.read_comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
         requests: v.get(&server::ENABLE_LOG_REQUESTS)?,
         outputs: v.get(&server::ENABLE_LOG_OUTPUTS)?,
         max_len: v.get(&server::MAX_LOG_LEN)?,

@@ -62,7 +62,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
 /// Returns a warning for each unknown environment variable that resembles a setting.
 ///
 /// Variables that Kubernetes sets for a service called `vllm-sim` are excluded.
-pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn unknown_env_variable_warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let known: Vec<String> = all_effective_flags().map(|flag| flag.env_name()).collect();
     let of_service = |name: &str| {
         let rest = name.strip_prefix("VLLM_SIM_").unwrap_or(name);
@@ -87,7 +87,7 @@ const OTHER_KNOWN_VARIABLES: [&str; 4] =
 
 #[cfg(test)]
 mod tests {
-    use super::unknown_variables;
+    use super::unknown_env_variable_warnings;
 
     #[test]
     fn a_misspelt_variable_suggests_the_nearest_one() {
@@ -100,7 +100,7 @@ mod tests {
             "VLLM_SIM_FOOBARBAZ",
             "PATH",
         ];
-        let told = unknown_variables(names.map(str::to_owned));
+        let told = unknown_env_variable_warnings(names.map(str::to_owned));
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].ends_with("did you mean VLLM_SIM_MAX_NUM_SEQS?"), "{told:?}");
     }

@@ -152,7 +152,7 @@ pub trait Scheduler {
         false
     }
 
-    // Methods for ranks in a [`RankLockStep`](lock_step::LockStep).
+    // Methods for ranks in a [`RankLockStep`](lock_step::RankLockStep).
 
     /// Returns whether the engine is a data-parallel rank that runs each step together with the
     /// others.
@@ -179,7 +179,7 @@ pub trait Scheduler {
     /// Schedules a step without sequences, to keep pace with other ranks. It starts now unless
     /// another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Notes that all data-parallel ranks are idle, and that the next step is the first of a wave.
+    /// Marks all data-parallel ranks as idle, so that the next step is the first of a wave.
     fn end_wave(&mut self) {}
     /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}

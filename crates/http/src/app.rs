@@ -1,6 +1,6 @@
 //! The state of a server that all HTTP handlers share.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
-use super::server_controls::{Availability, ServerControls};
+use super::server_controls::ServerControls;
 use super::session_store::Sessions;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
@@ -23,7 +23,7 @@ use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::{InferenceService, RequestRules};
+use vllm_sim_service::{Availability, InferenceService, LoadGuard, RequestRules, ServerLoad};
 use vllm_sim_wire::VllmVersion;
 
 /// The values from which an [`App`] is created.
@@ -62,7 +62,7 @@ pub struct App {
     pub(super) version: VllmVersion,
     pub(super) dialect: &'static dyn ApiDialect,
     pub(super) rules: RequestRules,
-    pub(super) load: Arc<AtomicI64>,
+    pub(super) load: ServerLoad,
     pub(super) routes: RouteIndex,
     /// Version of the model weights that responses report.
     pub(super) weight_version: ArcSwap<String>,
@@ -130,7 +130,7 @@ impl App {
             started,
             version: rules.limits.version,
             rules,
-            load: Arc::default(),
+            load: ServerLoad::default(),
             responses: Arc::default(),
             profiling: AtomicBool::new(false),
             sessions: Arc::default(),
@@ -185,19 +185,10 @@ impl App {
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
     }
 
-    /// Counts a request in the server load that `GET /load` reports, until the guard is dropped.
-    pub(super) fn count_server_load(&self) -> ServerLoadGuard {
-        self.load.fetch_add(1, Ordering::Relaxed);
-        ServerLoadGuard(self.load.clone())
-    }
-}
-
-/// Keeps one request counted in the server load that `GET /load` reports.
-pub(super) struct ServerLoadGuard(Arc<AtomicI64>);
-
-impl Drop for ServerLoadGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    /// Counts a request in the load that `GET /load` reports, until the guard is dropped; `None`
+    /// without `--enable-server-load-tracking`.
+    pub(super) fn count_load(&self) -> Option<LoadGuard> {
+        self.settings.server.load_tracking.then(|| self.load.count_request())
     }
 }
 

@@ -1,7 +1,6 @@
 //! Routes for health, readiness, version, load and metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -43,9 +42,7 @@ pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
-    let counted = app.settings.server.load_tracking;
-    let load = if counted { app.load.load(Ordering::Relaxed) } else { 0 };
-    error::json_response(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
+    error::json_response(StatusCode::OK, format!("{{\"server_load\":{}}}", app.load.requests()))
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer

@@ -14,7 +14,7 @@ use vllm_sim_engine::{EngineCommand, PrefixCacheReset};
 use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::PhaseAction;
-use vllm_sim_service::{AdapterLoadMode, InferenceService};
+use vllm_sim_service::{AdapterLoadMode, Availability, InferenceService};
 
 /// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
 /// stale metrics.
@@ -174,18 +174,4 @@ fn changed_members(last: &Value, new: &Value) -> Value {
     };
     let differ = all.iter().filter(|(key, value)| last.get(*key) != Some(value));
     Value::Object(differ.map(|(k, v)| (k.clone(), v.clone())).collect())
-}
-
-/// Simulated availability of a server to its clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Availability {
-    /// Number of simulated restarts of the server; connections from before a restart are reset.
-    pub lives: u32,
-    /// Whether the server also resets new connections.
-    pub down: bool,
-    /// Whether the server closes connections after the current response, and new ones after one
-    /// response, so that clients move to other servers.
-    pub leaving: bool,
-    /// Whether the server is stopping: it accepts no connections, and open ones end in order.
-    pub stopping: bool,
 }

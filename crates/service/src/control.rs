@@ -48,7 +48,8 @@ pub struct PauseControl {
 #[derive(Debug, Default)]
 struct PauseState {
     paused: Option<PauseMode>,
-    /// Treatment of running requests in a pause or sleep that has begun and still ends them.
+    /// Treatment of running requests by a pause or sleep that has begun and still waits for their
+    /// end.
     stopping: Option<PauseMode>,
     /// Number of resumes so far, by which a pause or sleep in progress recognises that it is
     /// outdated.

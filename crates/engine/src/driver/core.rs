@@ -79,7 +79,7 @@ impl EngineDriver {
         let id = SeqId((self.generation << 32) | u64::from(slot));
         let Submission { mut sequence, arrived, request } = submission;
         sequence.id = id;
-        sequence.preparation_time = now.since(arrived);
+        sequence.preparation_time = now.duration_since(arrived);
         let record = SequenceRecord::new(now, arrived, &sequence, request);
         let progress = record.progress.clone();
         self.records[slot as usize] = Some(record);
@@ -145,7 +145,7 @@ impl EngineDriver {
     }
 
     fn sequence_record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
-        self.records.get_mut(record_slot(id))?.as_mut().filter(|record| record.id == id)
+        self.records.get_mut(record_index_of(id))?.as_mut().filter(|record| record.id == id)
     }
 
     fn deliver_events(&mut self) {
@@ -154,7 +154,7 @@ impl EngineDriver {
                 self.observer.on_engine_event(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(record_slot(id)) else {
+            let Some(Some(record)) = self.records.get_mut(record_index_of(id)) else {
                 continue;
             };
             let since = record.last;
@@ -165,8 +165,8 @@ impl EngineDriver {
                 SchedulerEvent::Ended { end, .. } => {
                     record.progress.record_end(end);
                     record.progress.wake_reply();
-                    self.records[record_slot(id)] = None;
-                    self.free.push(record_slot(id) as u32);
+                    self.records[record_index_of(id)] = None;
+                    self.free.push(record_index_of(id) as u32);
                 }
                 _ => {}
             }
@@ -181,14 +181,14 @@ impl EngineDriver {
 }
 
 /// Returns the index of a sequence's record: the low 32 bits of the sequence id.
-pub(super) fn record_slot(id: SeqId) -> usize {
+pub(super) fn record_index_of(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 
 /// The engines under one lock: a single one, or data-parallel ranks that step together.
 pub(super) struct RankGroup {
     pub cores: Vec<EngineDriver>,
-    /// Whether no further data-parallel rank can join.
+    /// Whether the group of data-parallel ranks accepts no further ranks.
     pub closed: bool,
     lock_step: Option<RankLockStep>,
     pub sleeps_until: SimTime,

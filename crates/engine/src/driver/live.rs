@@ -258,7 +258,7 @@ impl SharedRanks {
             let mut until = ranks.next_wakeup();
             if served >= self.tune.busy && quantum > 0 {
                 let grid = quantum * if served < self.tune.crowded { 1 } else { 2 };
-                until = until.max(SimTime::from_nanos((now.nanos() / grid + 1) * grid));
+                until = until.max(SimTime::from_nanos((now.as_nanos() / grid + 1) * grid));
             }
             if until > now {
                 self.sleep_until(&mut ranks, until);
@@ -271,7 +271,7 @@ impl SharedRanks {
         if until == SimTime::MAX {
             self.wake.wait(ranks);
         } else {
-            let at = self.epoch + Duration::from_nanos(until.nanos());
+            let at = self.epoch + Duration::from_nanos(until.as_nanos());
             self.wake.wait_until(ranks, at);
         }
         // While this thread is awake, submitters need not notify it.
@@ -307,7 +307,7 @@ impl LiveRankGroup {
     }
 
     /// Ends the timer thread of the ranks if no engine joined; no engine can join afterwards.
-    pub fn close(&self) {
+    pub fn stop_accepting_engines(&self) {
         self.shared.ranks.lock().closed = true;
         self.shared.wake.notify_all();
     }

@@ -46,7 +46,7 @@ pub struct RequestInfo {
     pub lora: Option<Arc<str>>,
     /// Counts shared by the sequences of one request; `None` if the request has one sequence.
     pub parent: Option<Arc<ParentRequestCounters>>,
-    /// Prefill server with the prompt's KV blocks, kept there until they are read, if any.
+    /// The prefill server that keeps the prompt's KV blocks until they are read, if any.
     pub kv_source: Option<Arc<KvSourceServer>>,
     /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<RequestSpanAttributes>>,
@@ -155,8 +155,8 @@ impl SequenceRecord {
     }
 
     /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
-    pub fn has_lost_kv_load(&self) -> bool {
-        self.progress.has_lost_kv_load()
+    pub fn has_failed_kv_load(&self) -> bool {
+        self.progress.has_failed_kv_load()
     }
 
     pub(super) fn apply_event(&mut self, at: SimTime, event: &SchedulerEvent) {
@@ -173,7 +173,7 @@ impl SequenceRecord {
                     self.first = at;
                 }
                 if std::mem::take(&mut self.drafted) && *n > 1 {
-                    self.progress.record_token_group(self.output, self.output + n);
+                    self.progress.record_multi_token_release(self.output, self.output + n);
                 }
                 self.output += n;
                 self.last = at;
@@ -189,7 +189,7 @@ impl SequenceRecord {
             }
             SchedulerEvent::Resumed { .. } => self.running = true,
             SchedulerEvent::Leased { blocks, .. } => self.progress.record_leased_blocks(blocks),
-            SchedulerEvent::LoadFailed { .. } => self.progress.record_lost_kv_load(),
+            SchedulerEvent::LoadFailed { .. } => self.progress.record_failed_kv_load(),
             _ => {}
         }
     }

@@ -34,7 +34,7 @@ pub(crate) async fn list_sequences(
         let seen = engine.snapshot_sequences(most);
         total += seen.phases.iter().sum::<usize>();
         let phases = SequencePhase::ALL.iter().zip(seen.phases);
-        let phases = phases.map(|(phase, count)| (phase.name().to_owned(), count.into()));
+        let phases = phases.map(|(phase, count)| (phase.phase_name().to_owned(), count.into()));
         ranks.push(json!({"rank": rank, "phases": phases.collect::<Map<_, _>>()}));
         newest.extend(seen.newest.into_iter().map(|sequence| (rank, sequence)));
     }
@@ -57,7 +57,7 @@ fn sequence_json(app: &App, rank: u32, sequence: &LiveSequenceSnapshot) -> Value
         "id": *sequence.id,
         "rank": rank,
         "model": **sequence.lora.as_ref().unwrap_or(model),
-        "phase": sequence.phase.name(),
+        "phase": sequence.phase.phase_name(),
         "prompt_tokens": sequence.prompt,
         "cached_tokens": sequence.cached,
         "external_tokens": sequence.external,

@@ -10,11 +10,11 @@ use axum::http::Response;
 use serde_json::{Map, Value};
 
 use super::chat;
-use super::prepare;
+use super::ids;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::generation::{self, StartedGeneration};
+use crate::generation;
 use crate::request_head::RequestHead;
 use crate::transfer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -38,16 +38,16 @@ async fn answer_batch(
 ) -> Result<Response<Body>, Fault> {
     let threshold = transfer::cache_hit_threshold(app, &head.headers, &value);
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
-    let id = prepare::request_id("chatcmpl-", &head.headers, requests[0].request_id.as_deref());
+    let id = ids::request_id("chatcmpl-", &head.headers, requests[0].request_id.as_deref());
     let resolved = generation::resolve_model(app, head, requests[0].model.as_deref(), Ok(()))?;
-    let mut started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await?;
+    let started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await;
+    let (mut view, reply) = started?;
     // vLLM reports only totals for a batch.
-    let view = &mut started.view.view;
-    (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
-    view.drafts = None;
-    let StartedGeneration { view, reply, guard: _guard } = started;
-    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(prepare::json_response_with_load(app, &head.headers, body))
+    let shape = &mut view.view;
+    (shape.prompt_details, shape.reasoning_details, shape.metrics) = (false, false, false);
+    shape.drafts = None;
+    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load(app, &head.headers, body))
 }
 
 /// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a
@@ -71,7 +71,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
     };
     let refuse = |text: &str, parameter: &str| Err(Fault::bad_parameter(text, parameter));
     let truthy = |key: &str| {
-        body.get(key).is_some_and(|v| vllm_sim_python::PythonValue::of_json(v).is_truthy())
+        body.get(key).is_some_and(|v| vllm_sim_python::PythonValue::from_json_value(v).is_truthy())
     };
     if truthy("stream") {
         return refuse("Batch chat completions do not support streaming.", "stream");

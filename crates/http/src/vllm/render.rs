@@ -19,7 +19,7 @@ use crate::error::HandlerResult;
 use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
-use crate::openai::{chat, completion, prepare};
+use crate::openai::{chat, completion, ids};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::VllmVersion;
@@ -76,7 +76,7 @@ pub(crate) async fn render_completions(
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let inputs = PromptSource::Inputs(completion::take_prompt_inputs(&mut request));
     let prompts = app.service.create_prompts(&app.rules, inputs).await?;
-    let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
+    let id = ids::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
         out.push(render_result(&app, prompt, || {
@@ -106,7 +106,7 @@ async fn answer_rendered_chat(
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
-        let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
+        let id = ids::request_id(prefix, headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(&params, collect_extra_args(value), value);
         let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
         add_reasoning_parser(app, value, &mut rendered);
@@ -129,7 +129,7 @@ async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Respo
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone().filter(|id| !id.is_empty());
-        let id = given.unwrap_or_else(|| format!("resp_{}", prepare::new_uid()));
+        let id = given.unwrap_or_else(|| format!("resp_{}", ids::new_uid()));
         // The parser of chat replies does not read the tools of a Responses request.
         let mut body = value.clone();
         if let Some(body) = body.as_object_mut() {

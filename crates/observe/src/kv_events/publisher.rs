@@ -249,7 +249,7 @@ struct PublisherThread {
     socket: zmq::Socket,
     sequence: u64,
     buffer: Option<Arc<ReplayBuffer>>,
-    /// Events in wait for a full message ([`EventBatching::Sized`]).
+    /// Pending KV events, waiting for a full message ([`EventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
     /// Whether injected loss withholds the newest batch, and the pending events with it.

@@ -117,7 +117,7 @@ impl EngineObserver for BlockReadNotifier {
             _ => false,
         };
         // A failed read sends no notification: the lease expires.
-        if first && !record.has_lost_kv_load() {
+        if first && !record.has_failed_kv_load() {
             self.notify_blocks_read(source);
         }
     }

@@ -80,11 +80,14 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         }
         let [before, after] = &self.around_le;
         let (before, after) = (format!("{name}_bucket{{{before}"), format!("{after}}} "));
-        for (bucket, le) in histogram.get_bucket().iter().zip(le) {
+        // Histograms of `prometheus` lack the bucket of all values.
+        let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
+        for (index, le) in le.iter().enumerate() {
             self.out.push_str(&before);
             self.out.push_str(le);
             self.out.push_str(&after);
-            self.number(bucket.cumulative_count() as f64);
+            let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
+            self.number(count as f64);
         }
         self.line(name, "_count", histogram.get_sample_count() as f64);
         if self.api_servers == ApiServers::One {

@@ -70,7 +70,7 @@ pub struct SpanObserver {
 
 impl SpanObserver {
     fn to_wall_clock(&self, at: SimTime) -> SystemTime {
-        self.started + Duration::from_nanos(at.nanos())
+        self.started + Duration::from_nanos(at.as_nanos())
     }
 
     fn export_request_span(&self, at: SimTime, record: &SequenceRecord) {
@@ -78,7 +78,7 @@ impl SpanObserver {
         let Some(span) = &request.span else {
             return;
         };
-        let seconds = |from: SimTime, to: SimTime| to.since(from).as_secs_f64();
+        let seconds = |from: SimTime, to: SimTime| to.duration_since(from).as_secs_f64();
         let mut attributes = vec![
             KeyValue::new(
                 "gen_ai.latency.time_to_first_token",

@@ -115,7 +115,7 @@ pub fn open_workload_files(
         | WorkloadFormat::Report => {
             let mut runs = Vec::new();
             for path in paths {
-                runs.extend(bench_runs(path, format)?);
+                runs.extend(read_bench_runs(path, format)?);
             }
             Box::new(bench::benchmark_workload(&runs, options.seed, order))
         }
@@ -130,7 +130,10 @@ pub fn open_workload_files(
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is not a valid result of a load generator.
-pub fn bench_runs(path: &Path, format: WorkloadFormat) -> Result<Vec<BenchRun>, WorkloadError> {
+pub fn read_bench_runs(
+    path: &Path,
+    format: WorkloadFormat,
+) -> Result<Vec<BenchRun>, WorkloadError> {
     let format = match format {
         WorkloadFormat::Auto => detect_workload_format(path)?,
         format => format,
@@ -212,7 +215,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
 
 fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
     let has = |key: &str| row.contains_key(key);
-    Some(if agentic::is_agentic_mooncake(row) {
+    Some(if agentic::is_agentic_mooncake_row(row) {
         WorkloadFormat::AgenticMooncake
     } else if weka::is_weka_trace(row) {
         WorkloadFormat::Weka
@@ -220,13 +223,13 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
         WorkloadFormat::Otel
     } else if dynamo::is_dynamo_request_trace(row) {
         WorkloadFormat::Dynamo
-    } else if agentic::is_applied_compute(row) {
+    } else if agentic::is_applied_compute_row(row) {
         WorkloadFormat::AppliedComputeAgentic
     } else if published::is_aiperf_row(row) {
         WorkloadFormat::Aiperf
     } else if published::is_inferencex_point(row) {
         WorkloadFormat::InferenceX
-    } else if mooncake::is_bailian(row) {
+    } else if mooncake::is_bailian_row(row) {
         WorkloadFormat::Bailian
     } else if mooncake::is_mooncake_row(row) {
         WorkloadFormat::Mooncake
@@ -249,7 +252,8 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
 }
 
 fn unknown_format_error(path: &Path) -> WorkloadError {
-    let names: Vec<&str> = WorkloadFormat::NAMES.iter().skip(1).map(|(name, _)| *name).collect();
+    let names: Vec<&str> =
+        WorkloadFormat::NAMED_FORMATS.iter().skip(1).map(|(name, _)| *name).collect();
     let names = names.join(", ");
     file_error(
         &path.display().to_string(),

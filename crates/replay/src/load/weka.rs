@@ -24,7 +24,7 @@ use vllm_sim_random::mix_u64_pair;
 const BLOCK_HASH_DOMAIN: u64 = 11;
 /// Hash domain of prompt tokens without a hash id, which no other prompt shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
-/// Scope of the hash ids of traces that share theirs with one another.
+/// Scope of hash ids that mean the same tokens in all traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
 
 pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
@@ -46,7 +46,7 @@ pub(super) fn open_weka_traces(
             runs.push(read_run(&document, &place, &mut counts)?);
         }
     }
-    Ok(sessions_of_runs(runs, options).leaving_out(counts.left_out))
+    Ok(sessions_of_runs(runs, options).with_left_out_rows(counts.left_out))
 }
 
 #[derive(Default)]
@@ -71,9 +71,9 @@ fn read_run(
 ) -> Result<RecordedRun, WorkloadError> {
     let at_place = || place.to_owned();
     let row = JsonRow::new(document, &at_place)?;
-    let id = row.text("id")?.ok_or_else(|| row.missing_field_error("id"))?;
+    let id = row.text_field("id")?.ok_or_else(|| row.missing_field_error("id"))?;
     counts.runs += 1;
-    let scope = match row.text("hash_id_scope")? {
+    let scope = match row.text_field("hash_id_scope")? {
         Some("local") => counts.runs,
         Some("global") | None => GLOBAL_SCOPE,
         Some(other) => {
@@ -81,7 +81,7 @@ fn read_run(
             return Err(row.row_error(problem));
         }
     };
-    let requests = row.array("requests")?;
+    let requests = row.array_field("requests")?;
     let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
     let mut reader = RunReader {
         id,
@@ -95,7 +95,8 @@ fn read_run(
 }
 
 impl RunReader<'_> {
-    /// Reads the requests of an agent, with those of the sub-agents between them.
+    /// Reads the requests of an agent, and the requests of the sub-agents that it starts between
+    /// them.
     ///
     /// `offset_ms` is the time of the run to which the times in the list are relative.
     fn read_requests(
@@ -112,7 +113,7 @@ impl RunReader<'_> {
             let row = JsonRow::new(value, &at)?;
             let t = row.time_in_seconds_as_ms(&["t"])?;
             let t = t.ok_or_else(|| row.missing_field_error("t"))?;
-            match row.text("type")? {
+            match row.text_field("type")? {
                 Some("n" | "s") => {}
                 Some("subagent") => {
                     let ended = self.read_subagent(&row, &at(), agent, (t, offset_ms))?;
@@ -149,7 +150,7 @@ impl RunReader<'_> {
         Ok(())
     }
 
-    /// Reads a request; `None` if it has no prompt.
+    /// Reads a model call of the trace; `None` if it has no prompt.
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,
@@ -178,7 +179,8 @@ impl RunReader<'_> {
         Ok(Some(RecordedCall { start_ms, end_ms: start_ms + took_ms, turn }))
     }
 
-    /// Returns a run per full block, and one for the tokens without a hash id.
+    /// Returns one token run per full block of the prompt, and one for the tokens without a hash
+    /// id.
     ///
     /// A hash id of a block that is not full names no shared content.
     fn prompt_runs(&self, ids: &[u64], input: u32) -> Vec<PromptTokenRun> {
@@ -198,7 +200,7 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent; returns it with its end if its parent waits for it.
+    /// Reads a sub-agent; returns its index and end time if the parent agent waits for it.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,
@@ -206,10 +208,12 @@ impl RunReader<'_> {
         parent: usize,
         (t, offset_ms): (f64, f64),
     ) -> Result<Option<(usize, f64)>, WorkloadError> {
-        let name = row.text("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
-        let list = row.array("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
+        let name =
+            row.text_field("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
+        let list =
+            row.array_field("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
         let took_ms = row.positive_millis(&["duration_ms"])?;
-        let background = row.text("status")? == Some("async_launched");
+        let background = row.text_field("status")? == Some("async_launched");
         let child = self.agents.len();
         self.agents.push(RecordedAgent {
             id: format!("{}::sa:{name}", self.id),

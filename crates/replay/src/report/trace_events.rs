@@ -16,15 +16,15 @@ use crate::outcome::{EngineStep, PoolRole, ReplaySink, RequestOutcome};
 use super::record::OutcomeRecord;
 use super::spans::{RequestPhase, spans_of_request};
 
-/// Number of the process for requests that reached no worker.
+/// Process id, in the trace, for requests that reached no worker.
 const NO_WORKER: u64 = 0;
-/// Number of the track with an engine's steps; request `n` has track `n` + 1.
+/// Index of the track with an engine's steps; request `n` has track `n` + 1.
 const STEP_TRACK: u64 = 0;
 
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
 pub struct TraceEventWriter {
     out: Box<dyn Write + Send>,
-    /// Processes with written names.
+    /// Set of the process ids whose names are already written.
     named: BTreeSet<u64>,
     failed: Option<io::Error>,
 }
@@ -69,7 +69,7 @@ impl TraceEventWriter {
             "args": {"name": name}}));
     }
 
-    /// Returns the process number of a worker, and writes its name the first time.
+    /// Returns the process id of a worker in the trace, and writes its name the first time.
     fn process_of(&mut self, pool: PoolRole, worker: u32) -> u64 {
         let process = 1 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
         if self.named.insert(process) {
@@ -90,12 +90,12 @@ impl TraceEventWriter {
         args: Value,
     ) {
         let micros = |nanos: u64| nanos as f64 / 1e3;
-        let (from, to) = (from.nanos(), to.nanos().max(from.nanos()));
+        let (from, to) = (from.as_nanos(), to.as_nanos().max(from.as_nanos()));
         self.write_event(&json!({"ph": "X", "pid": process, "tid": track, "name": name,
             "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
 
-    /// Writes a request with its phases on each worker, the worker that ends it last.
+    /// Writes a request with its phases on each worker; the worker on which it ends comes last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
         let record = OutcomeRecord::from(outcome).to_request_record();
         let track = outcome.number.saturating_add(1);
@@ -124,7 +124,7 @@ impl TraceEventWriter {
 }
 
 fn phase_name(phase: RequestPhase) -> &'static str {
-    let found = RequestPhase::NAMES.iter().find(|(_, other)| *other == phase);
+    let found = RequestPhase::NAMED_PHASES.iter().find(|(_, other)| *other == phase);
     found.map_or("", |(name, _)| name)
 }
 

@@ -48,7 +48,7 @@ impl FakeGauge {
             period: duration::parse_signed_duration(period, 1)
                 .ok()
                 .filter(|typed| !typed.bare && typed.nanos > 0)?
-                .non_negative()?,
+                .to_non_negative_duration()?,
         })
     }
 
