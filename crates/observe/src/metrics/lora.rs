@@ -101,7 +101,7 @@ pub(super) struct LoraWriter {
     info: Arc<LoraInfo>,
     /// Adapters with sequences, ordered by their first one.
     adapters: Vec<AdapterRequests>,
-    /// Series that was set last; while the lists are unchanged, only its time is set.
+    /// Most recently set series; while the lists are unchanged, only its time is set.
     last: Option<Arc<Series>>,
     /// Running and waiting adapters.
     lists: [String; 2],
