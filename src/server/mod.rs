@@ -3,6 +3,7 @@
 mod accept;
 mod aux_server;
 mod backend;
+mod cache_config;
 mod engines;
 mod error;
 mod features;

@@ -6,12 +6,11 @@ use super::error::{StartError, engine_start_error};
 use super::setup;
 use vllm_sim_config::{Config, KernelTableSource, LatencySource, SchedulerKind};
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, DraftLatency, GPUS, Gpu, KvCacheMemory, LatencyModel, ModelShape,
-    PolynomialStepTime, Quantization, QuantizationScheme, Roofline, RooflineCoefficients,
-    RooflineSetup, StepTimeGrid, find_gpu, find_installed_tables, known_model_shape,
-    kv_bytes_per_value, sampling_defaults,
+    AicSetup, AicStepTimes, DraftLatency, GPUS, Gpu, KvCacheMemory, LatencyModel, MfuWorkModel,
+    ModelShape, PolynomialStepTime, Quantization, QuantizationScheme, Roofline,
+    RooflineCoefficients, RooflineSetup, StepTimeGrid, find_gpu, find_installed_tables,
+    known_model_shape, kv_bytes_per_value, sampling_defaults,
 };
-use vllm_sim_observe::metrics::WorkModel;
 
 const FALLBACK_GPU: &str = "H100";
 
@@ -275,7 +274,7 @@ fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
 
 /// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
 /// shape.
-pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
+pub(super) fn mfu_work_model(config: &Config) -> Option<MfuWorkModel> {
     if !config.metrics.mfu {
         return None;
     }
@@ -293,7 +292,7 @@ pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
         QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
         QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 | QuantizationScheme::Fp4 => 0.5,
     };
-    Some(WorkModel::new(
+    Some(MfuWorkModel::new(
         &shape,
         (parallel.tensor, parallel.pipeline, experts),
         (weights, f64::from(kv_dtype_bytes(config))),

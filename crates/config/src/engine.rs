@@ -97,8 +97,7 @@ pub struct SchedulingConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether `long_prefill_token_threshold` is at least the step's token budget divided by the
-    /// number of sequences (default no).
+    /// Whether `long_prefill_token_threshold` is at least a step's tokens per sequence (default no).
     pub long_prefill_token_threshold_adaptive: bool,
     /// Number of steps between prefills while requests decode (default 1: none skipped).
     pub prefill_schedule_interval: u32,
@@ -206,8 +205,7 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
-    /// Returns the sizes of vLLM's profile run: the largest step of the engine, for which vLLM
-    /// keeps GPU memory free.
+    /// Returns the sizes of vLLM's profile run, the largest step of the engine.
     pub fn profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.captured_sizes().len() as u32;
         ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)
@@ -449,8 +447,8 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
     };
     let roofline = LatencySource::Roofline { coefficients };
     let kind = v.get_choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
-    if kind == LatencyModelKind::Aic || (kind == LatencyModelKind::Auto && tables.folder.is_some())
-    {
+    let is_auto = kind == LatencyModelKind::Auto;
+    if kind == LatencyModelKind::Aic || (is_auto && tables.folder.is_some()) {
         return match gpu {
             true => Ok(LatencySource::Aic(tables)),
             false => Err(ConfigError::Invalid(
@@ -462,14 +460,12 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
         [("aic-data", tables.folder.is_some()), ("aic-backend-version", tables.version.is_some())]
     {
         if given {
-            v.add_warning(format!(
-                "--{name} has no effect: step times do not come from kernel tables"
-            ));
+            let reason = "step times do not come from kernel tables";
+            v.add_warning(format!("--{name} has no effect: {reason}"));
         }
     }
     match (kind, profile) {
-        (LatencyModelKind::Aic, _) => Ok(LatencySource::Delays),
-        (LatencyModelKind::Delays, _) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Aic | LatencyModelKind::Delays, _) => Ok(LatencySource::Delays),
         (LatencyModelKind::Polynomial, _) => Ok(LatencySource::Polynomial),
         (LatencyModelKind::Roofline, _) if !gpu => {
             Err(ConfigError::Invalid("--latency-model roofline requires --gpu".to_owned()))
@@ -481,8 +477,7 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
         (LatencyModelKind::Auto | LatencyModelKind::Profile, Some(profile)) => {
             Ok(LatencySource::Profile(profile))
         }
-        (LatencyModelKind::Auto, None) if gpu => Ok(roofline),
-        (LatencyModelKind::Auto, None) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Auto, None) => Ok(if gpu { roofline } else { LatencySource::Delays }),
     }
 }
 

@@ -192,10 +192,8 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
-        if matches!(
-            PythonValue::from_json_value(value),
-            PythonValue::Int(_) | PythonValue::BigInt(_)
-        ) {
+        let number = PythonValue::from_json_value(value);
+        if matches!(number, PythonValue::Int(_) | PythonValue::BigInt(_)) {
             self.lower_exactness(MatchExactness::Strict);
         }
         let outcome = lax::coerce_float(value).and_then(|changed| {

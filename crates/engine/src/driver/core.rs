@@ -89,28 +89,12 @@ impl EngineDriver {
         });
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
-        let progress = Arc::new(SharedProgress::new(submission.arrived));
-        let mut sequence = submission.sequence;
+        let Submission { mut sequence, arrived, request } = submission;
         sequence.id = id;
-        sequence.preparation_time = now.duration_since(submission.arrived);
-        self.records[slot as usize] = Some(SequenceRecord {
-            id,
-            prompt: sequence.prompt,
-            output: 0,
-            arrived: submission.arrived,
-            queued: now,
-            scheduled: now,
-            first: now,
-            last: now,
-            cached: 0,
-            external: 0,
-            preemptions: 0,
-            running: false,
-            drafted: false,
-            looked_up: !sequence.skip_cache_read,
-            request: submission.request,
-            progress: progress.clone(),
-        });
+        sequence.preparation_time = now.duration_since(arrived);
+        let record = SequenceRecord::new(now, arrived, &sequence, request);
+        let progress = record.progress.clone();
+        self.records[slot as usize] = Some(record);
         if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {
             self.records[slot as usize] = None;
             self.free.push(slot);

@@ -132,6 +132,28 @@ pub struct SequenceRecord {
 }
 
 impl SequenceRecord {
+    /// Creates the record of a sequence that is submitted at `now`.
+    pub fn new(now: SimTime, arrived: SimTime, sequence: &Sequence, request: RequestInfo) -> Self {
+        Self {
+            id: sequence.id,
+            prompt: sequence.prompt,
+            output: 0,
+            arrived,
+            queued: now,
+            scheduled: now,
+            first: now,
+            last: now,
+            cached: 0,
+            external: 0,
+            preemptions: 0,
+            running: false,
+            drafted: false,
+            looked_up: !sequence.skip_cache_read,
+            request,
+            progress: Arc::new(SharedProgress::new(arrived)),
+        }
+    }
+
     /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
     pub fn has_failed_kv_load(&self) -> bool {
         self.progress.has_failed_kv_load()
@@ -177,7 +199,7 @@ impl SequenceRecord {
 /// must not block.
 pub trait EngineObserver: Send {
     /// Handles the submission of a sequence, before its first event.
-    fn on_sequence_queued(&mut self, record: &SequenceRecord);
+    fn on_sequence_queued(&mut self, _record: &SequenceRecord) {}
     /// Handles an event of a sequence, after the update of its record. For token events, `since` is
     /// the time of the sequence's previous output.
     fn on_sequence_event(
@@ -188,9 +210,9 @@ pub trait EngineObserver: Send {
         since: SimTime,
     );
     /// Handles an engine event without a sequence, such as a KV cache change or a step.
-    fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent);
+    fn on_engine_event(&mut self, _at: SimTime, _event: &SchedulerEvent) {}
     /// Handles a change of the engine's gauges.
-    fn on_engine_stats(&mut self, stats: &EngineStats);
+    fn on_engine_stats(&mut self, _stats: &EngineStats) {}
     /// Handles a rejected request for a LoRA adapter, reported by
     /// [`LiveEngine::report_refused_lora`](super::LiveEngine::report_refused_lora).
     fn on_lora_refused(&mut self, _lora: &Arc<str>) {}

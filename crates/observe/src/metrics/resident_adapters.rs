@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::families::Id;
-use super::series::{CellVec, Cells};
+use super::series::{CellVec, Cells, Series};
 use super::settings::Settings;
 
 /// Number of LoRA adapters that the memories of one engine hold.
@@ -107,20 +107,15 @@ impl LoadedAdapterSeries {
             // No route pins an adapter.
             [&**name, engine, level, self.model.as_str(), "false"]
         });
-        let mut missing: Vec<[&str; 5]> = rows.collect();
-        let mut series = self.vec.series().to_vec();
-        series.retain(|one| {
-            let known = missing.iter().position(|labels| one.has_values(labels));
-            let stays = known.is_some() || !one.has_value_at(1, engine);
-            known.map(|at| missing.remove(at));
-            stays
+        let rows: Vec<[&str; 5]> = rows.collect();
+        let shows = |one: &Series, row: &[&str; 5]| one.label_values().eq(row.iter().copied());
+        self.vec.retain(|one| {
+            one.label_values().nth(1) != Some(engine) || rows.iter().any(|row| shows(one, row))
         });
-        series.extend(missing.iter().map(|labels| {
-            let added = self.vec.detached(labels, 1.0);
-            added.cell().set(1.0);
-            added
-        }));
-        self.vec.replace(series);
+        let shown = self.vec.series();
+        for row in rows.iter().filter(|row| !shown.iter().any(|one| shows(one, row))) {
+            self.vec.add(*row, 1.0).set(1.0);
+        }
     }
 }
 

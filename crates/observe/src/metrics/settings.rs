@@ -67,7 +67,7 @@ pub struct Settings {
     /// CPU memory tier for KV blocks, if offloading is configured.
     pub offload: Option<OffloadInfo>,
     /// Labels of `cache_config_info` per engine, without `engine`
-    /// ([`CacheConfig::labels`](super::CacheConfig::labels)).
+    /// ([`cache_config_labels`](super::cache_config_labels)).
     pub cache_config: Vec<Vec<(String, String)>>,
     /// Whether `python_*` and `process_*` are exposed; never with several processes.
     pub runtime_series: bool,
