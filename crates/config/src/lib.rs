@@ -89,8 +89,7 @@ pub use reserved_memory::ReservedMemory;
 pub use server::{
     CertificateSource, ClientCertificatePolicy, CorsConfig, DashboardConfig, HttpServerConfig,
     LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ReadyCheckTimeouts, RequestHistoryLimits,
-    ServerTimeouts,
-    TlsConfig,
+    ServerTimeouts, TlsConfig,
 };
 pub use sglang_disaggregation::SglangDisaggregationConfig;
 pub use sglang_parsers::{

@@ -27,7 +27,8 @@ pub(super) const KV_CACHE_TOKEN_USAGE: PreviewedPullRequest =
 pub(super) const LORA_ADAPTER_LOADED: PreviewedPullRequest =
     PreviewedPullRequest { name: "lora-adapter-loaded", pull_request: 54_830 };
 /// The readiness check that looks for progress.
-pub(super) const READINESS: PreviewedPullRequest = PreviewedPullRequest { name: "readiness", pull_request: 43_122 };
+pub(super) const READINESS: PreviewedPullRequest =
+    PreviewedPullRequest { name: "readiness", pull_request: 43_122 };
 
 const PREVIEWS: [PreviewedPullRequest; 5] = [
     REMAINING_COPY_COUNTS,

@@ -1,6 +1,6 @@
 //! Warnings about settings that have no effect in combination with others.
 
-use super::preview::{KV_CACHE_TOKEN_USAGE, LORA_ADAPTER_LOADED, Preview, READINESS};
+use super::preview::{KV_CACHE_TOKEN_USAGE, LORA_ADAPTER_LOADED, PreviewedPullRequest, READINESS};
 use super::values::FlagValues;
 use super::{
     Compat, Config, LatencySource, SchedulerKind, ServingRole, all_effective_flags, closest_name,
@@ -61,7 +61,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
 }
 
 /// Returns the reason why a preview has no effect with this configuration; `None` if it has.
-fn idle_preview_reason(preview: Preview, config: &Config) -> Option<&'static str> {
+fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option<&'static str> {
     if config.model.compat == Compat::Sglang {
         return Some("the API of SGLang is served (--compat sglang)");
     }

@@ -42,7 +42,7 @@ impl LiveTrace {
     /// Starts recording, or lets it go on.
     pub(crate) fn keep_recording(&self, engines: &[LiveEngine]) {
         let now = engines.first().map_or(SimTime::ZERO, LiveEngine::now);
-        self.ends.store((now + RECORDING_TIME).nanos(), Ordering::Relaxed);
+        self.ends.store((now + RECORDING_TIME).as_nanos(), Ordering::Relaxed);
         self.ranks.get_or_init(|| {
             let numbers = Arc::new(AtomicU64::new(0));
             let traces = engines.iter().zip(0..).map(|(engine, worker)| {
@@ -180,7 +180,7 @@ struct TraceRecorder {
 
 impl TraceRecorder {
     fn is_recording(&self, at: SimTime) -> bool {
-        at.nanos() <= self.ends.load(Ordering::Relaxed)
+        at.as_nanos() <= self.ends.load(Ordering::Relaxed)
     }
 
     fn record_change(&mut self, at: SimTime, event: &SchedulerEvent, record: &SequenceRecord) {

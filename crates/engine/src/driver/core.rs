@@ -234,8 +234,8 @@ impl EngineProgress {
             return false;
         }
         match self.last_output {
-            Some(at) => now.since(at) > next,
-            None => now.since(self.busy_since) > first,
+            Some(at) => now.duration_since(at) > next,
+            None => now.duration_since(self.busy_since) > first,
         }
     }
 }

@@ -73,8 +73,8 @@ use family::{Owner, Topic};
 use lora::LoraInfo;
 use own::OwnMetrics;
 use page::Page;
-use resident_adapters::LoadedAdapterSeries;
 use process::ProcessInfo;
+use resident_adapters::LoadedAdapterSeries;
 use series::{CellVec, Cells};
 
 /// Content type of Prometheus' text format.

@@ -114,7 +114,7 @@ impl LoadedAdapterSeries {
         });
         let shown = self.vec.series();
         for row in rows.iter().filter(|row| !shown.iter().any(|one| shows(one, row))) {
-            self.vec.add(*row, 1.0).set(1.0);
+            self.vec.add(row.as_slice(), 1.0).set(1.0);
         }
     }
 }
