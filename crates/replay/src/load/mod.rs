@@ -22,6 +22,7 @@ mod results;
 mod row;
 mod sharegpt;
 mod weka;
+mod weka_chains;
 
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -92,7 +93,9 @@ pub fn open_workload_files(
             };
             Box::new(agentic::open_applied_compute(paths, sharing)?)
         }
-        WorkloadFormat::Weka => Box::new(weka::open_weka_traces(paths, options)?),
+        WorkloadFormat::Weka | WorkloadFormat::WekaSplit => {
+            Box::new(weka::open_weka_traces(paths, options)?)
+        }
         WorkloadFormat::Otel => Box::new(otel::open_otel_traces(paths, options)?),
         WorkloadFormat::Dynamo => Box::new(dynamo::open_dynamo_traces(paths)?),
         #[cfg(feature = "sqlite")]
@@ -177,15 +180,21 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         }
     }
     let line = String::from_utf8_lossy(&head).trim().to_owned();
-    if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line)
-        && let Some(format) = format_of_json_row(&row)
-    {
-        return Ok(format);
+    if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
+        if weka::is_lone_request(&row) {
+            return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
+        }
+        if let Some(format) = format_of_json_row(&row) {
+            return Ok(format);
+        }
     }
     if line.starts_with(['{', '[']) {
         reader.read_to_end(&mut head).map_err(lines::io_error_of_file(path))?;
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
+        if !has("requests") && ["t", "in", "out", "hash_ids"].map(has) == [true; 4] {
+            return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
+        }
         let found = if has("resourceSpans") {
             Some(WorkloadFormat::Otel)
         } else if has("hash_ids") && has("requests") && has("block_size") {

@@ -21,6 +21,8 @@ pub enum WorkloadFormat {
     AppliedComputeAgentic,
     /// Agent traces of Weka (AgentX), with sub-agents and hash ids.
     Weka,
+    /// Agent traces of Weka whose lists have the requests of several agents, which are split.
+    WekaSplit,
     /// OpenTelemetry spans of `gen_ai` requests: OTLP in JSON, or one span per line.
     Otel,
     /// Request traces of NVIDIA Dynamo.
@@ -51,7 +53,7 @@ pub enum WorkloadFormat {
 
 impl WorkloadFormat {
     /// All formats of workload files, with their names.
-    pub const NAMED_FORMATS: [(&str, Self); 20] = [
+    pub const NAMED_FORMATS: [(&str, Self); 21] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
@@ -59,6 +61,7 @@ impl WorkloadFormat {
         ("bailian", Self::Bailian),
         ("applied_compute_agentic", Self::AppliedComputeAgentic),
         ("weka", Self::Weka),
+        ("weka-split", Self::WekaSplit),
         ("otel", Self::Otel),
         ("dynamo", Self::Dynamo),
         ("sharegpt", Self::ShareGpt),
