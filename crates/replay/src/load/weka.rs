@@ -92,10 +92,6 @@ fn read_run(
     counts: &mut TraceCounts,
 ) -> Result<RecordedRun, WorkloadError> {
     let at_place = || place.to_owned();
-<<<<<<< Updated upstream
-    let row = JsonRow::new(document, &at_place)?;
-    let id = row.text_field("id")?.ok_or_else(|| row.missing_field_error("id"))?;
-=======
     // A flat list may be an array; its first request says what is missing.
     let first = document.as_array().and_then(|list| list.first()).unwrap_or(document);
     let row = JsonRow::new(document, &at_place);
@@ -104,8 +100,7 @@ fn read_run(
         return Err(WorkloadError::Bad { place: place.to_owned(), problem });
     }
     let row = row?;
-    let id = row.text("id")?.ok_or_else(|| row.missing_field_error("id"))?;
->>>>>>> Stashed changes
+    let id = row.text_field("id")?.ok_or_else(|| row.missing_field_error("id"))?;
     counts.runs += 1;
     let scope = match row.text_field("hash_id_scope")? {
         Some("local") => counts.runs,
@@ -193,9 +188,6 @@ impl RunReader<'_> {
         Ok(self.split_agent(agent, &listed))
     }
 
-<<<<<<< Updated upstream
-    /// Reads a model call of the trace; `None` if it has no prompt.
-=======
     /// Moves the requests of other agents out of the list of `agent`; returns those agents.
     fn split_agent(&mut self, agent: usize, listed: &[ListedRequest<'_>]) -> Vec<SplitAgent> {
         let mut chains = split_into_chains(listed).into_iter();
@@ -252,7 +244,6 @@ impl RunReader<'_> {
     }
 
     /// Reads a request and its hash ids; `None` if it has no prompt.
->>>>>>> Stashed changes
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,
@@ -302,29 +293,19 @@ impl RunReader<'_> {
         runs
     }
 
-<<<<<<< Updated upstream
-    /// Reads a sub-agent; returns its index and end time if the parent agent waits for it.
-=======
     /// Reads a sub-agent; returns it with its end if its parent waits for it, and with agents that
     /// are split off from it.
->>>>>>> Stashed changes
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,
         place: &str,
         parent: usize,
         (t, offset_ms): (f64, f64),
-<<<<<<< Updated upstream
-    ) -> Result<Option<(usize, f64)>, WorkloadError> {
+    ) -> Result<Vec<(usize, f64)>, WorkloadError> {
         let name =
             row.text_field("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
         let list =
             row.array_field("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
-=======
-    ) -> Result<Vec<(usize, f64)>, WorkloadError> {
-        let name = row.text("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
-        let list = row.array("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
->>>>>>> Stashed changes
         let took_ms = row.positive_millis(&["duration_ms"])?;
         let background = row.text_field("status")? == Some("async_launched");
         let child = self.agents.len();
