@@ -26,7 +26,7 @@ const MAX_STEPS: usize = 50_000;
 const MAX_ID_LENGTH: usize = 128;
 /// Maximum number of kept admissions and preemptions of one request.
 const MAX_CHANGES: usize = 64;
-/// Time for which recording goes on after a look at the dashboard.
+/// Duration of the recording after the last poll of a dashboard.
 const RECORDING_TIME: Duration = Duration::from_secs(600);
 
 /// Trace of the newest ended requests and steps of a server.
@@ -34,7 +34,7 @@ const RECORDING_TIME: Duration = Duration::from_secs(600);
 pub(crate) struct LiveTrace {
     /// Traces of the data-parallel ranks, from the start of the first recording on.
     ranks: OnceLock<Vec<Arc<Mutex<RankTrace>>>>,
-    /// Time at which recording ends, in nanoseconds of the engines' clock.
+    /// End of the recording, in nanoseconds of the engines' clock.
     ends: Arc<AtomicU64>,
 }
 
@@ -194,7 +194,7 @@ impl TraceRecorder {
                 if admissions.len() < MAX_CHANGES =>
             {
                 let again = matches!(event, SchedulerEvent::Resumed { .. });
-                admissions.push(admission(at, record, again));
+                admissions.push(AdmissionOutcome { again, ..admission(at, record) });
             }
             SchedulerEvent::Preempted { .. } if changes.preempted.len() < MAX_CHANGES => {
                 changes.preempted.push(at);
@@ -221,7 +221,7 @@ impl TraceRecorder {
         let mut changes = changes;
         if has_output && changes.admissions.is_empty() {
             // The sequence was admitted before recording began.
-            changes.admissions.push(admission(record.scheduled, record, false));
+            changes.admissions.push(admission(record.scheduled, record));
         }
         let id = &record.request.id;
         self.trace.lock().add_request(EndedRequest {
@@ -250,9 +250,10 @@ impl TraceRecorder {
     }
 }
 
-fn admission(at: SimTime, record: &SequenceRecord, again: bool) -> AdmissionOutcome {
+/// Returns the first admission of a sequence.
+fn admission(at: SimTime, record: &SequenceRecord) -> AdmissionOutcome {
     let reused = record.cached.saturating_add(record.external);
-    AdmissionOutcome { at, reused, host: None, again, pool: PoolRole::Serving }
+    AdmissionOutcome { at, reused, host: None, again: false, pool: PoolRole::Serving }
 }
 
 impl EngineObserver for TraceRecorder {

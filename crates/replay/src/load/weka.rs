@@ -34,7 +34,7 @@ pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
         && (row.contains_key("block_size") || row.contains_key("hash_id_scope"))
 }
 
-/// Error text for a request of a Weka trace that stands alone.
+/// Error text for a request of a Weka trace outside of a run.
 pub(super) const REQUEST_WITHOUT_RUN: &str = "is a request of a Weka trace without its run, so its \
     session and block size are unknown; must be in `requests` of an object with id and block_size";
 
@@ -51,12 +51,11 @@ pub(super) fn open_weka_traces(
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut runs = Vec::new();
     let mut counts = TraceCounts::default();
-    let split = options.format == WorkloadFormat::WekaSplit;
     for path in paths {
         let mut lines = WorkloadLines::open(path)?;
         while let Some(document) = lines.next_document()? {
             let place = lines.file_and_line();
-            runs.push(read_run(&document, &place, split, &mut counts)?);
+            runs.push(read_run(&document, &place, options.format, &mut counts)?);
         }
     }
     Ok(sessions_of_runs(runs, options).with_left_out_rows(counts.left_out))
@@ -69,7 +68,7 @@ struct TraceCounts {
     left_out: u64,
 }
 
-/// Agent whose requests were in the list of another one, with its last end.
+/// Agent with requests from the list of another agent, and the end of its last request.
 struct SplitAgent {
     agent: usize,
     end_ms: f64,
@@ -88,7 +87,7 @@ struct RunReader<'a> {
 fn read_run(
     document: &Value,
     place: &str,
-    split: bool,
+    format: WorkloadFormat,
     counts: &mut TraceCounts,
 ) -> Result<RecordedRun, WorkloadError> {
     let at_place = || place.to_owned();
@@ -116,7 +115,7 @@ fn read_run(
         id,
         block: row.required_token_count(&["block_size"], 1)?,
         scope,
-        split,
+        split: format == WorkloadFormat::WekaSplit,
         agents: vec![RecordedAgent { id: id.to_owned(), ..RecordedAgent::default() }],
         counts,
     };

@@ -48,7 +48,7 @@ struct ChainBuilder<'a> {
     list: &'a [ListedRequest<'a>],
     chains: Vec<Chain>,
     chain_of: BTreeMap<usize, usize>,
-    /// Chains that forked from a request.
+    /// Indices of the chains forked from a request, by the request's index.
     forks: BTreeMap<usize, Vec<usize>>,
 }
 
