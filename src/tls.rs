@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-use vllm_sim_config::{CertificateSource, ClientCerts, TlsConfig};
+use vllm_sim_config::{CertificateSource, ClientCertificatePolicy, TlsConfig};
 
 /// Interval between checks of the certificate files.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -99,14 +99,14 @@ fn load_server_config(tls: &TlsConfig, names: Vec<String>) -> Result<ServerConfi
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(rustls::DEFAULT_VERSIONS)?;
     let builder = match (&tls.ca_certs, tls.client_certs) {
-        (Some(path), wanted) if wanted != ClientCerts::None => {
+        (Some(path), wanted) if wanted != ClientCertificatePolicy::None => {
             let mut roots = RootCertStore::empty();
             for certificate in read_certificates(path)? {
                 roots.add(certificate)?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
             let verifier = match wanted {
-                ClientCerts::Optional => verifier.allow_unauthenticated(),
+                ClientCertificatePolicy::Optional => verifier.allow_unauthenticated(),
                 _ => verifier,
             };
             let verifier = verifier.build().map_err(|e| ServerTlsError::Verifier(e.to_string()))?;

@@ -48,7 +48,7 @@ pub(super) fn calibrate_clap_command() -> Command {
         let arg = Arg::new(name).long(name).value_name(value.trim());
         let arg = match name {
             "format" => {
-                let names = WorkloadFormat::NAMES.map(|(name, _)| name);
+                let names = WorkloadFormat::NAMED_FORMATS.map(|(name, _)| name);
                 arg.value_parser(PossibleValuesParser::new(names)).hide_possible_values(true)
             }
             _ => arg,
@@ -170,7 +170,7 @@ pub(super) fn run_calibrate(
             (fitted, base, deployment_description(&loaded))
         }
     };
-    let profile = calibrate::config_yaml(&fitted, &base, &deployment);
+    let profile = calibrate::fitted_config_yaml(&fitted, &base, &deployment);
     let Some(file) = &typed.out else {
         return Ok(format!("{fitted}\n{profile}"));
     };

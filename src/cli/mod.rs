@@ -16,12 +16,13 @@ use crate::server::{HeadlessEngines, ServerFleet, StartError};
 use log::start_log;
 use signals::TerminationSignals;
 use start::{
-    ReadyFile, describe_headless_engines, describe_servers, log_listening, log_start_of_server,
+    ReadyFile, describe_headless_engines, describe_servers, log_listen_addresses,
+    log_start_of_server,
 };
 use vllm_sim_calibrate::CalibrateError;
 use vllm_sim_calibrate::validate::ValidateError;
 use vllm_sim_command_line::progress;
-use vllm_sim_command_line::{RequirementFailed, UsageError};
+use vllm_sim_command_line::{MissedRequirementsError, UsageError};
 use vllm_sim_config::{ConfigError, LoadedConfig, ParsedCommand};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
@@ -44,13 +45,16 @@ pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCod
         }
         Ok(ParsedCommand::Version(text) | ParsedCommand::Help(text)) => print_to_stdout(&text),
         Ok(ParsedCommand::Tool { name, args }) => match tool::run_tool(name, &args, env) {
-            Ok(text) if progress::is_stopped() => {
+            Ok(text) if progress::is_job_stop_requested() => {
                 print_to_stdout(&text);
-                print_error(&"interrupted: the output is incomplete", signals::EXIT_INTERRUPTED)
+                print_error(
+                    &"interrupted: the output is incomplete",
+                    signals::INTERRUPTED_EXIT_CODE,
+                )
             }
             Ok(text) => print_to_stdout(&text),
             Err(error) => {
-                if let Some(unmet) = error.downcast_ref::<RequirementFailed>() {
+                if let Some(unmet) = error.downcast_ref::<MissedRequirementsError>() {
                     print_to_stdout(&unmet.printed);
                 }
                 print_error(&format!("{error:#}"), exit_code(&error))
@@ -111,7 +115,9 @@ fn print_to_stdout(text: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A reader such as `| head` closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => print_error(&error, EXIT_FAILURE),
+        Err(error) => {
+            print_error(&format_args!("cannot write to standard output: {error}"), EXIT_FAILURE)
+        }
     }
 }
 
@@ -135,7 +141,7 @@ fn run_server_process(loaded: LoadedConfig) -> ExitCode {
         tracing::warn!("{warning}");
     }
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for unknown in vllm_sim_config::unknown_variables(names) {
+    for unknown in vllm_sim_config::unknown_env_variable_warnings(names) {
         tracing::warn!("{unknown}");
     }
     log_start_of_server(&loaded);
@@ -170,7 +176,7 @@ fn log_ignored(loaded: &LoadedConfig) {
 
 async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     let ready_file = loaded.config.server.ready_file.clone();
-    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::remove_stale);
+    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::remove_stale_file);
     if let Err(error) = cleared {
         return print_error(&error, EXIT_USAGE_ERROR);
     }
@@ -199,7 +205,7 @@ async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
         fleet.shutdown().await;
         return print_error(error, EXIT_FAILURE);
     }
-    log_listening(&fleet);
+    log_listen_addresses(&fleet);
     signals.next_signal().await;
     tracing::info!("shutting down; a second signal exits immediately");
     tokio::select! {

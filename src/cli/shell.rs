@@ -289,7 +289,7 @@ mod tests {
             FlagKind::Choice(words) => Some((flag.name, words.join(" "))),
             _ => None,
         });
-        let formats = WorkloadFormat::NAMES.map(|(name, _)| name).join(" ");
+        let formats = WorkloadFormat::NAMED_FORMATS.map(|(name, _)| name).join(" ");
         for (flag, words) in choices.chain([("format", formats)]) {
             let found = script
                 .lines()

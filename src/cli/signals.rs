@@ -93,7 +93,7 @@ pub(super) async fn wait_for_termination_signal() {
 }
 
 /// Exit code after SIGINT, as in shells.
-pub(super) const EXIT_INTERRUPTED: u8 = 130;
+pub(super) const INTERRUPTED_EXIT_CODE: u8 = 130;
 
 /// Makes SIGINT stop a long-running tool early with its partial result; a second SIGINT ends the
 /// process.
@@ -110,7 +110,7 @@ pub(super) fn stop_jobs_on_interrupt() {
             interrupt.recv().await;
             progress::request_stop_of_all_jobs();
             interrupt.recv().await;
-            std::process::exit(EXIT_INTERRUPTED.into());
+            std::process::exit(INTERRUPTED_EXIT_CODE.into());
         });
     };
     // Without this thread, SIGINT ends the process by default.

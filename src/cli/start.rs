@@ -37,7 +37,7 @@ pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
 }
 
 /// Logs the addresses of the pages, and last the address of the server.
-pub(super) fn log_listening(fleet: &ServerFleet) {
+pub(super) fn log_listen_addresses(fleet: &ServerFleet) {
     let Some(first) = fleet.servers().first() else {
         return;
     };
@@ -105,7 +105,7 @@ impl ReadyFile {
     ///
     /// # Errors
     /// A message that names the file, if it is neither empty nor a ready file.
-    pub(super) fn remove_stale(path: &Path) -> Result<(), String> {
+    pub(super) fn remove_stale_file(path: &Path) -> Result<(), String> {
         let Ok(found) = path.symlink_metadata() else {
             return Ok(());
         };
@@ -126,7 +126,7 @@ impl ReadyFile {
     /// # Errors
     /// A message that names the file.
     pub(super) fn write_atomically(path: &Path, description: &Value) -> Result<Self, String> {
-        let written = outputs::write_new(path, format!("{description}\n"));
+        let written = outputs::write_new_file(path, format!("{description}\n"));
         written.map_err(|error| format!("--ready-file {}: {error}", path.display()))?;
         Ok(Self(path.to_owned()))
     }

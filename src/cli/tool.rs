@@ -10,17 +10,20 @@ use parking_lot::Mutex;
 use super::{check, healthcheck, shell};
 use crate::server::{self, ServerFleet, StartError};
 use vllm_sim_calibrate::validate;
-use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
+use vllm_sim_command_line::{
+    self as command_line, MissedRequirementsError, UsageError, outputs, refuse,
+};
 use vllm_sim_config::{
     CliMode, FlagSpec, LatencySource, LoadedConfig, ParsedCommand, SchedulerKind, TOOL_COMMANDS,
-    ValueSource, all_effective_flags, load_known, load_single_engine, mask_passwords, nearest_flag,
+    ValueSource, all_effective_flags, load_single_engine, load_with_known_flags,
+    mask_url_passwords, nearest_engine_flag_name,
 };
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_explain as explain;
 use vllm_sim_gateway_score::{StartPodsFuture, StopPodsFuture};
 use vllm_sim_plan::{plan, sweep};
 use vllm_sim_replay_cli::{
-    self as replay, Deployment, Provenance, StepTimeOrigin, WeightsDoNotFit,
+    self as replay, EngineDeployment, ResultProvenance, StepTimeOrigin, WeightsDoNotFitError,
 };
 
 /// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
@@ -137,8 +140,8 @@ fn run_validate(words: &[String]) -> Result<String> {
     match command_line::parse_tool_args::<ValidateArgs>(words)? {
         Ok(args) => {
             let file = args.latency_coefficients.as_deref();
-            let coefficients =
-                file.map_or(Ok(RooflineCoefficients::default()), server::read_coefficients)?;
+            let coefficients = file
+                .map_or(Ok(RooflineCoefficients::default()), server::read_latency_coefficients)?;
             if let Some(folder) = &args.out {
                 let shown = folder.display();
                 std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
@@ -166,7 +169,7 @@ fn run_validate(words: &[String]) -> Result<String> {
             let printed = validation.text_table();
             if validation.runs.is_empty() {
                 let missed = "no run can be predicted".to_owned();
-                return Err(RequirementFailed { printed, missed }.into());
+                return Err(MissedRequirementsError { printed, missed }.into());
             }
             Ok(printed)
         }
@@ -191,7 +194,7 @@ fn split_serve_flags(
 pub(super) fn unknown_flag_error(tool: &'static str, word: &str) -> UsageError {
     let typed = word.split('=').next().unwrap_or(word);
     let typed = typed.trim_start_matches('-').replace('_', "-");
-    let hint = match nearest_flag(&typed, &shell::long_flag_names_of_tool(tool)) {
+    let hint = match nearest_engine_flag_name(&typed, &shell::long_flag_names_of_tool(tool)) {
         Some(name) => format!("; did you mean --{name}?"),
         None => String::new(),
     };
@@ -214,7 +217,10 @@ pub(super) fn explicitly_set_flags(
 ///
 /// Without configured step times the deployment uses Dynamo's polynomial, because zero latency
 /// gives no result.
-fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
+fn build_deployment(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<EngineDeployment> {
     let mut flags = words.to_vec();
     let (mut loaded, _) = load_single_engine(&flags, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
@@ -232,7 +238,7 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
     let typed = explicitly_set_flags(&loaded).map(|(flag, values)| {
-        let values = mask_passwords(&values.join(" "));
+        let values = mask_url_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
     let about: Vec<(String, String)> = typed.collect();
@@ -243,11 +249,12 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
     let provenance = provenance(config, step_times);
     let engine = server::engine_spec(config).map_err(|error| match error {
         StartError::DoesNotFit(why) => {
-            WeightsDoNotFit { why, about: about.clone(), provenance: provenance.clone() }.into()
+            WeightsDoNotFitError { why, about: about.clone(), provenance: provenance.clone() }
+                .into()
         }
         other => anyhow::Error::from(other),
     })?;
-    Ok(Deployment {
+    Ok(EngineDeployment {
         engine,
         gpus: parallel.world_size(),
         ranks: match config.engine.lock_step || parallel.expert {
@@ -264,7 +271,7 @@ fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> R
 }
 
 /// Returns model, GPU and source of the step times of a configuration.
-fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> Provenance {
+fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> ResultProvenance {
     let engine = &config.engine;
     let gpu = engine.gpu.clone();
     let shown = gpu.as_deref().unwrap_or("the default GPU");
@@ -292,7 +299,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeOrigin) -> Prove
             format!("NVIDIA's kernel tables for {shown} in {folder}")
         }
     };
-    Provenance {
+    ResultProvenance {
         model: Some(config.model.name.clone()),
         gpu,
         step_times,
@@ -351,7 +358,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     if words.first().is_some_and(|word| !word.starts_with('-')) {
         words.insert(0, "--model".to_owned());
     }
-    let (loaded, rest) = load_known(&words, CliMode::Vllm, env)?;
+    let (loaded, rest) = load_with_known_flags(&words, CliMode::Vllm, env)?;
     if let Some(word) = rest.first() {
         return Err(unknown_flag_error("explain", word).into());
     }
@@ -386,9 +393,9 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     Ok(text + &explained_run(&loaded.config, &typed))
 }
 
-/// Returns the lines of `explain` that say how its text was made.
+/// Returns the last section of `explain`: GPU, source of the step times, versions and command line.
 fn explained_run(config: &vllm_sim_config::Config, typed: &str) -> String {
-    let mut rows = provenance(config, StepTimeOrigin::Configured).rows();
+    let mut rows = provenance(config, StepTimeOrigin::Configured).name_value_rows();
     rows.push(("Command".to_owned(), typed.to_owned()));
     let shown = |(name, _): &(String, String)| name != "Model";
     let lines = rows.iter().filter(|row| shown(row));

@@ -17,8 +17,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::socket::{AcceptedConnection, ClientStream, HttpProtocol, ResetOnClose, ServerSocket};
 use crate::tls::ReloadingTlsAcceptor;
-use vllm_sim_http::{Availability, HttpService};
-use vllm_sim_service::{ConnectionHandle, RequestContext};
+use vllm_sim_http::HttpService;
+use vllm_sim_service::{Availability, ConnectionHandle, RequestContext};
 
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;
@@ -33,6 +33,8 @@ pub(super) async fn accept_connections(
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
 ) {
+    // The log has the 1st, 2nd, 4th, 8th, … failure: without descriptors there are 50 a second.
+    let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -47,7 +49,10 @@ pub(super) async fn accept_connections(
             Ok(connection) => connection,
             Err(error) => {
                 // Most likely out of file descriptors; waits until some are closed.
-                tracing::warn!(%error, "cannot accept a connection");
+                failures += 1;
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "cannot accept a connection");
+                }
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             }

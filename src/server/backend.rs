@@ -13,7 +13,7 @@ use super::prefill;
 use super::scenario::FaultMetricsObserver;
 use super::setup;
 #[cfg(feature = "zmq")]
-use super::sglang_pair::PairServer;
+use super::sglang_pair::SglangPairServer;
 use super::shared_assets::SharedAssets;
 use vllm_sim_config::{Compat, Config};
 use vllm_sim_engine::EngineCommand;
@@ -37,7 +37,7 @@ pub(super) struct EngineBackend {
     _listeners: Vec<BlockReadListener>,
     /// Sockets of a prefill/decode pair of SGLang servers.
     #[cfg(feature = "zmq")]
-    pair: Option<PairServer>,
+    pair: Option<SglangPairServer>,
     /// Pair of SGLang servers to which this server belongs, if any.
     pub(super) disaggregation: Option<Arc<Disaggregation>>,
     /// Engine ids of the local ranks, with which handshakes are answered once they are known.
@@ -101,7 +101,7 @@ impl EngineBackend {
         #[cfg(feature = "zmq")]
         let listeners = prefill::listen_for_block_reads(config, &service, &engine_ids);
         #[cfg(feature = "zmq")]
-        let pair = PairServer::start(config, &service)?;
+        let pair = SglangPairServer::start(config, &service)?;
         let counter = FaultMetricsObserver(metrics.clone());
         service.faults.set_observer(Arc::new(counter));
         Ok(Self {
@@ -123,7 +123,7 @@ impl EngineBackend {
 
     /// Creates the state of the HTTP handlers. From then on, handshakes of decode servers are
     /// answered with its engine ids.
-    pub(super) fn create_app(&self, config: &Config, parts: AppParts) -> Arc<App> {
+    pub(super) fn create_app_state(&self, config: &Config, parts: AppParts) -> Arc<App> {
         let app = Arc::new(App::new(parts));
         let (first, count) = config.engine.parallel.local_ranks;
         let ids = (first..first + count).map(|rank| app.kv_engine_id(rank)).collect();

@@ -32,7 +32,7 @@ pub(super) fn start_engines(
     let (first, count) = config.engine.parallel.local_ranks;
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
-        let mut observers = observers.for_engine(config, (index, rank), epoch, port)?;
+        let mut observers = observers.observers_of_engine(config, (index, rank), epoch, port)?;
         observers.extend(extra.take());
         let mut spec = build_engine_spec(config, seed)?;
         if let SchedulerSpec::Vllm(config) = &mut spec {
@@ -181,7 +181,7 @@ pub(super) fn batching_engine_config(
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
             lookahead_slots: s.lookahead_slots(),
-            input_slots: s.input_slots(),
+            input_slots: s.drafting_slots(),
         }),
         loras: LoraConfig {
             max_loras: if config.lora.enabled { config.lora.max_loras } else { 0 },

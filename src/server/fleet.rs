@@ -59,7 +59,7 @@ impl ServerFleet {
                 Ok(server) => fleet.servers.push(server),
                 Err(error) => {
                     if let Some(in_step) = in_step {
-                        in_step.close();
+                        in_step.stop_accepting_engines();
                     }
                     fleet.shutdown().await;
                     return Err(error);
@@ -112,8 +112,8 @@ impl ServerFleet {
 
     /// Shuts down all servers at the same time, as [`SimulatorServer::shutdown`] does for each.
     pub async fn shutdown(self) {
-        let services = self.servers.iter().map(|server| server.service());
-        replies::log_unused(services);
+        let services = self.servers.iter().map(|server| server.inference_service());
+        replies::log_unused_replies(services);
         let mut ending = JoinSet::new();
         for server in self.servers {
             ending.spawn(server.shutdown());

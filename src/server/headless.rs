@@ -28,7 +28,8 @@ use {
         DataParallelWaves, EngineCore, EngineCoreError, EngineCoreParts, EngineEventChannel,
         ReasoningMarkers, observe_engine,
     },
-    vllm_sim_http::{AdminState, Availability, ServerControls},
+    vllm_sim_http::{AdminState, ServerControls},
+    vllm_sim_service::Availability,
     vllm_sim_service::scripted::ReplyRules,
 };
 
@@ -63,7 +64,7 @@ impl HeadlessEngines {
         let config = loaded.config.clone();
         features::check_required_features(&config)?;
         let texts = SharedAssets::open(&config).await?;
-        if texts.tokenizer.eos_id().is_none() {
+        if texts.tokenizer.eos_token_id().is_none() {
             tracing::warn!(
                 "this tokenizer has no end-of-sequence token: the front end may use another \
                  tokenizer, and its texts then differ from the intended ones"
@@ -103,7 +104,7 @@ impl HeadlessEngines {
             Ok(()) => Ok(headless),
             Err(error) => {
                 if let Some(in_step) = shared.ranks {
-                    in_step.close();
+                    in_step.stop_accepting_engines();
                 }
                 headless.shutdown().await;
                 Err(error)
@@ -152,10 +153,13 @@ impl HeadlessEngines {
             observer: Some(Box::new(observer)),
             ranks,
             has_reasoning: shared.thoughts.is_some(),
-            reasoning_end: shared.thoughts.as_ref().map(|thoughts| thoughts.end_ids().to_vec()),
+            reasoning_end: shared
+                .thoughts
+                .as_ref()
+                .map(|thoughts| thoughts.reasoning_end_token_ids().to_vec()),
         };
         let backend = EngineBackend::start(&config, parts)?;
-        replies::install_rules(&config, &backend.service, shared.replies.clone())?;
+        replies::install_reply_rules(&config, &backend.service, shared.replies.clone())?;
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
             &http_settings::initial_control_settings(&config),
@@ -288,7 +292,7 @@ impl HeadlessEngines {
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
         let services = self.ranks.iter().map(|rank| &*rank.backend.service);
-        super::replies::log_unused(services);
+        super::replies::log_unused_replies(services);
         let mut ending = JoinSet::new();
         for rank in self.ranks {
             let patience = self.shutdown_timeout;

@@ -51,7 +51,7 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
     }
 }
 
-/// Returns the initial values of the settings that can change at run time.
+/// Returns the initial values of the HTTP settings that can change at run time.
 pub(super) fn initial_control_settings(config: &Config) -> RuntimeSettings {
     RuntimeSettings {
         has_images: config.content.omni,
@@ -109,6 +109,7 @@ fn server_settings(config: &Config) -> ServerSettings {
         has_tls: server.tls.is_some(),
         max_body_bytes: server.max_request_body_bytes,
         startup_duration: server.timeouts.startup,
+        ready_check: server.timeouts.ready_check,
         pod: server.pod.clone(),
         admin_key: server.admin_key.clone(),
         api_keys: server.api_keys.clone(),

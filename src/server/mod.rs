@@ -3,6 +3,7 @@
 mod accept;
 mod aux_server;
 mod backend;
+mod cache_config;
 mod engines;
 mod error;
 mod features;
@@ -52,7 +53,7 @@ pub use error::StartError;
 pub(crate) use error::feature_not_built_message;
 pub use fleet::ServerFleet;
 pub use headless::HeadlessEngines;
-pub use timing::{DefaultSampling, read_coefficients};
+pub use timing::{DefaultSampling, read_latency_coefficients};
 
 /// Returns the configuration of the batching engine, and the deployment that its roofline latency
 /// model describes.
@@ -94,7 +95,7 @@ pub struct SimulatorServer {
 
 impl SimulatorServer {
     /// Returns the service that generates the replies.
-    pub(super) fn service(&self) -> &InferenceService {
+    pub(super) fn inference_service(&self) -> &InferenceService {
         &self.backend.service
     }
 
@@ -112,7 +113,7 @@ impl SimulatorServer {
     ///
     /// # Errors
     /// Same errors as [`Self::start`].
-    pub async fn start_loaded(loaded: LoadedConfig) -> Result<Self, StartError> {
+    pub async fn start_from_loaded_config(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
         let texts = SharedAssets::open(&loaded.config).await?;
         let config = loaded.config.clone();
@@ -160,7 +161,7 @@ impl SimulatorServer {
         };
         let backend = EngineBackend::start(&config, inputs)?;
         let service = backend.service.clone();
-        replies::install_rules(&config, &service, replies)?;
+        replies::install_reply_rules(&config, &service, replies)?;
         startup_log::log_engine_start(&config);
         let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
@@ -176,7 +177,7 @@ impl SimulatorServer {
             peers,
             disaggregation: backend.disaggregation.clone(),
         };
-        let app = backend.create_app(&config, parts);
+        let app = backend.create_app_state(&config, parts);
         let mut accepting = backend.start_bootstrap_servers(&config, &app).await?;
         match loaded {
             Some(loaded) => app.add_to_admin_state(loaded),

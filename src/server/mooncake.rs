@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_http::bootstrap::BLOCK_SIZE_HEADER;
-use vllm_sim_http_client::get_once;
+use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::PrefillHandshake;
 
 /// Number of attempts to reach a bootstrap server (`_BOOTSTRAP_MAX_ATTEMPTS`).
@@ -27,7 +27,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of remembered engines; beyond it, all are forgotten.
 const MAX_MET_ENGINES: usize = 65_536;
 
-/// Asks the bootstrap servers of prefill servers for their engines.
+/// Handshakes of a decode server, which asks Mooncake's bootstrap servers for their prefill
+/// engines.
 #[derive(Debug)]
 pub(super) struct MooncakeHandshake {
     peers: Arc<MooncakePeers>,
@@ -36,10 +37,10 @@ pub(super) struct MooncakeHandshake {
 
 #[derive(Debug)]
 struct MooncakePeers {
-    /// Ids of the engines that were listed.
+    /// Ids of the prefill engines that a bootstrap server has listed before.
     met: Mutex<HashSet<String>>,
     block_size: u32,
-    /// Time limit of a request to an engine met before.
+    /// Duration of a request's wait for an engine that was listed before and is no longer.
     lost_timeout: Duration,
 }
 
@@ -69,7 +70,7 @@ impl PrefillHandshake for MooncakeHandshake {
 }
 
 impl MooncakePeers {
-    /// Returns whether the engine of a request can be read from.
+    /// Returns whether KV blocks can be read from the prefill engine of a request.
     ///
     /// vLLM asks the bootstrap server only for an engine that it has not met. A request to an engine
     /// that has gone since waits for an answer, here too.
@@ -111,7 +112,7 @@ async fn list_engines(address: &str) -> Result<(Vec<String>, Option<u32>), Strin
     let host = address.split_once("://").map_or(address, |(_, host)| host);
     let mut attempts = 1;
     let answer = loop {
-        match get_once(host.trim_end_matches('/'), "/query", ANSWER_TIMEOUT).await {
+        match get_on_new_connection(host.trim_end_matches('/'), "/query", ANSWER_TIMEOUT).await {
             Ok(answer) => break answer,
             Err(error) if attempts == MAX_ATTEMPTS => {
                 return Err(format!("Failed to connect to bootstrap server {address}: {error}"));

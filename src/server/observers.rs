@@ -78,7 +78,7 @@ impl ServerObservers {
         not(all(feature = "otel", feature = "zmq")),
         expect(unused_variables, reason = "events need rank and port, spans the epoch")
     )]
-    pub(super) fn for_engine(
+    pub(super) fn observers_of_engine(
         &self,
         config: &Config,
         (index, rank): (usize, u32),

@@ -19,7 +19,7 @@ pub(super) fn read_scripted_replies(
 }
 
 /// Sets the scripted replies of a server, after a check against its tokenizer.
-pub(super) fn install_rules(
+pub(super) fn install_reply_rules(
     config: &Config,
     service: &InferenceService,
     rules: Option<Arc<ReplyRules>>,
@@ -37,7 +37,7 @@ pub(super) fn install_rules(
     Ok(())
 }
 
-/// Refuses rules that no request of vLLM's own API server can meet.
+/// Refuses rules whose conditions no request of vLLM's own API server can fulfil.
 #[cfg(feature = "zmq")]
 pub(super) fn check_token_prompts(
     config: &Config,
@@ -57,7 +57,7 @@ pub(super) fn check_token_prompts(
 
 /// Logs the scripted replies that no request used on any of the servers; each server has rules of
 /// its own.
-pub(super) fn log_unused<'s>(services: impl Iterator<Item = &'s InferenceService>) {
+pub(super) fn log_unused_replies<'s>(services: impl Iterator<Item = &'s InferenceService>) {
     let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.rules()).collect();
     let Some(rules) = all.first() else { return };
     for index in 0..rules.len() {

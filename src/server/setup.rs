@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::cache_config::cache_config_fields;
 #[cfg(feature = "grpc")]
 use super::rules;
 use super::timing;
@@ -10,13 +11,12 @@ use vllm_sim_config::{
     CliMode, Compat, Config, KvConnector, KvTransferConfig, ModelTask, SchedulerKind,
 };
 use vllm_sim_engine::LoadFailurePolicy;
-use vllm_sim_engine::kv::{
-    BlockHashConfig, BlockPoolConfig, HashAlgo, OffloadConnector, SparseLayerKind,
-};
+use vllm_sim_engine::kv::{BlockHashConfig, BlockPoolConfig, HashAlgo, OffloadConnector};
 use vllm_sim_http::LayerSettings;
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
-    ApiServers, CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
+    AdapterSlots, ApiServers, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
+    cache_config_labels,
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
@@ -60,7 +60,7 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
     source.download || source.name != config.model.name
 }
 
-/// Returns the initial values of the settings that can change at run time.
+/// Returns the initial values of the fault settings that can change at run time.
 pub(super) fn initial_live_settings(config: &Config) -> LiveFaultSettings {
     LiveFaultSettings {
         rates: config.faults.rates.clone(),
@@ -194,6 +194,12 @@ pub(super) fn engine_features(config: &Config) -> EngineFeatures {
         steps: config.engine.scheduler != SchedulerKind::Pool,
         connector: kv_connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),
+        adapter_slots: (config.lora.enabled && config.metrics.previews.resident_adapters)
+            .then_some(AdapterSlots {
+                gpu: config.lora.max_loras as usize,
+                cpu: config.lora.max_cpu_loras as usize,
+            }),
+        tokens_per_block: config.metrics.previews.token_usage.then_some(config.engine.block_size),
     }
 }
 
@@ -214,47 +220,6 @@ fn nixl_transfer(config: &Config) -> NixlTransfer {
         block_size: engine.block_size,
         token_bytes: typed.unwrap_or(bytes),
         regions: layers,
-    }
-}
-
-/// Returns the KV cache configuration for `/metrics` and the log.
-pub(super) fn metrics_cache_config(config: &Config) -> CacheConfig {
-    let engine = &config.engine;
-    let (_, count) = engine.parallel.local_ranks;
-    CacheConfig {
-        block_size: engine.block_size,
-        context_ranks: engine.parallel.context,
-        user_specified_block_size: engine.memory.block_size_typed,
-        num_gpu_blocks: kv_block_count(config),
-        num_gpu_blocks_override: engine.memory.num_blocks,
-        max_model_len: config.model.max_model_len,
-        enable_prefix_caching: engine.prefix_cache.enable_prefix_caching
-            || engine.prefix_cache.enable_kvcache,
-        prefix_caching_hash_algo: match block_hash_config(config) {
-            Some(_) => engine.prefix_cache.hash_algo,
-            None => HashAlgo::Sha256,
-        }
-        .to_string(),
-        gpu_memory_utilization: engine.memory.gpu_memory_utilization,
-        cache_dtype: engine.memory.kv_cache_dtype.clone(),
-        data_parallel_size: count,
-        kv_cache_memory_bytes: engine.memory.kv_cache_memory_bytes,
-        kv_offloading_size: engine.memory.kv_offloading.0,
-        kv_offloading_backend: engine.memory.kv_offloading.1,
-        sliding_window: engine.kv_cache.as_ref().and_then(|size| {
-            let plan = &size.plan;
-            match plan.sparse {
-                SparseLayerKind::Window(tokens)
-                    if plan.full_groups == 0 && plan.sparse_groups > 0 =>
-                {
-                    Some(tokens)
-                }
-                _ => None,
-            }
-        }),
-        concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
-        retention_interval: engine.prefix_cache.retention_interval,
-        version: config.model.vllm_version,
     }
 }
 
@@ -308,7 +273,7 @@ pub(super) fn grpc_settings(
 pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings {
     let engine = &config.engine;
     let (first, count) = engine.parallel.local_ranks;
-    let cache = metrics_cache_config(config);
+    let cache = cache_config_labels(cache_config_fields(config), config.model.vllm_version);
     let fake = config
         .metrics
         .fake
@@ -318,6 +283,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         model_name: config.model.served_names.first().cloned().unwrap_or_default(),
         engines: (first..first + count).map(|rank| rank.to_string()).collect(),
         max_model_len: config.model.max_model_len,
+        previews: config.metrics.previews,
         lora: config.lora.enabled.then_some(config.lora.max_loras),
         compat: config.model.compat,
         version: config.model.vllm_version,
@@ -330,7 +296,7 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings
         // llm-d serves every route, so these series would only add noise.
         sockets: config.api.speech.realtime && config.api.task != ModelTask::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
-        cache_config: (0..count).map(|_| cache.labels()).collect(),
+        cache_config: vec![cache; count as usize],
         nixl: uses_nixl(config),
         kv_consumer: engine.kv_offload.is_some()
             || config.kv_transfer.as_ref().is_some_and(|transfer| {

@@ -14,13 +14,13 @@ use vllm_sim_http::sglang::disaggregation::{Disaggregation, DisaggregationParts}
 use vllm_sim_observe::kv_transfer::{PeerListener, PeerSender};
 use vllm_sim_service::{InferenceService, ServingRole};
 
-/// A server of a pair, and the listener for messages of the other server.
-pub(super) struct PairServer {
+/// SGLang server of a prefill/decode pair, with the listener for messages of the other server.
+pub(super) struct SglangPairServer {
     pub(super) disaggregation: Arc<Disaggregation>,
     listener: PeerListener,
 }
 
-impl PairServer {
+impl SglangPairServer {
     /// Starts the sockets of a server of a pair; `None` if `config` is no such server.
     ///
     /// # Errors

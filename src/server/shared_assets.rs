@@ -42,7 +42,7 @@ impl SharedAssets {
     /// Returns whether the dataset finds recorded replies by texts and roles instead of token ids.
     pub(super) fn looks_up_replies_by_text(&self) -> bool {
         let recordings = self.recordings.as_ref();
-        recordings.is_some_and(|some| some.dataset.generation() == DatasetFormat::Texts)
+        recordings.is_some_and(|some| some.dataset.format_version() == DatasetFormat::Texts)
     }
 }
 
@@ -55,7 +55,7 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
         Ok(opened) => opened,
         Err(error @ TokenizerError::Broken { .. }) => return Err(error.into()),
         Err(error) if setup::needs_tokenizer(config) => return Err(error.into()),
-        Err(error) => (Tokenizer::simulated(), format!("simulated: {error}")),
+        Err(error) => (Tokenizer::new_simulated(), format!("simulated: {error}")),
     };
     tracing::info!("tokenizer: {why}");
     Ok(Arc::new(tokenizer))
@@ -91,12 +91,12 @@ fn open_dataset(
     tracing::info!(
         path = %config.path.display(),
         replies = dataset.len(),
-        format = ?dataset.generation(),
-        recorded = dataset.is_recorded(),
+        format = ?dataset.format_version(),
+        recorded = dataset.has_token_times(),
         in_memory = config.in_memory,
         "dataset"
     );
-    if config.replay_timing && !dataset.is_recorded() {
+    if config.replay_timing && !dataset.has_token_times() {
         tracing::warn!(
             "--replay-timing: `vllm-sim record` did not write this dataset, so it has no times"
         );

@@ -119,7 +119,7 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(LISTEN_BACKLOG)
 }
 
-/// The protocol of a connection.
+/// HTTP protocol version of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HttpProtocol {
     Http1,

@@ -21,7 +21,7 @@ pub(super) struct LoggedEngine {
 #[derive(Debug, Clone, Copy, Default)]
 struct PreviousStats {
     totals: Totals,
-    /// Prompt tokens and output tokens per second.
+    /// Rates of prompt tokens and output tokens, per second.
     rates: (f64, f64),
 }
 

@@ -6,12 +6,11 @@ use super::error::{StartError, engine_start_error};
 use super::setup;
 use vllm_sim_config::{Config, KernelTableSource, LatencySource, SchedulerKind};
 use vllm_sim_engine::latency::{
-    AicSetup, AicStepTimes, DraftLatency, GPUS, Gpu, KvCacheMemory, LatencyModel, ModelShape,
-    PolynomialStepTime, Quantization, QuantizationScheme, Roofline, RooflineCoefficients,
-    RooflineSetup, StepTimeGrid, find_gpu, find_installed_tables, known_model_shape,
-    kv_bytes_per_value, sampling_defaults,
+    AicSetup, AicStepTimes, DraftLatency, GPUS, Gpu, KvCacheMemory, LatencyModel, MfuWorkModel,
+    ModelShape, PolynomialStepTime, Quantization, QuantizationScheme, Roofline,
+    RooflineCoefficients, RooflineSetup, StepTimeGrid, find_gpu, find_installed_tables,
+    known_model_shape, kv_bytes_per_value, sampling_defaults,
 };
-use vllm_sim_observe::metrics::WorkModel;
 
 const FALLBACK_GPU: &str = "H100";
 
@@ -156,7 +155,8 @@ fn build_roofline_setup(
             weights / 1e9
         )));
     }
-    let read = coefficients.map_or(Ok(RooflineCoefficients::default()), read_coefficients)?;
+    let read =
+        coefficients.map_or(Ok(RooflineCoefficients::default()), read_latency_coefficients)?;
     let sampling = default_sampling(config);
     Ok(RooflineSetup {
         tp: engine.parallel.tensor,
@@ -274,7 +274,7 @@ fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
 
 /// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
 /// shape.
-pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
+pub(super) fn mfu_work_model(config: &Config) -> Option<MfuWorkModel> {
     if !config.metrics.mfu {
         return None;
     }
@@ -292,7 +292,7 @@ pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
         QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
         QuantizationScheme::Int4 | QuantizationScheme::Mxfp4 | QuantizationScheme::Fp4 => 0.5,
     };
-    Some(WorkModel::new(
+    Some(MfuWorkModel::new(
         &shape,
         (parallel.tensor, parallel.pipeline, experts),
         (weights, f64::from(kv_dtype_bytes(config))),
@@ -359,7 +359,7 @@ pub(super) fn kv_blocks_that_fit(config: &Config) -> Option<u32> {
 ///
 /// # Errors
 /// [`StartError`] that names the file, or the invalid number.
-pub fn read_coefficients(path: &Path) -> Result<RooflineCoefficients, StartError> {
+pub fn read_latency_coefficients(path: &Path) -> Result<RooflineCoefficients, StartError> {
     let at = path.display();
     let text = match path.to_str().filter(|text| text.starts_with('{')) {
         Some(mapping) => mapping.to_owned(),

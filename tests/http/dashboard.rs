@@ -144,7 +144,9 @@ async fn host_memory_chunks_are_counted() {
 #[tokio::test]
 async fn pages_of_other_origins_cannot_read_requests() {
     let sim = Sim::serve(&[]).await;
-    for path in ["requests", "cache", "drills", "history", "replicas", "scenarios", "summary"] {
+    for path in
+        ["requests", "cache", "drills", "history", "replicas", "scenarios", "summary", "trace"]
+    {
         let path = format!("/dashboard/{path}");
         for (site, status) in [("same-origin", 200), ("cross-site", 403)] {
             let request =

@@ -243,7 +243,7 @@ fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
     count(&mut out);
     let stats = engine.stats();
     assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
-    assert_eq!(engine.block_pool().free_blocks(), engine.block_pool().usable_blocks());
+    assert_eq!(engine.block_pool().free_block_count(), engine.block_pool().usable_block_count());
     assert_eq!(engine.next_wakeup(), None);
     (waiting, finished, last)
 }

@@ -16,7 +16,7 @@ const PATIENCE_MS: i32 = 20_000;
 const OFFER_MS: i32 = 20;
 
 /// The prompt called `name`, that long.
-fn prompt(name: char, tokens: u32) -> Vec<u32> {
+pub(super) fn prompt(name: char, tokens: u32) -> Vec<u32> {
     let first = 100 + name as u32;
     std::iter::once(first).chain((1..tokens).map(|token| 1000 + token)).collect()
 }
@@ -170,7 +170,7 @@ impl Wired {
 }
 
 /// Sequence number and events of a message.
-fn read(frames: &[Vec<u8>]) -> (u64, Vec<Value>) {
+pub(super) fn read(frames: &[Vec<u8>]) -> (u64, Vec<Value>) {
     let [topic, sequence, payload] = frames else {
         panic!("{} frames", frames.len());
     };

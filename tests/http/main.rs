@@ -13,6 +13,7 @@
 //! - `endpoints`: the page of endpoints against the routes
 //! - `faults`: replies that go wrong on purpose
 //! - `hostile`: input that is wrong, huge or malicious
+//! - `live_trace`: the trace that the dashboard downloads
 //! - `llmd`, `llmd_lenient`, `llmd_peer`: what llm-d says, and what it takes, with `--compat llm-d`
 //! - `llmd_events`: KV-cache events in llm-d's form
 //! - `layer_groups`: models whose layers do not all see everything
@@ -21,6 +22,7 @@
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
 //! - `metering`: tokens of requests, also of those that are cut
+//! - `previews`: what open pull requests of vLLM add
 //! - `realtime`: speech over WebSockets
 //! - `refusals`: status, type, parameter and message of errors
 //! - `replies`: scripted replies, and the history of requests
@@ -28,7 +30,7 @@
 //!   and prefill/decode pairs of `vllm-sim sglang`
 //! - `scenarios`: settings changed while requests run, and failures over time
 //! - `rules`: stop rules, usage, repeatability
-//! - `events`: KV-cache events on the wire
+//! - `events`, `event_drills`: KV-cache events on the wire, late and lost ones too
 //! - `flags`: what single flags of vLLM change
 //! - `fleet`: several servers in one process
 //! - `host_tier`: a prefix cache in the memory of the host
@@ -59,6 +61,7 @@ mod dashboard;
 mod derender;
 mod endpoints;
 mod engine_settings;
+mod event_drills;
 mod events;
 mod faults;
 mod flags;
@@ -69,6 +72,7 @@ mod host_tier;
 mod hostile;
 mod layer_groups;
 mod life;
+mod live_trace;
 mod llmd;
 mod llmd_events;
 mod llmd_lenient;
@@ -85,6 +89,7 @@ mod pausing;
 mod pd;
 mod peer_failures;
 mod peers;
+mod previews;
 mod protocols;
 mod realtime;
 mod refusals;
@@ -96,6 +101,7 @@ mod scenarios;
 mod sglang;
 mod sglang_consumers;
 mod sglang_pair;
+mod sglang_refusals;
 mod sglang_routes;
 mod sglang_shapes;
 mod shapes_audio;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_sim_http::Availability;
 use vllm_sim_service::AdapterLoadMode;
+use vllm_sim_service::Availability;
 
 use super::sim::{Sim, eventually, post};
 

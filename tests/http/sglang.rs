@@ -149,7 +149,7 @@ async fn routes_with_information_answer_as_sglang() {
 async fn routes_that_are_not_served_are_unknown() {
     let sim = Sim::sglang(&[]).await;
     for path in
-        ["/version", "/v1/decisions", "/vertex_generate", "/inference/v1/generate", "/metrics"]
+        ["/version", "/v1/decisions", "/set_internal_state", "/inference/v1/generate", "/metrics"]
     {
         let answer = sim.get(path).await;
         assert_eq!(
@@ -343,6 +343,8 @@ async fn metrics_are_those_of_sglang() {
     let tokenizer = r#"{engine_type="unified",is_streaming="true",model_name="tiny-llama"}"#;
     assert!(page.contains(&format!("sglang:num_requests_total{tokenizer} 1.0\n")), "{page}");
     assert!(!page.contains("vllm:"), "{page}");
+    let all = r#"e2e_request_latency_seconds_bucket{engine_type="unified",is_streaming="true",le="+Inf",model_name="tiny-llama"} 1.0"#;
+    assert!(page.contains(all), "{page}");
 }
 
 #[tokio::test]

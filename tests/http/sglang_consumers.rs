@@ -110,3 +110,28 @@ async fn the_metrics_of_llm_ds_picker_are_on_the_page() {
     }
     assert!(!text.contains("sglang:cache_config_info"));
 }
+
+#[tokio::test]
+async fn every_histogram_ends_with_the_bucket_of_all_values() {
+    let sim = Sim::sglang(&["--enable-metrics"]).await;
+    generate(&sim, &[5, 6, 7], json!({})).await;
+    let page = sim.get("/metrics").await.text();
+    let histograms = page.lines().filter_map(|line| {
+        line.strip_prefix("# TYPE ")?
+            .strip_suffix(" histogram")
+            .filter(|name| name.starts_with("sglang:"))
+    });
+    let mut checked = 0;
+    for name in histograms {
+        let last = |suffix: &str| {
+            let start = format!("{name}{suffix}{{");
+            page.lines().rfind(|line| line.starts_with(&start)).map(str::to_owned)
+        };
+        let Some(bucket) = last("_bucket") else { continue };
+        assert!(bucket.contains("le=\"+Inf\""), "{bucket}");
+        let value = |line: &str| line.rsplit(' ').next().map(str::to_owned);
+        assert_eq!(value(&bucket), value(&last("_count").unwrap()), "{name}");
+        checked += 1;
+    }
+    assert!(checked > 5, "{checked}");
+}

@@ -46,7 +46,7 @@ impl ReplaySink for Client {
             at.map(|at| (at - outcome.arrival).as_secs_f64() * 1e3 + front_end)
         };
         self.run.requests.push(MeasuredRequest {
-            at_ms: Some(outcome.arrival.nanos() as f64 / 1e6),
+            at_ms: Some(outcome.arrival.as_nanos() as f64 / 1e6),
             input: outcome.input,
             output: outcome.output,
             ttft_ms: since(outcome.first),
@@ -130,7 +130,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
         let (before, after) = (before.expect("is known"), after.expect("is known"));
         assert!(after < before / 5.0 && after < 1.0, "{before} to {after}\n{fitted}");
     }
-    let yaml = calibrate::config_yaml(&fitted, &deployment.1.coefficients, &[]);
+    let yaml = calibrate::fitted_config_yaml(&fitted, &deployment.1.coefficients, &[]);
     let step = yaml.lines().find(|line| line.starts_with("  step_us: ")).expect("is there");
     let step: f64 = step["  step_us: ".len()..].parse().expect("is a number");
     assert_eq!(Some(step), fitted.fitted_value(RooflineParameter::Step));
@@ -253,7 +253,7 @@ fn per_deployment_speed_improves_unseen_runs() {
     assert!(fitted.parameters.is_empty(), "{fitted}");
     let own = fitted.profile.as_ref().expect("was asked for");
     assert_eq!((own.name.as_str(), own.runs), ("up on H100-SXM-80GB", 3));
-    let yaml = calibrate::config_yaml(&fitted, &RooflineCoefficients::default(), &[]);
+    let yaml = calibrate::fitted_config_yaml(&fitted, &RooflineCoefficients::default(), &[]);
     let speed = yaml.lines().find_map(|line| line.strip_prefix("speedup-ratio: "));
     let speed: f64 = speed.expect("is there").parse().expect("is a number");
     assert!((speed * 1.07 - 1.0).abs() < 0.015, "{yaml}");

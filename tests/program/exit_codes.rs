@@ -204,3 +204,13 @@ fn replay_missing_requirement_fails() {
         assert!(errors.contains("--require"), "{errors}");
     }
 }
+
+#[test]
+fn a_full_standard_output_is_a_failure_that_is_named() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let output = command.args(["explain", "--list"]).stdout(full).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("standard output: No space left"), "{errors}");
+}

@@ -12,7 +12,7 @@ use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::load;
 use vllm_sim_replay::online::{
-    GenerationApi, OnlineError, OnlineOptions, OnlineSummary, run_online,
+    GenerationApi, OnlineError, OnlineOptions, OnlineSummary, replay_over_http,
 };
 use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome, RequestStatus};
 use vllm_sim_replay::report::{self, ReplayReport, ReplayRunTotals, ReportCollector};
@@ -44,8 +44,9 @@ impl Sim {
         flags.extend(more);
         let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).expect("good flags");
         let runtime = Runtime::new().expect("there are threads");
-        let server =
-            runtime.block_on(SimulatorServer::start_loaded(loaded.clone())).expect("it starts");
+        let server = runtime
+            .block_on(SimulatorServer::start_from_loaded_config(loaded.clone()))
+            .expect("it starts");
         let scheme = match more.iter().any(|flag| flag.starts_with("--ssl-certfile")) {
             true => "https",
             false => "http",
@@ -96,8 +97,9 @@ fn facts(requests: u64) -> ReplayRunTotals {
 fn online(synthetic: SyntheticWorkload, options: &OnlineOptions) -> (ReplayReport, OnlineSummary) {
     let mut source = synthetic.into_source().expect("makes sense");
     let mut collector = ReportCollector::new(report::ReportOptions::default());
-    let sent = run_online(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
-    (collector.finish(&facts(sent.requests)), sent)
+    let sent =
+        replay_over_http(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
+    (collector.into_report(&facts(sent.requests)), sent)
 }
 
 fn offline(synthetic: SyntheticWorkload, loaded: &LoadedConfig) -> ReplayReport {
@@ -120,7 +122,7 @@ fn offline(synthetic: SyntheticWorkload, loaded: &LoadedConfig) -> ReplayReport 
     let mut collector = ReportCollector::new(report::ReportOptions::default());
     let totals =
         vllm_sim_replay::run_replay(&settings, &mut source, &mut collector).expect("is played");
-    collector.finish(&facts(totals.requests))
+    collector.into_report(&facts(totals.requests))
 }
 
 /// A busy machine makes everything later, nothing earlier: the quickest requests tell.
@@ -200,7 +202,7 @@ fn the_session_of_a_trace_is_a_header_of_its_requests() {
     }
     let mut ends = Ends::default();
     let mut source = Dependents(sessions.into_iter());
-    run_online(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
+    replay_over_http(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
     let failed = ends.0.iter().filter(|(status, _)| *status == RequestStatus::Failed);
     assert_eq!((failed.count(), ends.0.len()), (1, 3), "{:?}", ends.0);
 }
@@ -216,7 +218,7 @@ fn failures_are_outcomes_in_the_servers_words() {
     .into_source()
     .expect("makes sense");
     let mut ends = Ends::default();
-    run_online(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
+    replay_over_http(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
     assert_eq!(ends.0.len(), 3);
     for (status, error) in &ends.0 {
         assert_eq!(*status, RequestStatus::Failed);
@@ -304,7 +306,7 @@ fn requests_that_ended_before_the_time_limit_are_complete() {
     let sources = vec![sessions(1, 500), sessions(20, 2)];
     let mut source = LateSource { sources, busy: limit + limit / 5, started: None };
     let mut ends = Ends::default();
-    let sent = run_online(&mut source, &options, &mut ends, &mut |_| {}).expect("is sent");
+    let sent = replay_over_http(&mut source, &options, &mut ends, &mut |_| {}).expect("is sent");
     assert_eq!(sent.requests, 21);
     let count = |wanted| ends.0.iter().filter(|(status, _)| *status == wanted).count();
     let counts = [RequestStatus::Completed, RequestStatus::Incomplete].map(count);
@@ -315,7 +317,8 @@ fn requests_that_ended_before_the_time_limit_are_complete() {
 fn invalid_options_are_rejected_before_sending() {
     let refused = |options: &OnlineOptions| -> OnlineError {
         let mut source = workload().into_source().expect("makes sense");
-        run_online(&mut source, options, &mut Ends::default(), &mut |_| {}).expect_err("is refused")
+        replay_over_http(&mut source, options, &mut Ends::default(), &mut |_| {})
+            .expect_err("is refused")
     };
     let with = |target: &str| OnlineOptions {
         targets: vec![target.to_owned()],
@@ -433,14 +436,14 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
         assert_eq!(report.summary_number("completed_requests"), 40.0);
     }
     let mut source = workload().into_source().expect("makes sense");
-    let error = run_online(&mut source, &sim.options(), &mut Ends::default(), &mut |_| {});
+    let error = replay_over_http(&mut source, &sim.options(), &mut Ends::default(), &mut |_| {});
     let error = error.expect_err("nobody vouches for it").to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
     let options = OnlineOptions {
         trust: CertificateVerification::Authorities(path("none")),
         ..sim.options()
     };
-    let error = run_online(&mut source, &options, &mut Ends::default(), &mut |_| {});
+    let error = replay_over_http(&mut source, &options, &mut Ends::default(), &mut |_| {});
     let error = error.expect_err("there is no such file").to_string();
     assert!(error.starts_with("cannot read certificates from "), "{error}");
 }
@@ -492,7 +495,7 @@ fn session_waits_for_latest_dependency() {
     sessions.extend([session(3, 0, true), session(4, 900, true)]);
     let mut source = Dependents(sessions.into_iter());
     let mut times = Times::default();
-    run_online(&mut source, &sim.options(), &mut times, &mut |_| {}).expect("is sent");
+    replay_over_http(&mut source, &sim.options(), &mut times, &mut |_| {}).expect("is sent");
     let over = (0..3).map(|session| times.0[&session].1).max();
     let ready = over.expect("there are three") + delay;
     let (third, fourth) = (times.0[&3].0, times.0[&4].0);
@@ -522,7 +525,7 @@ fn agent_runs_of_a_closed_loop_follow_one_another() {
     let mut source = load::open_workload_files(&[path], &options).expect("is a trace");
     let mut turns = Turns::default();
     let options = OnlineOptions { concurrency: Some(1), speedup: 40.0, ..sim.options() };
-    run_online(source.as_mut(), &options, &mut turns, &mut |_| {}).expect("is sent");
+    replay_over_http(source.as_mut(), &options, &mut turns, &mut |_| {}).expect("is sent");
     turns.0.sort();
     let [a, sub, b] = ["a".repeat(32), format!("{}::b0", "a".repeat(32)), "b".repeat(32)];
     let order: Vec<(&str, u32)> =

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use vllm_sim::server::SimulatorServer;
 use vllm_sim_config::{CliMode, LoadedConfig};
-use vllm_sim_dataset::{DEFAULT_TABLE, hash_tokens};
+use vllm_sim_dataset::{DEFAULT_TABLE, hash_prompt_tokens};
 use vllm_sim_record::{RecordConfig, Recorder, RecordingSummary, first_model_of_upstream};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
@@ -61,7 +61,7 @@ fn record(upstream: &str, out: &Path) -> RecordConfig {
         append: false,
         listen: ("127.0.0.1".to_owned(), 0),
         authority: None,
-        tokenizer: Arc::new(Tokenizer::simulated()),
+        tokenizer: Arc::new(Tokenizer::new_simulated()),
     }
 }
 
@@ -205,14 +205,14 @@ async fn recording_has_llmd_table_and_extra_table() {
     let columns: String = file.query_row(columns, [], |row| row.get(0)).unwrap();
     // llm-d copies them all into four columns of its own.
     assert_eq!(columns, "id INTEGER,prompt_hash BLOB,gen_tokens JSON,n_gen_tokens INTEGER");
-    let tokenizer = Tokenizer::simulated();
-    let hashes =
-        ["a", "a", "b c", "b c"].map(|p| hash_tokens(&tokenizer.encode(p, SpecialTokens::With)));
+    let tokenizer = Tokenizer::new_simulated();
+    let hashes = ["a", "a", "b c", "b c"]
+        .map(|p| hash_prompt_tokens(&tokenizer.encode(p, SpecialTokens::With)));
     let mut rows = file.prepare("SELECT prompt_hash FROM llmd ORDER BY id").unwrap();
     let found: Vec<[u8; 32]> =
         rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
     assert_eq!(found[..4], hashes);
-    assert_eq!(found[4], hash_tokens(&[7, 8, 9]));
+    assert_eq!(found[4], hash_prompt_tokens(&[7, 8, 9]));
     let all = "SELECT count(*) FROM llmd_recording r JOIN llmd USING (id) WHERE api = 'completions' \
                AND json_array_length(token_us) = n_gen_tokens AND model = 'demo' AND streamed = (r.id < 5)";
     let all: i64 = file.query_row(all, [], |row| row.get(0)).unwrap();
@@ -394,7 +394,7 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
         }
         let (tokenizer, _) =
             Tokenizer::open(&vllm_sim_tokenizer::TokenizerLocation::Folder(tiny.into())).unwrap();
-        assert_eq!(built[1].0, hash_tokens(&tokenizer.encode("deux", SpecialTokens::With)));
+        assert_eq!(built[1].0, hash_prompt_tokens(&tokenizer.encode("deux", SpecialTokens::With)));
         let mut text = String::new();
         for (_, reply, micros) in &built[..2] {
             let reply: Value = serde_json::from_str(reply).unwrap();

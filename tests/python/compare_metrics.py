@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the pages of /metrics of two builds line by line, for 20 configurations: compare_metrics.py OLD NEW
+"""Compares the pages of /metrics of two builds line by line, for 29 configurations: compare_metrics.py OLD NEW
 
 Both servers get the same requests. Of measured times only the values are masked: names, labels, buckets,
 order and HELP texts must be equal. `--ignore-help` compares all but the HELP texts.
@@ -16,6 +16,7 @@ OFFLOAD = ["serve", "meta-llama/Llama-3.1-8B-Instruct", "--served-model-name", "
 LORA = ["--enable-lora", "--max-loras", "4", "--lora-modules", "a=/tmp/a", "b=/tmp/b"]
 SPEC = ["--speculative-config", '{"method":"ngram","num_speculative_tokens":3}']
 NIXL = ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
+SGLANG = ["sglang", "--model-path", "demo", "--enable-metrics"]
 FAKE = ["--fake-metrics", json.dumps({
     "running-requests": 3, "waiting-requests": "ramp:1:1:1s", "kv-cache-usage": 0.5, "ttft-buckets-values": [1, 2],
     "request-prompt-tokens": [1, 2, 3], "request-success-total": {"stop": 4, "tool_calls": 1},
@@ -28,7 +29,13 @@ CONFIGURATIONS = [
     OFFLOAD, [*OFFLOAD, "--simple-kv-offload", "--data-parallel-size", "2"],
     [*SERVE, "--kv-cache-metrics", "--kv-cache-metrics-sample", "1", "--enable-mfu-metrics", "--dev-mode"],
     [*SERVE, "--disable-log-stats"], [*ALONE, *FAKE], [*ALONE, "--compat", "llm-d", *FAKE],
+    [*SERVE, "--data-parallel-size", "4"], [*SERVE, "--vllm-version", "0.26"], [*SERVE, "--vllm-version", "0.31", *NIXL],
+    [*SERVE, "--enable-auto-tool-choice", "--tool-call-parser", "hermes"], [*SERVE, "--max-num-queued-reqs", "1", "--max-num-seqs", "1"],
+    ["serve", "meta-llama/Llama-3.1-8B-Instruct", "--served-model-name", "demo", "--gpu", "H100", "--enable-mfu-metrics"],
+    SGLANG, [*SGLANG, "--dp-size", "2"], [*SGLANG, "--schedule-policy", "lpm", "--page-size", "16"],
 ]
+IMAGE = ("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+         "rkJggg==")
 CHAT = {"messages": [{"role": "user", "content": "Where is the key? " * 20}], "max_tokens": 9, "seed": 1}
 REQUESTS = [
     ("POST", "/v1/chat/completions", {"model": "demo", **CHAT}),
@@ -38,6 +45,11 @@ REQUESTS = [
     ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("POST", "/sleep", None), ("POST", "/wake_up", None),
     ("POST", "/admin/config", {"failure-injection-rate": 100, "failure-types": ["rate_limit"]}),
     ("POST", "/v1/completions", {"model": "demo", "prompt": "three"}),
+    ("POST", "/v1/chat/completions", {"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]}]}),
+    ("POST", "/generate", {"text": "one two three", "sampling_params": {"max_new_tokens": 5}}),
+    ("POST", "/generate", {"text": "one two three", "sampling_params": {"max_new_tokens": 5}, "stream": True}),
+    ("GET", "/metrics/", None),
 ]
 
 

@@ -27,6 +27,15 @@ REPLACED = ["IPython", "torchvision", "compressed_tensors", "gguf", "soundfile"]
 
 WORDS = "One day a small ship left the harbour and sailed slowly to the north with seven sailors. "
 
+# Messages of `model_runner_components/weight_updater.py`.
+MESSAGES = {
+    "UpdateWeightFromDiskReqInput": "Succeeded to update model weights.",
+    "UpdateWeightsFromDistributedReqInput": "Succeeded to update parameter online.",
+    "UpdateWeightsFromIPCReqInput": "Succeeded to update model weights.",
+    "InitWeightsUpdateGroupReqInput": "Succeeded to initialize custom process group.",
+    "DestroyWeightsUpdateGroupReqInput": "Succeeded to destroy custom process group.",
+}
+
 
 class Anything(type):
     """Class of the classes in replaced packages: every attribute is such a class."""
@@ -124,7 +133,9 @@ class Script:
         kind = getattr(structs, name.removesuffix("Input").removesuffix("Req") + "ReqOutput", None)
         if kind is None:
             return None
-        given = {"success": True, "message": "Succeeded to update model weights." if "Weight" in name else "Success"}
+        if name == "GetWeightsByNameReqInput":
+            return self.manager._result_dispatcher(structs.GetWeightsByNameReqOutput(parameter=None))
+        given = {"success": True, "message": MESSAGES.get(name, "Success")}
         given = {key: value for key, value in given.items() if key in kind.__struct_fields__}
         return self.manager._result_dispatcher(kind(**given))
 
@@ -145,6 +156,10 @@ class Script:
             reason = {"type": "abort", "message": message, "status_code": 400, "err_type": "BadRequestError"}
             return await self.manager._handle_batch_output(self.output(sent, "", [], reason))
         sampling, tokenizer = sent.sampling_params, self.manager.tokenizer
+        failure = grammar_error(sampling)
+        if failure:
+            reason = {"type": "abort", "message": failure, "status_code": 400, "err_type": "BadRequestError"}
+            return await self.manager._handle_batch_output(self.output(sent, "", [], reason))
         text = self.text_for(sampling)
         ids = tokenizer.encode(text, add_special_tokens=False)
         limit = sampling.max_new_tokens
@@ -228,6 +243,24 @@ class Script:
             "cached_tokens": [0], "retraction_counts": [0],
         }
         await self.manager._handle_batch_output(self.structs.BatchEmbeddingOutput(**values))
+
+
+def grammar_error(sampling):
+    """Returns the error of a grammar that does not compile, as the scheduler's `grammar_manager.py` words it."""
+    import xgrammar
+    for kind, text, compile_text in [
+        ("json", sampling.json_schema, xgrammar.Grammar.from_json_schema),
+        ("regex", sampling.regex, xgrammar.Grammar.from_regex),
+        ("ebnf", sampling.ebnf, xgrammar.Grammar.from_ebnf),
+        ("structural_tag", sampling.structural_tag, xgrammar.Grammar.from_structural_tag),
+    ]:
+        try:
+            # The former kind of tag is converted first.
+            if text and '"structures"' not in text:
+                compile_text(text)
+        except Exception as error:
+            return f"Failed to compile {kind} grammar: {error}"
+    return None
 
 
 def example(schema):

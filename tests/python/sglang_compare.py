@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Compares `vllm-sim sglang` with SGLang's own HTTP application, request by request.
 
-    sglang_compare.py BINARY SOURCES [--python PROGRAM] [--group WORD] [--show]
+    sglang_compare.py BINARY SOURCES [--python PROGRAM] [--group WORD] [--show] [--hostile]
 
 SOURCES is the folder that holds the package `sglang` of SGLang's wheel, unpacked; PROGRAM is the
 Python that can import it (`sglang_app.py` starts the application). Both servers load
 `tests/fixtures/tiny-llama`. Equal means: status, content type, members and their order, types, texts
 of errors and constants, token counts, and the events of a stream. Texts, ids, times and probabilities
 may differ, and the folder of SGLang's files. The program replies with the text of the script and has
-no prefix cache, because the script has none. Prints a table by group, and the differences with `--show`.
+no prefix cache, because the script has none. `--hostile` sends wrong and unusual requests. Prints a table by group, and the differences with `--show`.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import urllib.error
 import urllib.request
 
 import sglang_app_cases as cases
+import sglang_app_hostile as hostile
 from sglang_app import WORDS
 
 MODEL = pathlib.Path(__file__).parent.parent / "fixtures" / "tiny-llama"
@@ -136,6 +137,8 @@ def output_index(lines):
 def parse(text):
     text = re.sub(r'"[0-9a-f]{32}"', '"<id>"', text)
     text = re.sub(r'File (\\*)"[^"]*?sglang/srt', r'File \1"sglang/srt', text)
+    # The texts of grammar compilers and of jsonschema are not imitated.
+    text = re.sub(r'(Failed to compile \w+ grammar: |invalid \'parameters\' schema: [^"\\]*)(\\.|[^"\\])*', r"\1", text)
     try:
         return shape(json.loads(text))
     except ValueError:
@@ -170,6 +173,7 @@ def main():
     options.add_argument("--python", default=sys.executable)
     options.add_argument("--group", default="")
     options.add_argument("--show", action="count", default=0)
+    options.add_argument("--hostile", action="store_true")
     given = options.parse_args()
     groups = collections.defaultdict(lambda: [0, 0, 0])
     app = pathlib.Path(__file__).with_name("sglang_app.py")
@@ -178,12 +182,12 @@ def main():
     json.dump([rule], replies)
     replies.flush()
     for flags, listed in [
-        ([], cases.generating_cases()),
+        ([], hostile.all_cases() if given.hostile else cases.generating_cases()),
         (["--tool-call-parser", "qwen25", "--enable-cache-report"], cases.parser_cases()),
         (["--is-embedding"], cases.embedding_cases("pooling of an embedding model")),
     ]:
         listed = [case for case in listed if given.group in case[0]]
-        if not listed:
+        if not listed or flags and given.hostile:
             continue
         named = ["--model-path", str(MODEL), "--served-model-name", "tiny-llama", *flags]
         port = free_port()

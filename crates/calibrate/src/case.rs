@@ -213,7 +213,7 @@ impl CalibrationCase {
         Ok(self)
     }
 
-    pub(super) fn traits(&self) -> RunProperties {
+    pub(super) fn run_properties(&self) -> RunProperties {
         let n = self.run.requests.len().max(1) as f64;
         let sum = |of: &dyn Fn(&RecordedRequest) -> f64| {
             self.run.requests.iter().map(of).sum::<f64>() / n
@@ -263,7 +263,7 @@ impl CalibrationCase {
                 RooflineParameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
                 _ => value,
             };
-            parameter.apply_value(value, &mut setup.coefficients, &mut scale);
+            parameter.set_coefficient_value(value, &mut setup.coefficients, &mut scale);
         }
         let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
         let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;
@@ -285,8 +285,8 @@ impl CalibrationCase {
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns the change of every target by moving a parameter by the scale of its prior, if it is
-    /// known without simulation.
+    /// Returns by how much each fit target changes if the parameter moves by the scale of its
+    /// prior; `None` if only a simulation can show it.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation of
     /// requests at equal gaps, all arrive at the same position, so that a small move changes nothing
@@ -375,7 +375,7 @@ fn start_of_run(run: &RecordedRun) -> Option<RecordedRun> {
     })
 }
 
-/// Returns the deployment with the API server time that the options give, if any.
+/// Returns the deployment, with the API server time that the fit options give, if any.
 fn measured_front_end(setup: &RooflineSetup, options: &CalibrateOptions) -> RooflineSetup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {

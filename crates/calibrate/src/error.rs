@@ -11,7 +11,7 @@ pub enum CalibrateError {
     /// A recorded run cannot be simulated.
     #[error(transparent)]
     Run(#[from] ValidateError),
-    /// Any other failure, with a complete message.
+    /// The fit failed for any other reason; the text is the complete error message.
     #[error("{0}")]
     Other(String),
 }

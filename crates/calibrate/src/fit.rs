@@ -9,7 +9,7 @@ use super::machine::{CaseRunner, FitColumn, SimulatedExtent};
 use super::parameters::RooflineParameter;
 use super::plan::{self, ParameterChoice};
 use super::{CalibrateError, CalibrateOptions};
-use vllm_sim_command_line::progress::Progress;
+use vllm_sim_command_line::progress::JobProgress;
 
 const MAX_GAUSS_NEWTON_STEPS: usize = 12;
 const MAX_STEP_HALVINGS: usize = 6;
@@ -103,7 +103,7 @@ pub(super) fn fit_cases(
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         },
-        progress_bar: Progress::begin("calibrate", "runs simulated", None),
+        progress_bar: JobProgress::begin_job("calibrate", "runs simulated", None),
     };
     let (lines, plan) = alternate_plan_and_descent(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();

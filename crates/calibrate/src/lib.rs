@@ -37,7 +37,7 @@ pub use error::CalibrateError;
 pub use fit::{FittedDeployment, FittedRoofline};
 pub use options::CalibrateOptions;
 pub use parameters::{RooflineParameter, parameter_names};
-pub use text::{MeasuredRunSet, config_yaml};
+pub use text::{MeasuredRunSet, fitted_config_yaml};
 
 /// Fits roofline parameters to results of load generators, all of one deployment.
 ///
@@ -51,7 +51,7 @@ pub fn fit_result_files(
 ) -> Result<FittedRoofline, CalibrateError> {
     let mut cases = Vec::new();
     for file in files {
-        for run in load::bench_runs(file, format)? {
+        for run in load::read_bench_runs(file, format)? {
             cases.push(CalibrationCase::from_bench_run(&run, deployment, options)?);
         }
     }
@@ -102,7 +102,7 @@ pub fn fit_recorded_runs(
 
 /// Returns the coefficients `base` with the fitted parameters, and the fitted factor for all step
 /// times.
-pub fn apply_fit(
+pub fn apply_fit_to_coefficients(
     fitted: &FittedRoofline,
     base: &RooflineCoefficients,
 ) -> (RooflineCoefficients, f64) {
@@ -110,7 +110,7 @@ pub fn apply_fit(
     let mut scale = 1.0;
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);
     for outcome in fitted.parameters.iter().chain(own) {
-        outcome.parameter.apply_value(outcome.value, &mut coefficients, &mut scale);
+        outcome.parameter.set_coefficient_value(outcome.value, &mut coefficients, &mut scale);
     }
     (coefficients, scale)
 }

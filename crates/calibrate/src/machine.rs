@@ -9,7 +9,7 @@ use super::case::CalibrationCase;
 use super::linear::LinearizedResiduals;
 use super::parameters::RooflineParameter;
 use crate::validate::LatencyPrediction;
-use vllm_sim_command_line::progress::Progress;
+use vllm_sim_command_line::progress::JobProgress;
 
 /// Step of the central differences for derivatives, in scales of the prior.
 const FINITE_DIFFERENCE_STEP: f64 = 0.25;
@@ -30,13 +30,13 @@ pub(super) struct CaseRunner<'a> {
     pub(super) deployments: Vec<usize>,
     pub(super) columns: Vec<FitColumn>,
     pub(super) threads: usize,
-    pub(super) progress_bar: Progress,
+    pub(super) progress_bar: JobProgress,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SimulatedExtent {
     Whole,
-    /// Simulate only the first requests of a run, which suffice to compute derivatives.
+    /// Only the first requests of a run are simulated, which suffice to compute derivatives.
     Start,
 }
 
@@ -101,7 +101,7 @@ impl CaseRunner<'_> {
                                 self.cases[c].predict_start_latencies(&values)
                             }
                         };
-                        self.progress_bar.add_finished(1);
+                        self.progress_bar.add_finished_units(1);
                         if let Ok(mut done) = done.lock() {
                             done[job] = Some(played);
                         }
@@ -201,8 +201,8 @@ impl CaseRunner<'_> {
         })
     }
 
-    /// Groups the columns whose derivatives one simulation yields; derivatives by API server time
-    /// need none.
+    /// Groups the parameter columns whose derivatives one simulation yields; the derivatives by API
+    /// server time need no simulation.
     fn independent_column_groups(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         let front_end =

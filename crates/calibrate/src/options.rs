@@ -3,8 +3,8 @@
 pub struct CalibrateOptions {
     /// Names of the parameters to fit; empty selects those that the runs can determine.
     pub fit: Vec<String>,
-    /// Maximum number of requests per stage to simulate; the measured means are compared with means
-    /// over these.
+    /// Maximum number of requests per stage to simulate; the measured means are compared with the
+    /// simulated means over these requests.
     pub max_requests: Option<usize>,
     /// Names or file names of measured runs that are used for validation only.
     pub hold_out: Vec<String>,

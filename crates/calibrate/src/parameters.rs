@@ -88,7 +88,7 @@ impl RooflineParameter {
     }
 
     /// Writes a parameter value to its coefficient, or to `step_scale`.
-    pub(super) fn apply_value(
+    pub(super) fn set_coefficient_value(
         self,
         value: f64,
         to: &mut RooflineCoefficients,

@@ -13,20 +13,21 @@ const SINGLE_RUN_RIDGE_PENALTY: f64 = 0.001;
 ///
 /// A narrow win among dozens of candidates does not generalize.
 const MIN_COST_REDUCTION: f64 = 0.05;
-/// Parameters with possible differences between deployments, whatever the composition of their
-/// steps.
+/// The parameters that may differ between deployments, whatever the composition of their steps.
 const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
     [RooflineParameter::FrontEnd, RooflineParameter::StepScale];
-/// Plan with only the parameter that does not depend on the server's host.
+/// Parameters of the fit plan that fits only the factor for step times, which does not depend on
+/// the server's host.
 ///
 /// The factor for step times may move alone, so that differences of hosts distort neither
 /// inter-token latency nor TTFT.
 const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.
-pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
+pub(super) const FRONT_END_SET_BY_FLAG: &str = "given by --front-end-ms";
 
-/// Parameters determined by the runs, best first, and the reasons against the other parameters.
+/// The parameters that the measured runs determine, best determined first, and the reasons why the
+/// others are not fitted.
 pub(super) struct ParameterChoice {
     pub(super) chosen: Vec<RooflineParameter>,
     pub(super) left: Vec<(RooflineParameter, &'static str)>,
@@ -40,7 +41,7 @@ pub(super) fn choose_parameters(
     options: &CalibrateOptions,
 ) -> Result<ParameterChoice, CalibrateError> {
     let fitted: Vec<RunProperties> =
-        cases.iter().filter(|case| !case.held_out).map(CalibrationCase::traits).collect();
+        cases.iter().filter(|case| !case.held_out).map(CalibrationCase::run_properties).collect();
     if fitted.is_empty() {
         let problem = "no run to fit: all runs are held out, or none was given";
         return Err(CalibrateError::Other(problem.to_owned()));
@@ -58,7 +59,9 @@ pub(super) fn choose_parameters(
     let why_not = |parameter: RooflineParameter| -> Option<&'static str> {
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
-            RooflineParameter::FrontEnd => no(options.front_end_us.is_none(), SET_BY_FLAG),
+            RooflineParameter::FrontEnd => {
+                no(options.front_end_us.is_none(), FRONT_END_SET_BY_FLAG)
+            }
             RooflineParameter::StepScale => no(!loads, "replaced by the separate numbers below"),
             RooflineParameter::Step | RooflineParameter::Sequence => {
                 no(loads, "needs two different loads")
@@ -120,8 +123,8 @@ fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice
 }
 
 impl ParameterChoice {
-    /// Returns a column for every parameter that may move, in common and per deployment if there
-    /// are several deployments.
+    /// Returns a column for every parameter that may move: one for all deployments, and one per
+    /// deployment if there are several.
     pub(super) fn fit_columns(&self, deployments: usize) -> Vec<FitColumn> {
         let shared = |parameter: RooflineParameter| FitColumn { parameter, deployment: None };
         let mut columns: Vec<FitColumn> = self.chosen.iter().copied().map(shared).collect();

@@ -7,15 +7,15 @@ use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::statistics;
 
 use super::fit::{FittedParameter, FittedRoofline, RunFitErrors};
-use super::plan::SET_BY_FLAG;
-use super::{RooflineParameter, apply_fit};
+use super::plan::FRONT_END_SET_BY_FLAG;
+use super::{RooflineParameter, apply_fit_to_coefficients};
 
 /// Subset of the measured runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasuredRunSet {
-    /// The runs used in the fit.
+    /// The measured runs that were used in the fit.
     Fitted,
-    /// The runs for validation only.
+    /// The measured runs that were used for validation only.
     HeldOut,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for FittedRoofline {
         for (parameter, why) in &self.left {
             let default = parameter.parameter_prior().centre;
             let name = parameter.coefficient_name();
-            match *why == SET_BY_FLAG {
+            match *why == FRONT_END_SET_BY_FLAG {
                 true => writeln!(f, "{name:<20} {:>12}   {why}", "")?,
                 false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
             }
@@ -148,12 +148,12 @@ fn write_parameter_line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -
 }
 
 /// Returns a file for `--config`: the flags in `deployment`, then the fitted coefficients.
-pub fn config_yaml(
+pub fn fitted_config_yaml(
     fitted: &FittedRoofline,
     base: &RooflineCoefficients,
     deployment: &[(String, String)],
 ) -> String {
-    let (coefficients, scale) = apply_fit(fitted, base);
+    let (coefficients, scale) = apply_fit_to_coefficients(fitted, base);
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);
     let mut fitted_all = fitted.parameters.iter().chain(own);
     let mut text = String::from("# Written by `vllm-sim calibrate`.\n");

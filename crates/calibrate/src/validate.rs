@@ -25,7 +25,7 @@ pub use error::ValidateError;
 pub use report::{LatencyPrediction, LatencySummary};
 pub(crate) use spec::{RecordedRequest, RecordedRun};
 pub use validation::{VALIDATION_SCHEMA, ValidatedRun, ValidationReport};
-use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 
 /// Predicts the latencies of every recorded run in the folder `runs` (`*.json`).
 ///
@@ -56,9 +56,9 @@ pub fn validate_runs(
         return Err(ValidateError::Empty(runs.to_owned()));
     }
     let (mut validated, mut left_out) = (Vec::new(), Vec::new());
-    let progress_bar = Progress::begin("validate", "runs", Some(files.len() as u64));
+    let progress_bar = JobProgress::begin_job("validate", "runs", Some(files.len() as u64));
     for path in files {
-        if is_stopped() && !validated.is_empty() {
+        if is_job_stop_requested() && !validated.is_empty() {
             break;
         }
         let text = std::fs::read_to_string(&path).map_err(io(&path))?;
@@ -70,7 +70,7 @@ pub fn validate_runs(
             Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
         }
-        progress_bar.add_finished(1);
+        progress_bar.add_finished_units(1);
     }
     Ok(ValidationReport { runs: validated, left_out })
 }
@@ -83,21 +83,21 @@ pub fn predict_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
 ) -> Result<LatencyPrediction, ValidateError> {
-    Ok(LatencyPrediction::median(&simulate_run(run, coefficients, None)?))
+    Ok(LatencyPrediction::median_over_replays(&simulate_run(run, coefficients, None)?))
 }
 
 /// Number of replays of a run whose arrival times are random; their seeds are 0, 1 and so on.
 const SEEDS: u64 = 5;
 
 /// A replay of a recorded run, with the client's view of each request.
-pub(crate) type Replay = (RecordedRun, Vec<RequestTiming>);
+pub(crate) type RunReplay = (RecordedRun, Vec<RequestTiming>);
 
 /// Replays a recorded run: once, or with [`SEEDS`] seeds if its arrival times are random.
 fn simulate_run(
     run: &Value,
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<Vec<Replay>, ValidateError> {
+) -> Result<Vec<RunReplay>, ValidateError> {
     let first = RecordedRun::from_json(run, coefficients, 0)?;
     let roofline = Roofline::new(&first.setup)?;
     let latency = latency_model(&first, &roofline, kernel_tables)?;
@@ -130,7 +130,7 @@ fn replay_run(
     run: RecordedRun,
     roofline: &Roofline,
     latency: &LatencyModel,
-) -> Result<Replay, ValidateError> {
+) -> Result<RunReplay, ValidateError> {
     let mut engines = Vec::new();
     for _ in 0..run.ranks {
         let mut config = run.engine.clone();

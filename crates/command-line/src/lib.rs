@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use vllm_sim_config::{all_effective_flags, closest_name, mask_passwords};
+use vllm_sim_config::{all_effective_flags, closest_name, mask_url_passwords};
 
 /// Error in the command line of a tool, such as `vllm-sim plan`; the exit code is 2.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub struct UsageError(pub String);
 /// The result is printed, and the exit code is 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{missed}")]
-pub struct RequirementFailed {
+pub struct MissedRequirementsError {
     /// Text of the result, printed on standard output.
     pub printed: String,
     /// Message about the missed requirements.
@@ -106,7 +106,7 @@ pub fn format_command_line(tool: &str, words: &[String]) -> String {
         match value {
             _ if hides => line.push_str("***"),
             Some(flag) if secret => line.push_str(&format!("{flag}=***")),
-            _ => line.push_str(&shell_quote(&mask_passwords(word))),
+            _ => line.push_str(&shell_quote(&mask_url_passwords(word))),
         }
         hides = secret && value.is_none() && !hides;
     }

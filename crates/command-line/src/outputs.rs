@@ -23,7 +23,7 @@ const OUTPUT_FLAGS: [&str; 9] = [
     "--out",
 ];
 
-/// Names of the files in a folder that tools read.
+/// Names of the files that tools read from an input folder.
 const INPUT_FILE_NAMES: [&str; 7] = [
     "args.json",
     "trace.jsonl",
@@ -105,8 +105,8 @@ fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAnd
     (outputs, inputs)
 }
 
-/// Returns the files that a flag's value may name: the value itself, elements of a list, and known
-/// files in a folder.
+/// Returns the files that a flag's value may name: the value itself, the elements of a list, and
+/// the input files in a folder.
 fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     let parts = value.split([',', '=', ':']).chain([value]);
     parts.flat_map(|part| {
@@ -182,7 +182,7 @@ fn parent_folder(path: &Path) -> &Path {
 pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let written = AtomicFile::create(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
-        draft.commit()
+        draft.replace_target()
     });
     written.with_context(|| format!("cannot write {}", path.display()))
 }
@@ -191,13 +191,13 @@ pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
 ///
 /// # Errors
 /// An I/O error, also if the file exists.
-pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
+pub fn write_new_file(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let mut draft = AtomicFile::create(path)?;
     draft.file.write_all(text.as_ref())?;
-    draft.commit()
+    draft.replace_target()
 }
 
 /// Temporary file for the atomic replacement of a target file.
@@ -250,7 +250,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// An I/O error if the rename fails; the target is unchanged.
-    pub fn commit(mut self) -> io::Result<()> {
+    pub fn replace_target(mut self) -> io::Result<()> {
         if !self.path.as_os_str().is_empty() {
             std::fs::rename(&self.path, &self.target)?;
         }

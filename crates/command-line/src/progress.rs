@@ -20,13 +20,13 @@ pub fn request_stop_of_all_jobs() {
 }
 
 /// Returns whether jobs are requested to stop.
-pub fn is_stopped() -> bool {
+pub fn is_job_stop_requested() -> bool {
     STOP_REQUESTED.load(Ordering::Relaxed)
 }
 
 /// Progress report of a job, until it is dropped: a bar on a terminal, else a line after 2, 4, 8, …
 /// seconds.
-pub struct Progress {
+pub struct JobProgress {
     shared: Arc<ProgressCounter>,
     reporter: Option<JoinHandle<()>>,
 }
@@ -38,9 +38,9 @@ struct ProgressCounter {
     wake: Condvar,
 }
 
-impl Progress {
+impl JobProgress {
     /// Starts the progress report of `job`, counted in `units`; `total` is `None` if unknown.
-    pub fn begin(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
+    pub fn begin_job(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
         let shared = Arc::new(ProgressCounter::default());
         let told = shared.clone();
         let thread = std::thread::Builder::new().name("progress".to_owned());
@@ -52,12 +52,12 @@ impl Progress {
     }
 
     /// Adds `more` finished units to the progress.
-    pub fn add_finished(&self, more: u64) {
+    pub fn add_finished_units(&self, more: u64) {
         self.shared.done.fetch_add(more, Ordering::Relaxed);
     }
 }
 
-impl Drop for Progress {
+impl Drop for JobProgress {
     fn drop(&mut self) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.wake.notify_all();

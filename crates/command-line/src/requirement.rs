@@ -36,7 +36,7 @@ impl MetricRequirement {
     }
 
     /// Returns whether a value is within the bound; an unknown value is not.
-    pub fn is_met(&self, value: Option<f64>) -> bool {
+    pub fn is_satisfied_by(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,
             "<=" => value <= self.bound,
@@ -60,7 +60,7 @@ pub fn describe_missed_requirements(
     let missed = requirements.iter().filter_map(|requirement| {
         let value = value(requirement);
         let shown = value.map_or_else(|| "is unknown".to_owned(), |v| format!("is {v:.3}"));
-        (!requirement.is_met(value)).then(|| format!("{requirement} (it {shown})"))
+        (!requirement.is_satisfied_by(value)).then(|| format!("{requirement} (it {shown})"))
     });
     let missed: Vec<String> = missed.collect();
     (!missed.is_empty()).then(|| format!("--require missed: {}", missed.join(", ")))

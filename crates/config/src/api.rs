@@ -254,7 +254,7 @@ fn read_parser_name(
         return Ok(Some(name.to_owned()));
     }
     if v.get_text(plugin).is_some() {
-        v.warn(format!(
+        v.add_warning(format!(
             "--{} {name}: not a built-in parser; assumed to be defined by --{}",
             flag.name, plugin.name
         ));

@@ -3,22 +3,22 @@
 /// Task of the model; selects the family of routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ModelTask {
-    /// All tasks: every route of generation and pooling.
+    /// The server serves every task: all routes of generation and pooling.
     #[default]
     All,
-    /// Text generation: the routes for chat, completions, responses and messages.
+    /// The model generates text, over the routes for chat, completions, responses and messages.
     Generate,
-    /// Embeddings and their similarity scores.
+    /// The model computes embeddings and their similarity scores.
     Embed,
-    /// Classification of texts (`/classify`).
+    /// The model classifies texts (`/classify`).
     Classify,
-    /// Cross-encoder scores and reranking.
+    /// The model is a cross-encoder, for scores and reranking.
     Score,
-    /// Scores of a reward model, served at `/pooling`.
+    /// The model is a reward model, whose scores are served at `/pooling`.
     Reward,
-    /// Speech to text over HTTP.
+    /// The model converts speech to text, over HTTP.
     Transcription,
-    /// Speech to text over WebSocket, in addition to the generation routes.
+    /// The model converts speech to text over WebSocket, in addition to the generation routes.
     Realtime,
 }
 
@@ -33,14 +33,14 @@ pub(crate) enum ModelRunner {
 /// Form of the response field `system_fingerprint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SystemFingerprintForm {
-    /// The vLLM version and a hash of the configuration.
+    /// The fingerprint has the vLLM version and a hash of the configuration.
     #[default]
     Full,
-    /// A hash of the configuration only.
+    /// The fingerprint is a hash of the configuration only.
     Hash,
-    /// The fixed text of `--fingerprint-value`.
+    /// The fingerprint is the fixed text of `--fingerprint-value`.
     Custom,
-    /// No fingerprint: JSON null.
+    /// The fingerprint is JSON null.
     None,
 }
 
@@ -85,18 +85,18 @@ pub(crate) enum OffloadBackend {
 /// Kind of engine scheduler to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
-    /// A fixed number of request slots as in llm-d-inference-sim; each sequence has its own
-    /// timeline.
+    /// Scheduler with a fixed number of request slots, as in llm-d-inference-sim; each sequence has
+    /// its own timeline.
     #[default]
     Pool,
-    /// Continuous batching as in vLLM v1.
+    /// Scheduler with continuous batching, as in vLLM v1.
     Vllm,
-    /// Continuous batching with a radix cache, as in SGLang.
+    /// Scheduler with continuous batching and a radix cache, as in SGLang.
     Sglang,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum LatencyKind {
+pub(crate) enum LatencyModelKind {
     /// The latency model follows from the flags that name a profile, kernel tables or a GPU.
     #[default]
     Auto,
@@ -129,6 +129,6 @@ pub enum LogFormat {
     /// Log lines of plain text for people.
     #[default]
     Text,
-    /// A JSON object per log line.
+    /// Log lines of one JSON object each.
     Json,
 }

@@ -49,7 +49,7 @@ pub(super) enum CommandAction {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Invocation<'a> {
+pub(super) struct CommandInvocation<'a> {
     pub(super) action: CommandAction,
     /// Command-line mode; `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
@@ -61,7 +61,8 @@ pub(super) struct Invocation<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Environment variable for another program name, for images without a command.
+/// Environment variable with a name that replaces the program name, for container images without a
+/// command.
 const PROGRAM_NAME_VARIABLE: &str = "VLLM_SIM_PROGRAM";
 const PROGRAM_NAMES: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
@@ -91,7 +92,7 @@ pub(super) fn program_name_from_env(
 pub(super) fn parse_invocation<'a>(
     args: &'a [String],
     named: Option<&str>,
-) -> Result<Invocation<'a>, ConfigError> {
+) -> Result<CommandInvocation<'a>, ConfigError> {
     let (program, words) = match args {
         [] => ("vllm-sim", args),
         [program, words @ ..] => (file_name_of_program(program), words),
@@ -102,10 +103,10 @@ pub(super) fn parse_invocation<'a>(
 fn parse_command_word<'a>(
     program: &str,
     words: &'a [String],
-) -> Result<Invocation<'a>, ConfigError> {
+) -> Result<CommandInvocation<'a>, ConfigError> {
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
-    let entry = |action, cli_mode, words| Invocation {
+    let entry = |action, cli_mode, words| CommandInvocation {
         action,
         cli_mode,
         compat,
@@ -118,7 +119,7 @@ fn parse_command_word<'a>(
         return Ok(entry(CommandAction::Tool("dataset"), None, words));
     }
     let serve = |words| entry(CommandAction::Serve, Some(CliMode::Vllm), words);
-    let sglang = |words| Invocation {
+    let sglang = |words| CommandInvocation {
         compat: Some(Compat::Sglang),
         takes_model: false,
         ..entry(CommandAction::Serve, Some(CliMode::Vllm), words)
@@ -145,7 +146,7 @@ fn parse_command_word<'a>(
             Ok(entry(CommandAction::Config, Some(CliMode::Vllm), rest))
         }
         ("config", [sim, rest @ ..]) if sim == "sglang" => {
-            Ok(Invocation { action: CommandAction::Config, ..sglang(rest) })
+            Ok(CommandInvocation { action: CommandAction::Config, ..sglang(rest) })
         }
         ("config", _) => Ok(entry(CommandAction::Config, None, rest)),
         ("version", _) => Ok(entry(CommandAction::Version, None, rest)),
@@ -171,19 +172,21 @@ fn parse_command_word<'a>(
     }
 }
 
-/// Reads the words after `launch`; `serve` makes the invocation of `vllm serve` with given words.
+/// Parses the arguments after `launch`; `serve` creates the invocation of `vllm serve` with the
+/// given arguments.
 fn parse_launch<'a>(
     words: &'a [String],
-    serve: impl Fn(&'a [String]) -> Invocation<'a>,
-) -> Result<Invocation<'a>, ConfigError> {
-    let show = |action| Invocation { action, cli_mode: None, takes_model: false, ..serve(&[]) };
+    serve: impl Fn(&'a [String]) -> CommandInvocation<'a>,
+) -> Result<CommandInvocation<'a>, ConfigError> {
+    let show =
+        |action| CommandInvocation { action, cli_mode: None, takes_model: false, ..serve(&[]) };
     let [what, rest @ ..] = words else {
         return Err(ConfigError::Invalid(
             "launch needs the part of the API to serve: launch render".to_owned(),
         ));
     };
     match what.as_str() {
-        "render" => Ok(Invocation { render: true, ..serve(rest) }),
+        "render" => Ok(CommandInvocation { render: true, ..serve(rest) }),
         "-V" | "--version" => Ok(show(CommandAction::Version)),
         "-h" | "--help" => Ok(show(CommandAction::LaunchHelp)),
         _ => Err(ConfigError::Unknown {

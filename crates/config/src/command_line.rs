@@ -17,11 +17,12 @@ pub(super) struct ParsedCommandLine {
     pub(super) positional: Vec<String>,
     pub(super) help: Option<HelpRequest>,
     pub(super) version: bool,
-    /// Unknown flags and positional arguments in their order, with [`UnknownFlagPolicy::Return`].
+    /// Unknown flags and positional arguments in their order; empty unless the policy is
+    /// [`UnknownFlagPolicy::Return`].
     pub(super) unknown: Vec<String>,
 }
 
-/// A request for help in place of a run.
+/// Kind of help text that the command line asks for, in place of a run of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HelpRequest {
     /// `-h`: the short help.
@@ -193,7 +194,7 @@ impl<'a> CommandLineParser<'a> {
                 self.handle_unknown_flag(&format!("--{typed}.{key}"), typed)
             }
             (KnownFlag::Ours(flag), None) => {
-                if ignored::depends_on_release(typed) {
+                if ignored::is_release_dependent_flag(typed) {
                     self.out.layer.release_dependent.push(format!("--{typed}"));
                 }
                 let values = match flag.kind {
@@ -273,7 +274,7 @@ impl<'a> CommandLineParser<'a> {
         }
     }
 
-    /// Returns the values of a list flag: the arguments up to the next flag. Empty ones are
+    /// Returns the values of a list flag: the arguments up to the next flag. Empty values are
     /// dropped, so a list can be cleared.
     fn take_list_values(&mut self, inline: Option<&str>) -> Vec<String> {
         if let Some(value) = inline {

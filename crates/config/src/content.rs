@@ -17,7 +17,7 @@ const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 
 /// Settings of the generated content of responses.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ContentConfig {
+pub struct ReplyContentConfig {
     /// Source of the text of replies (default random).
     pub mode: TextMode,
     /// Seed of all random generators; `None`: derived from the clock at start.
@@ -69,7 +69,7 @@ pub struct ReplyDatasetConfig {
     pub replay_timing: bool,
 }
 
-impl ContentConfig {
+impl ReplyContentConfig {
     pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let compat = model.compat;
         let mode = read_text_mode(v)?;

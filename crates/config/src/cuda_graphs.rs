@@ -12,8 +12,8 @@ use vllm_sim_engine::latency::{CudaGraphLimits, CudaGraphs, find_gpu};
 const SUPPORTED_COMPILATION_KEYS: [&str; 3] =
     ["cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"];
 
-/// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`; else computes
-/// vLLM's defaults from the limits of a step and the number of draft tokens.
+/// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`. Without them,
+/// computes vLLM's defaults from the limits of a step and the number of draft tokens.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
 /// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.
@@ -27,7 +27,7 @@ pub(super) fn cuda_graph_batch_sizes(
     let idle: Vec<&str> = idle.map(String::as_str).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
-        v.warn(format!("--compilation-config: keys without effect: {keys}"));
+        v.add_warning(format!("--compilation-config: keys without effect: {keys}"));
     }
     let typed = read_capture_sizes(v, &config)?;
     let most = read_max_capture_size(v, &config)?;
@@ -81,7 +81,7 @@ fn read_capture_sizes(
     let texts = match of_key {
         Some(Value::Array(sizes)) => sizes.iter().map(Value::to_string).collect(),
         Some(other) => vec![other.to_string()],
-        None if v.is_set(flag) => v.comma_list(flag)?,
+        None if v.is_set(flag) => v.read_comma_list(flag)?,
         None => return Ok(None),
     };
     let size = |text: &String| {

@@ -18,7 +18,7 @@ pub struct MediaEncoderConfig {
     pub budget: u32,
     /// Whether a step may encode a part of an image, audio or video.
     pub chunked_input: bool,
-    /// Description of the rule for the default budget.
+    /// Description of the rule that gives the default encoder budget.
     pub rule: String,
     /// Layer sizes of the image and audio encoders, if `config.json` describes them.
     pub shapes: (Option<EncoderShape>, Option<EncoderShape>),
@@ -49,7 +49,7 @@ impl MediaEncoderConfig {
         let Some((modality, largest, tokens)) = found else {
             for (name, given) in [(flag.name, whole), (mode_flag.name, v.is_set(mode_flag))] {
                 if given {
-                    v.warn(format!(
+                    v.add_warning(format!(
                         "--{name} has no effect: it needs the vllm scheduler and a model that takes \
                          media"
                     ));
@@ -58,7 +58,7 @@ impl MediaEncoderConfig {
             return Ok(None);
         };
         if v.is_set(mode_flag) && !latency_source.uses_gpu() {
-            v.warn(format!(
+            v.add_warning(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name
             ));
@@ -107,7 +107,7 @@ fn largest_media_item(
     let taken = modalities.into_iter().filter(|(modality, has)| {
         (*has || unknown) && api.max_media_items_per_prompt(*modality) > 0
     });
-    let sizes = taken.map(|(modality, _)| (modality, rules.max_tokens(modality)));
+    let sizes = taken.map(|(modality, _)| (modality, rules.max_media_tokens(modality)));
     // `max_by_key` returns the last maximum, so the order is reversed.
     sizes.rev().max_by_key(|(_, tokens)| *tokens)
 }

@@ -8,7 +8,7 @@ use vllm_sim_engine::{TokenDelays, TtftFormula};
 use vllm_sim_service::{AdmissionLimits, ServingRole};
 
 use super::batch_limits::BatchLimits;
-use super::choices::{LatencyKind, ModelTask, OffloadBackend, SchedulerKind};
+use super::choices::{LatencyModelKind, ModelTask, OffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::encoder::MediaEncoderConfig;
 use super::error::ConfigError;
@@ -55,7 +55,7 @@ pub struct EngineConfig {
     pub prefix_cache: PrefixCachingConfig,
     /// Cost of KV cache transfer from another server.
     pub transfer: KvTransferCost,
-    /// Parallel sizes and data-parallel ranks.
+    /// Settings of parallel sizes and data-parallel ranks.
     pub parallel: ParallelConfig,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
@@ -69,7 +69,7 @@ pub struct EngineConfig {
     pub encoder: Option<MediaEncoderConfig>,
     /// Batch sizes for which a CUDA graph is captured.
     pub graphs: CudaGraphs,
-    /// Number and start of the independent servers in this process.
+    /// Number of independent servers in this process, and the delay between their starts.
     pub replicas: ReplicaConfig,
     /// Settings of the SGLang scheduler.
     pub sglang: SglangSchedulerConfig,
@@ -97,7 +97,7 @@ pub struct SchedulingConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether `long_prefill_token_threshold` is at least the budget per request (default no).
+    /// Whether `long_prefill_token_threshold` is at least a step's tokens per sequence (default no).
     pub long_prefill_token_threshold_adaptive: bool,
     /// Number of steps between prefills while requests decode (default 1: none skipped).
     pub prefill_schedule_interval: u32,
@@ -205,7 +205,7 @@ pub struct SglangSchedulerConfig {
 }
 
 impl EngineConfig {
-    /// Returns the largest step of the engine, whose memory vLLM keeps free.
+    /// Returns the sizes of vLLM's profile run, the largest step of the engine.
     pub fn profile_run(&self) -> ProfileRun {
         let sizes = self.graphs.captured_sizes().len() as u32;
         ProfileRun::new(self.max_num_batched_tokens, self.max_num_seqs, sizes)
@@ -376,7 +376,7 @@ fn async_scheduling(
             )));
         }
         let rule = format!("the V1 model runner does not schedule ahead with {reason}");
-        v.warn(format!("Async scheduling is disabled because {rule}."));
+        v.add_warning(format!("Async scheduling is disabled because {rule}."));
         v.record_derived_by_rule(flag, false, rule);
         return Ok(false);
     }
@@ -447,7 +447,8 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
     };
     let roofline = LatencySource::Roofline { coefficients };
     let kind = v.get_choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
-    if kind == LatencyKind::Aic || (kind == LatencyKind::Auto && tables.folder.is_some()) {
+    let is_auto = kind == LatencyModelKind::Auto;
+    if kind == LatencyModelKind::Aic || (is_auto && tables.folder.is_some()) {
         return match gpu {
             true => Ok(LatencySource::Aic(tables)),
             false => Err(ConfigError::Invalid(
@@ -459,25 +460,24 @@ fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
         [("aic-data", tables.folder.is_some()), ("aic-backend-version", tables.version.is_some())]
     {
         if given {
-            v.warn(format!("--{name} has no effect: step times do not come from kernel tables"));
+            let reason = "step times do not come from kernel tables";
+            v.add_warning(format!("--{name} has no effect: {reason}"));
         }
     }
     match (kind, profile) {
-        (LatencyKind::Aic, _) => Ok(LatencySource::Delays),
-        (LatencyKind::Delays, _) => Ok(LatencySource::Delays),
-        (LatencyKind::Polynomial, _) => Ok(LatencySource::Polynomial),
-        (LatencyKind::Roofline, _) if !gpu => {
+        (LatencyModelKind::Aic | LatencyModelKind::Delays, _) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Polynomial, _) => Ok(LatencySource::Polynomial),
+        (LatencyModelKind::Roofline, _) if !gpu => {
             Err(ConfigError::Invalid("--latency-model roofline requires --gpu".to_owned()))
         }
-        (LatencyKind::Roofline, _) => Ok(roofline),
-        (LatencyKind::Profile, None) => Err(ConfigError::Invalid(
+        (LatencyModelKind::Roofline, _) => Ok(roofline),
+        (LatencyModelKind::Profile, None) => Err(ConfigError::Invalid(
             "--latency-model profile requires --latency-profile".to_owned(),
         )),
-        (LatencyKind::Auto | LatencyKind::Profile, Some(profile)) => {
+        (LatencyModelKind::Auto | LatencyModelKind::Profile, Some(profile)) => {
             Ok(LatencySource::Profile(profile))
         }
-        (LatencyKind::Auto, None) if gpu => Ok(roofline),
-        (LatencyKind::Auto, None) => Ok(LatencySource::Delays),
+        (LatencyModelKind::Auto, None) => Ok(if gpu { roofline } else { LatencySource::Delays }),
     }
 }
 

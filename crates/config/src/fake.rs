@@ -31,7 +31,7 @@ const TOTAL_KEYS: [&str; 4] =
     ["total-prompt-tokens", "total-generation-tokens", "prefix-cache-hits", "prefix-cache-queries"];
 
 /// Keys of fake token histograms, with the key of the total that replaces their sum if set.
-pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
+pub(super) const FAKE_HISTOGRAM_TOTALS: [(&str, &str); 2] = [
     ("request-prompt-tokens", "total-prompt-tokens"),
     ("request-generation-tokens", "total-generation-tokens"),
 ];
@@ -94,7 +94,7 @@ pub(super) fn check_fake_metrics_of_flag(
     object: Map<String, Value>,
     v: &FlagValues,
 ) -> Result<Value, ConfigError> {
-    check_fake_metrics(object, |text| v.warn(text))
+    check_fake_metrics(object, |text| v.add_warning(text))
 }
 
 fn fake_metric_keys() -> impl Iterator<Item = &'static str> {

@@ -3,6 +3,8 @@ use std::path::PathBuf;
 use super::error::ConfigError;
 use super::flags::faults;
 use super::values::FlagValues;
+use vllm_sim_engine::duration;
+use vllm_sim_observe::kv_events::EventGaps;
 use vllm_sim_service::fault::{FaultRates, FaultSpec, InjectedFailure, StreamFault};
 
 /// Settings of injected faults.
@@ -15,6 +17,10 @@ pub struct FaultInjectionConfig {
     pub health_status: u16,
     /// Whether the publisher drops KV event messages (default no).
     pub lose_kv_events: bool,
+    /// Schedule of lost KV event messages; `None`: no gaps.
+    pub kv_event_gaps: Option<EventGaps>,
+    /// Whether the engines run no steps, while health checks succeed (default no).
+    pub hang_engine: bool,
     /// Whether `/metrics` shows stale values (default no).
     pub stale_metrics: bool,
     /// Header `Retry-After` of responses with status 429 or 503, in seconds; `None`: no header.
@@ -30,7 +36,7 @@ pub struct FaultInjectionConfig {
 impl FaultInjectionConfig {
     pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut failures = Vec::new();
-        for typed in v.comma_list(&faults::FAILURE_TYPES)? {
+        for typed in v.read_comma_list(&faults::FAILURE_TYPES)? {
             failures.push(
                 InjectedFailure::from_name(&typed).ok_or_else(|| unknown_fault_error(&typed))?,
             );
@@ -58,6 +64,11 @@ impl FaultInjectionConfig {
             },
             health_status: v.get(&faults::HEALTH_STATUS)?,
             lose_kv_events: v.get(&faults::LOSE_KV_EVENTS)?,
+            kv_event_gaps: v
+                .get(&faults::KV_EVENT_GAPS)?
+                .map(|typed| read_gaps(&typed))
+                .transpose()?,
+            hang_engine: v.get(&faults::HANG_ENGINE)?,
             stale_metrics: v.get(&faults::STALE_METRICS)?,
             retry_after_seconds: v.get(&faults::RETRY_AFTER)?,
             replies: v.get(&faults::REPLIES)?,
@@ -65,6 +76,23 @@ impl FaultInjectionConfig {
             scenario: v.get(&faults::SCENARIO)?,
         })
     }
+}
+
+/// Reads gaps of KV events, such as `3/10s`.
+fn read_gaps(typed: &str) -> Result<EventGaps, ConfigError> {
+    let wrong = |why: &str| {
+        ConfigError::Invalid(format!(
+            "kv-event-gaps is {typed:?}, must be MESSAGES/INTERVAL such as 3/10s: {why}"
+        ))
+    };
+    let (messages, interval) = typed.split_once('/').ok_or_else(|| wrong("there is no '/'"))?;
+    let messages = messages.trim().parse::<u32>().ok().filter(|n| *n > 0);
+    let messages = messages.ok_or_else(|| wrong("the number of messages is at least 1"))?;
+    let every = duration::parse_duration(interval.trim()).map_err(|why| wrong(&why.to_string()))?;
+    if every.is_zero() {
+        return Err(wrong("the interval is more than 0"));
+    }
+    Ok(EventGaps { messages, every })
 }
 
 fn unknown_fault_error(typed: &str) -> ConfigError {

@@ -49,35 +49,36 @@ pub struct FlagSpec {
 /// Kind of value that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagKind {
-    /// A boolean: `--x`, `--x=false`, `--x false`, `--no-x`.
+    /// The flag takes a boolean: `--x`, `--x=false`, `--x false`, `--no-x`.
     Switch,
-    /// A whole number.
+    /// The flag takes a whole number.
     Int,
-    /// A whole number, with vLLM's suffixes k, K, m, M, g, G, t, T.
+    /// The flag takes a whole number, with vLLM's suffixes k, K, m, M, g, G, t, T.
     Count,
-    /// A floating-point number.
+    /// The flag takes a floating-point number.
     Float,
-    /// A Go duration; a number without unit is in milliseconds.
+    /// The flag takes a Go duration; a number without unit is in milliseconds.
     Duration,
-    /// A Go duration; a number without unit is in seconds.
+    /// The flag takes a Go duration; a number without unit is in seconds.
     Seconds,
-    /// Any text.
+    /// The flag takes any text.
     Text,
-    /// Path of a file or folder.
+    /// The flag takes the path of a file or folder.
     Path,
-    /// One word of this list.
+    /// The flag takes one word of this list.
     Choice(&'static [&'static str]),
-    /// List of values: up to the next flag, by repeating the flag, or as a JSON array.
+    /// The flag takes a list: values up to the next flag, one value per use of the flag, or a JSON
+    /// array.
     List,
-    /// List of values, one per use of the flag.
+    /// The flag takes one value and can be repeated, which makes a list.
     Repeat,
-    /// A JSON object, as one text or as `--flag.key value`.
+    /// The flag takes a JSON object, as one text or as `--flag.key value`.
     Json,
 }
 
 impl FlagKind {
     /// Returns the placeholder of the value in help texts, such as `N`.
-    pub fn placeholder(self) -> &'static str {
+    pub fn value_placeholder(self) -> &'static str {
         match self {
             Self::Switch => "",
             Self::Int | Self::Count => "N",
@@ -198,7 +199,7 @@ impl<T> Flag<T> {
         self
     }
 
-    /// Makes a value without unit mean seconds.
+    /// Makes seconds the unit of values that are typed without a unit.
     pub(crate) const fn default_unit_seconds(mut self) -> Self {
         self.spec.kind = FlagKind::Seconds;
         self

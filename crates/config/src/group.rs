@@ -39,7 +39,7 @@ pub enum FlagGroup {
 
 impl FlagGroup {
     /// All groups of flags, in the order of the help text.
-    pub const ALL: [Self; 17] = [
+    pub const ALL_GROUPS: [Self; 17] = [
         Self::General,
         Self::Model,
         Self::Server,
@@ -60,7 +60,7 @@ impl FlagGroup {
     ];
 
     /// Returns the heading of the group in help texts.
-    pub fn title(self) -> &'static str {
+    pub fn help_text_heading(self) -> &'static str {
         match self {
             Self::Model => "Model",
             Self::Server => "Server",

@@ -77,7 +77,7 @@ Examples:
 
 /// Returns the help page of the program: its commands, first flags and examples.
 pub fn program_help_page() -> String {
-    let groups: Vec<String> = FlagGroup::ALL.into_iter().map(help_word_of_group).collect();
+    let groups: Vec<String> = FlagGroup::ALL_GROUPS.into_iter().map(help_word_of_group).collect();
     let mut page = PROGRAM_HELP_PAGE.to_owned();
     let mut room = 0;
     for (place, group) in groups.iter().enumerate() {
@@ -156,12 +156,12 @@ pub(super) fn server_help_text(cli_mode: CliMode, request: &HelpRequest) -> Stri
 }
 
 fn help_word_of_group(group: FlagGroup) -> String {
-    group.title().to_lowercase().replace(' ', "-")
+    group.help_text_heading().to_lowercase().replace(' ', "-")
 }
 
 fn list_flag_groups() -> String {
     let mut out = String::from("More flags, by group:");
-    for group in FlagGroup::ALL {
+    for group in FlagGroup::ALL_GROUPS {
         let count = all_effective_flags().filter(|flag| flag.group == group).count();
         let word = format!("--help={}", help_word_of_group(group));
         let _ = write!(out, "\n  {word:<28} {count:>3} flags");
@@ -187,7 +187,7 @@ fn clap_argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         .num_args(1)
         .allow_hyphen_values(true)
         .hide(flag.hidden)
-        .help_heading(flag.group.title())
+        .help_heading(flag.group.help_text_heading())
         .help(describe_flag(flag, cli_mode));
     let one_of = |words: &'static [&'static str]| PossibleValuesParser::new(words);
     let arg = match flag.kind {
@@ -195,7 +195,7 @@ fn clap_argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
             let arg = arg.num_args(0..=1).value_name("BOOL");
             arg.value_parser(one_of(&["true", "false"]))
         }
-        kind => arg.value_name(kind.placeholder()),
+        kind => arg.value_name(kind.value_placeholder()),
     };
     let gpus = latency::GPUS.iter().map(|gpu| gpu.name);
     let arg = match flag.kind {
@@ -239,11 +239,11 @@ pub fn flags_markdown() -> String {
          The command line overrides the environment, which overrides the file. \
          Where two defaults are given, the second is that of `vllm-sim serve`.\n",
     );
-    for group in FlagGroup::ALL {
+    for group in FlagGroup::ALL_GROUPS {
         let _ = write!(
             out,
             "\n## {}\n\n| Flag | Takes | Default | What it does |\n|---|---|---|---|\n",
-            group.title()
+            group.help_text_heading()
         );
         for flag in all_effective_flags().filter(|flag| flag.group == group) {
             let _ = writeln!(

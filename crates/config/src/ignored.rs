@@ -16,11 +16,11 @@ use vllm_sim_wire::VllmVersion;
 /// Number of values that an ignored flag takes on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IgnoredFlagArity {
-    /// No value, or `true` or `false`; `--no-` negates the flag.
+    /// The flag takes no value, or `true` or `false`; `--no-` negates it.
     Switch,
-    /// One value.
+    /// The flag takes one value.
     Value,
-    /// Any number of values, up to the next flag.
+    /// The flag takes any number of values, up to the next flag.
     List,
 }
 
@@ -39,7 +39,7 @@ struct VllmServeFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
     shorts: Vec<&'static str>,
-    /// The switch that this flag turns off.
+    /// Name of the switch that this flag turns off, if it is a negation.
     inverse: Option<&'static str>,
     since: Option<VllmRelease>,
     until: Option<VllmRelease>,
@@ -116,12 +116,14 @@ pub(super) fn inverse_switch(name: &str) -> Option<&'static str> {
 }
 
 /// Returns whether only some releases of vLLM have the flag.
-pub(super) fn depends_on_release(name: &str) -> bool {
+pub(super) fn is_release_dependent_flag(name: &str) -> bool {
     find_vllm_serve_flag(name).is_some_and(|flag| flag.since.is_some() || flag.until.is_some())
 }
 
 /// Returns the flags whose default is another one in this release, each with its default.
-pub(super) fn older_defaults(version: VllmVersion) -> Vec<(&'static FlagSpec, &'static str)> {
+pub(super) fn flags_with_older_defaults(
+    version: VllmVersion,
+) -> Vec<(&'static FlagSpec, &'static str)> {
     let mut out: Vec<(&'static FlagSpec, &'static str)> = Vec::new();
     for line in OLDER_DEFAULT_LIST.lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.splitn(3, ' ');
@@ -185,7 +187,7 @@ const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
 struct IgnoredFlag {
     name: &'static str,
     arity: IgnoredFlagArity,
-    /// The flag in vLLM's list; `None`: a flag of another program.
+    /// Entry of the ignored flag in the list of vLLM's flags; `None`: a flag of another program.
     vllm: Option<&'static VllmServeFlag>,
 }
 

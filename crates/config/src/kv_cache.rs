@@ -129,7 +129,7 @@ impl KvCacheCapacity {
         // The GPUs that share a context split the tokens of a block.
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
-            .with_request_states(engine.prefix_cache.enable_prefix_caching, drafts);
+            .with_states_per_request(engine.prefix_cache.enable_prefix_caching, drafts);
         if plan.sparse_groups > 0 {
             check_groups(engine)?;
         }
@@ -141,7 +141,7 @@ impl KvCacheCapacity {
             return Ok(None);
         };
         if stage.state.is_some() {
-            v.warn(
+            v.add_warning(
                 "State layers (Mamba, linear attention) have their own groups in the KV cache; \
                  their weights count as attention weights, and their time is that of the matrix \
                  products only",
@@ -224,7 +224,7 @@ impl KvCacheCapacity {
         );
         match engine.memory.num_blocks {
             // A small cache is a valid way to show preemption.
-            Some(_) => v.warn(format!("vLLM would refuse to start: {text}")),
+            Some(_) => v.add_warning(format!("vLLM would refuse to start: {text}")),
             None => self.refusal = Some(text),
         }
         Ok(())
@@ -269,8 +269,8 @@ fn available_kv_cache_bytes(engine: &EngineConfig, memory: KvCacheMemory) -> Opt
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 
-/// Returns the shape of a pipeline stage with more layers, whose KV cache is as large as that of
-/// the draft model.
+/// Returns the shape of a pipeline stage with additional layers that need as much KV cache as the
+/// draft model.
 fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64) -> ModelShape {
     let tp = engine.parallel.tensor;
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
@@ -311,7 +311,7 @@ fn needs_single_layer_group(v: &FlagValues, shape: &ModelShape) -> Result<bool, 
     let Some(name) = found.filter(|_| shape.window.is_some_and(|window| window.layers > 0)) else {
         return Ok(false);
     };
-    v.warn(format!(
+    v.add_warning(format!(
         "{name} supports a single group of layers: sliding-window layers keep all tokens, as in \
          vLLM"
     ));

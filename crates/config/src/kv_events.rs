@@ -77,7 +77,7 @@ impl KvEventsConfig {
         events.encoding.preview = preview::kv_event_preview(&preview::read_previews(v)?);
         events.encoding.groups = cache_groups(engine);
         if events.enabled && v.is_set(&kv::ZMQ_ENDPOINT) {
-            v.warn(
+            v.add_warning(
                 "--kv-events-config and --zmq-endpoint are both set: KV events use the format \
                  and the endpoint of --kv-events-config",
             );

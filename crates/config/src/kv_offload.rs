@@ -22,7 +22,7 @@ const SIMPLE_CONNECTOR_DEFAULT_BYTES: f64 = 8.0 * BYTES_PER_GIB;
 /// Defaults of LMCache: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
 const LMCACHE_DEFAULT_GIB_PER_GPU: f64 = 5.0;
 const LMCACHE_DEFAULT_CHUNK_TOKENS: f64 = 256.0;
-/// Maximum number of chunks in CPU memory, which limits bookkeeping to a few gigabytes.
+/// Maximum number of offload chunks in CPU memory, which limits bookkeeping to a few gigabytes.
 const MAX_CHUNKS: f64 = 67_108_864.0;
 
 /// Settings of a KV cache in CPU memory (`--kv-offloading-size`, `OffloadingConnector`,
@@ -82,23 +82,23 @@ impl KvOffloadConfig {
         let bandwidth = v.get(&kv::KV_OFFLOADING_BANDWIDTH)?;
         let Some(offloader) = OffloadConnectorSettings::from_values(v, transfer)? else {
             if bandwidth.is_some() {
-                v.warn("--kv-offloading-bandwidth has no effect: nothing is offloaded");
+                v.add_warning("--kv-offloading-bandwidth has no effect: nothing is offloaded");
             }
             return Ok(None);
         };
         offloader.check_extra_config(v)?;
         let name = offloader.connector_name();
         if engine.scheduler != SchedulerKind::Vllm {
-            v.warn(format!("{name} has no effect: it needs --scheduler vllm"));
+            v.add_warning(format!("{name} has no effect: it needs --scheduler vllm"));
             return Ok(None);
         }
         if offloader.rules == OffloadConnector::Simple && !engine.prefix_cache.enable_prefix_caching
         {
-            v.warn(format!("{name} has no effect: it needs prefix caching"));
+            v.add_warning(format!("{name} has no effect: it needs prefix caching"));
             return Ok(None);
         }
         let Some(token) = TokenBytes::of_model(model, engine) else {
-            v.warn(format!(
+            v.add_warning(format!(
                 "{name} has no effect: the KV cache size of a token is unknown; set a model whose \
                  config.json is known (--{}), or --{}",
                 flags::model::HF_CONFIG_PATH.name,
@@ -115,7 +115,7 @@ impl KvOffloadConfig {
         }))
     }
 
-    /// Returns the number of chunks in CPU memory for a request with `context` tokens.
+    /// Returns the number of offload chunks that a request with `context` tokens has in CPU memory.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/common.py`, `_kv_cache_size_tokens`.
     fn request_chunks(&self, engine: &EngineConfig, context: u32) -> u64 {
@@ -190,13 +190,15 @@ impl OffloadConnectorSettings {
                 extra.clone_from(more);
             }
             if let Some(name) = transfer.raw.get("kv_connector").and_then(Value::as_str) {
-                v.warn(format!("--kv-offloading-size replaces kv_connector {name}, as in vLLM"));
+                v.add_warning(format!(
+                    "--kv-offloading-size replaces kv_connector {name}, as in vLLM"
+                ));
             }
             (transfer.connector, transfer.producer, transfer.consumer) = (None, true, true);
             transfer.bootstrap_port = None;
         }
         if backend == OffloadBackend::LmCache {
-            v.warn(
+            v.add_warning(
                 "--kv-offloading-size has no effect: with --kv-offloading-backend lmcache, the \
                  memory belongs to an LMCache server, which is not simulated",
             );
@@ -222,7 +224,7 @@ impl OffloadConnectorSettings {
             // Other roles move prompts between engines and keep no cache.
             "LMCacheConnectorV1" if config.get("kv_role")? == "kv_both" => OffloadConnector::Native,
             "LMCacheMPConnector" => {
-                v.warn(
+                v.add_warning(
                     "LMCacheMPConnector has no effect: its memory belongs to an LMCache server, \
                      which is not simulated",
                 );
@@ -234,7 +236,7 @@ impl OffloadConnectorSettings {
                 let first = stores.next();
                 for other in stores {
                     let name = other.connector_name();
-                    v.warn(format!(
+                    v.add_warning(format!(
                         "{name} has no effect: another connector already offloads the KV cache"
                     ));
                 }
@@ -307,13 +309,13 @@ impl OffloadConnectorSettings {
             ));
         }
         if self.get_number(v, "sync_load_budget_bytes")?.is_some_and(|n| n > 0.0) {
-            v.warn("sync_load_budget_bytes has no effect: all loads are between steps");
+            v.add_warning("sync_load_budget_bytes has no effect: all loads are between steps");
         }
         Ok(())
     }
 
-    /// Returns how often a chunk must be offered before it is stored, and the number of tracked
-    /// chunks.
+    /// Returns how often an offload chunk must be offered before it is stored, and for how many
+    /// chunks the offers are counted.
     fn read_store_threshold(&self, v: &FlagValues) -> Result<Option<(u32, usize)>, ConfigError> {
         let least = self.get_number(v, "store_threshold")?.unwrap_or(0.0);
         let most = self.get_number(v, "max_tracker_size")?.unwrap_or(64_000.0);
@@ -408,7 +410,10 @@ impl OffloadConnectorSettings {
         let chunk = size * f64::from(blocks_per_chunk);
         let chunks = (bytes / (token.whole * chunk)).floor();
         if chunks < 1.0 {
-            v.warn(format!("{} has no effect: smaller than one block", self.connector_name()));
+            v.add_warning(format!(
+                "{} has no effect: smaller than one block",
+                self.connector_name()
+            ));
             return Ok(None);
         }
         if chunks > MAX_CHUNKS {

@@ -21,8 +21,8 @@ pub struct KvTransferConfig {
     pub consumer: bool,
     /// Name of the engine for other servers, vLLM's `engine_id`.
     pub engine_id: Option<String>,
-    /// Address for decode servers' reports to rank 0 that they have read its blocks; rank r adds r
-    /// to the port.
+    /// Host and port at which rank 0 receives the reports of decode servers that they have read its
+    /// KV blocks; rank r adds r to the port.
     pub side_channel: ReadNotificationAddress,
     /// Time until KV blocks are freed if no decode server has read them (default 30 s; MoRI-IO 60
     /// s).
@@ -59,7 +59,8 @@ pub enum KvConnector {
     LmCacheMp,
 }
 
-/// Address for decode servers' reports that they have read a prefill server's blocks.
+/// Host and port at which a prefill server receives the reports of decode servers that they have
+/// read its KV blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadNotificationAddress {
     /// Host name under which other servers reach the side channel.
@@ -89,7 +90,8 @@ impl KvConnector {
         })
     }
 
-    /// Returns whether a decode server asks a prefill server before it reads from it.
+    /// Returns whether a decode server asks a prefill server for its metadata before it reads KV
+    /// blocks from it.
     const fn has_handshake(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo | Self::Mooncake)
     }
@@ -173,8 +175,8 @@ impl KvTransferConfig {
     }
 }
 
-/// Reads whether prefill servers are asked for their metadata, from the key of ours in
-/// `kv_connector_extra_config`.
+/// Reads this project's key `sim_handshake` in `kv_connector_extra_config`: whether decode servers
+/// ask prefill servers for their metadata.
 fn does_handshakes(v: &FlagValues, extra: &Map<String, Value>) -> Result<bool, ConfigError> {
     match extra.get("sim_handshake") {
         None => Ok(v.cli_mode == CliMode::Vllm),
@@ -231,7 +233,7 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     }
     let is_foreign = config.get("kv_connector_module_path").is_some_and(Value::is_string);
     if is_foreign || CONNECTORS_WITHOUT_EFFECT.contains(&name) {
-        v.warn(format!("kv_connector {name} has no effect: it is not simulated"));
+        v.add_warning(format!("kv_connector {name} has no effect: it is not simulated"));
         return Ok(());
     }
     if SIMULATED_CONNECTORS.contains(&name) {
@@ -244,7 +246,7 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),
         CliMode::Llmd => {
-            v.warn(text);
+            v.add_warning(text);
             Ok(())
         }
     }

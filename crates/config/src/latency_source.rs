@@ -9,16 +9,18 @@ pub enum LatencySource {
     /// inter-token latency.
     #[default]
     Delays,
-    /// The built-in polynomials of Dynamo's mocker.
+    /// Step times are from the built-in polynomials of Dynamo's mocker.
     Polynomial,
-    /// A grid of measured step times: an NPZ file or a profiler's folder.
+    /// Step times are from a grid of measured step times: an NPZ file or a profiler's folder.
     Profile(PathBuf),
-    /// Roofline model, computed from `config.json`, GPU and tensor-parallel size.
+    /// Step times are from a roofline model, computed from `config.json`, GPU and tensor-parallel
+    /// size.
     Roofline {
         /// File of roofline coefficients fitted by `vllm-sim calibrate`.
         coefficients: Option<PathBuf>,
     },
-    /// Kernel times from NVIDIA's AIConfigurator, by model, GPU and tensor-parallel size.
+    /// Step times are sums of kernel times from NVIDIA's AIConfigurator, by model, GPU and
+    /// tensor-parallel size.
     Aic(KernelTableSource),
 }
 

@@ -12,17 +12,17 @@ use super::flags::all_effective_flags;
 /// Source of a flag's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {
-    /// The default of the flag.
+    /// The value is the default of the flag.
     Default,
-    /// Derived from the value of another flag.
+    /// The value is derived from that of another flag.
     Derived,
-    /// The YAML file of this path.
+    /// The value is from the YAML file of this path.
     File(String),
-    /// The environment variable of this name.
+    /// The value is from the environment variable of this name.
     Environment(String),
-    /// The command line.
+    /// The value is from the command line.
     CommandLine,
-    /// A change at run time through the admin API.
+    /// The value was changed at run time through the admin API.
     Operator,
 }
 
@@ -130,7 +130,7 @@ const MAX_KEY_DEPTH: usize = 100;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyUpdate {
     Replace,
-    /// `--flag.key+=a,b`: appends items to the list.
+    /// Appends items to the list in one key of a JSON flag (`--flag.key+=a,b`).
     Append,
 }
 

@@ -58,14 +58,14 @@ pub use choices::{
     LogFormat, LogLevel, ModelTask, PerRequestDraftStats, SchedulerKind, SystemFingerprintForm,
 };
 pub use cli_mode::{CliMode, TOOL_COMMANDS};
-pub use content::{ContentConfig, ReplyDatasetConfig};
+pub use content::{ReplyContentConfig, ReplyDatasetConfig};
 pub use did_you_mean::closest_name;
 pub use encoder::MediaEncoderConfig;
 pub use engine::{
     EngineConfig, KvCacheMemoryConfig, KvTransferCost, PrefixCachingConfig, QueueLimits,
     ReplicaConfig, SchedulingConfig, SglangSchedulerConfig, SpeedupRatios, StepTiming,
 };
-pub use engine_flags::{load_single_engine, nearest_flag};
+pub use engine_flags::{load_single_engine, nearest_engine_flag_name};
 pub use error::ConfigError;
 pub use faults::FaultInjectionConfig;
 pub use flag::{FlagBounds, FlagKind, FlagSpec, RuntimeChangeScope};
@@ -79,23 +79,27 @@ pub use kv_offload::KvOffloadConfig;
 pub use kv_transfer::{KvConnector, KvTransferConfig, ReadNotificationAddress};
 pub use latency_source::{KernelTableSource, LatencySource};
 pub use layers::ValueSource;
-pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_known};
+pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_with_known_flags};
 pub use lora::{LoraConfig, LoraModuleConfig};
 pub use metrics::MetricsConfig;
 pub use model::{ModelConfig, TokenizerSource};
 pub use parallel::{LoadBalancing, ParallelConfig};
-pub use preview::Preview;
+pub use preview::PreviewedPullRequest;
 pub use reserved_memory::ReservedMemory;
 pub use server::{
-    CertificateSource, ClientCerts, CorsConfig, DashboardConfig, HistoryLimits, HttpServerConfig,
-    LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ServerTimeouts, TlsConfig,
+    CertificateSource, ClientCertificatePolicy, CorsConfig, DashboardConfig, HttpServerConfig,
+    LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ReadyCheckTimeouts, RequestHistoryLimits,
+    ServerTimeouts, TlsConfig,
 };
 pub use sglang_disaggregation::SglangDisaggregationConfig;
-pub use show::mask_passwords;
+pub use sglang_parsers::{
+    REASONING_PARSERS as SGLANG_REASONING_PARSERS, TOOL_PARSERS as SGLANG_TOOL_PARSERS,
+};
+pub use show::mask_url_passwords;
 pub use speculative::SpeculativeConfig;
 pub use speech::{SpeechConfig, SpeechModelCapabilities};
 pub use vllm_sim_observe::metrics::Compat;
-pub use without_effect::unknown_variables;
+pub use without_effect::unknown_env_variable_warnings;
 
 use self::flags::kv;
 use values::FlagValues;
@@ -114,7 +118,7 @@ pub struct Config {
     /// Settings of API behavior and limits.
     pub api: ApiConfig,
     /// Settings of the content of replies.
-    pub content: ContentConfig,
+    pub content: ReplyContentConfig,
     /// Settings of scheduler, step times and KV cache.
     pub engine: EngineConfig,
     /// Settings of LoRA adapters.
@@ -134,13 +138,13 @@ pub struct Config {
 fn warn_of_missing_effects(v: &FlagValues, engine: &EngineConfig) {
     let uses_gpu = engine.timing.latency_source.uses_gpu();
     if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && uses_gpu) {
-        v.warn(
+        v.add_warning(
             "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
         );
     }
     let (data, local) = (engine.parallel.data, engine.parallel.local_ranks.1);
     if engine.lock_step && local < data {
-        v.warn(format!(
+        v.add_warning(format!(
             "--data-parallel-size: in vLLM, all {data} ranks of a mixture-of-experts model run in \
              lockstep; here, ranks of other processes are not waited for"
         ));
@@ -201,7 +205,7 @@ impl Config {
             kv_events.encoding.hashes = HashFormat::Bytes(engine.prefix_cache.hash_algo.hash_len());
         }
         let api = ApiConfig::from_values(v, &model)?;
-        let content = ContentConfig::from_values(v, &model)?;
+        let content = ReplyContentConfig::from_values(v, &model)?;
         let is_vllm = engine.scheduler == SchedulerKind::Vllm;
         let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
         let encoded = content.accepts_media.then_some(content.media).zip(tokens);
@@ -274,15 +278,20 @@ impl Config {
                 return Err(ConfigError::Invalid(text));
             }
         }
-        if self.faults.lose_kv_events && !self.kv_events.enabled {
-            v.warn("--lose-kv-events has no effect: there are no KV events");
+        for (name, is_set) in [
+            ("lose-kv-events", self.faults.lose_kv_events),
+            ("kv-event-gaps", self.faults.kv_event_gaps.is_some()),
+        ] {
+            if is_set && !self.kv_events.enabled {
+                v.add_warning(format!("--{name} has no effect: there are no KV events"));
+            }
         }
         if self.kv_events.enabled
             && self.kv_events.encoding.format.is_llmd()
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {
-            v.warn("POD_IP is not set: the topic of KV events contains localhost instead");
+            v.add_warning("POD_IP is not set: the topic of KV events contains localhost instead");
         }
         Ok(())
     }

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, CliMode, CommandAction, Invocation, TOOL_COMMANDS};
+use super::cli_mode::{self, CliMode, CommandAction, CommandInvocation, TOOL_COMMANDS};
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::ConfigError;
-use super::fake::OBSERVED_TOTALS;
+use super::fake::FAKE_HISTOGRAM_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
@@ -14,7 +14,7 @@ use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
 use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
 use super::values::FlagValues;
-use super::yaml::{self, UnknownKeys};
+use super::yaml::{self, UnknownKeyPolicy};
 use super::{Config, dynamo, help, ignored, sglang, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
@@ -43,7 +43,7 @@ pub enum ParsedCommand {
     Tool {
         /// Name of the tool to run, one of [`TOOL_COMMANDS`].
         name: &'static str,
-        /// Arguments after the tool's name.
+        /// Command-line arguments of the tool, those after its name.
         args: Vec<String>,
     },
 }
@@ -76,7 +76,7 @@ pub struct ResolvedFlag {
     pub values: Vec<String>,
     /// Source of the flag's value.
     pub source: ValueSource,
-    /// Description of the rule for a derived value, if one is recorded.
+    /// Description of the rule by which the value was derived, if one is recorded.
     pub rule: Option<String>,
 }
 
@@ -125,7 +125,7 @@ pub fn load_config(
     };
     if let Some(request) = read.help {
         if is_sglang && !matches!(request, HelpRequest::Topic(_)) {
-            return Ok(ParsedCommand::Help(sglang::HELP_PAGE.to_owned()));
+            return Ok(ParsedCommand::Help(sglang::SGLANG_HELP_PAGE.to_owned()));
         }
         // The program itself was asked, not one of its two servers.
         let is_program = entry.action == CommandAction::Serve
@@ -157,7 +157,7 @@ pub fn load_config(
 ///
 /// # Errors
 /// The errors of [`load_config`], except for unknown flags.
-pub fn load_known(
+pub fn load_with_known_flags(
     words: &[String],
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
@@ -182,7 +182,7 @@ pub fn load_known(
 
 /// Parses a command line of SGLang.
 fn parse_sglang_command_line(words: &[String]) -> Result<ParsedCommandLine, ConfigError> {
-    let translated = sglang::translate(words)?;
+    let translated = sglang::translate_sglang_arguments(words)?;
     let mut read = command_line::parse_command_line(&translated.words, UnknownFlagPolicy::Reject)?;
     read.layer.warnings.extend(translated.warnings);
     Ok(read)
@@ -195,10 +195,10 @@ fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: V
         .or_insert_with(|| LayerSetting { values: vec![value.to_owned()], source });
 }
 
-/// Assigns positional arguments: the model of `serve MODEL`. llm-d ignores others, vLLM rejects
-/// them.
+/// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores others,
+/// vLLM rejects them.
 fn assign_positional(
-    entry: &Invocation<'_>,
+    entry: &CommandInvocation<'_>,
     positional: &[String],
     typed: &mut ConfigLayer,
 ) -> Result<(), ConfigError> {
@@ -227,7 +227,7 @@ fn assign_positional(
 /// Returns the text of `--version`: the bare release for `vllm --version`, because KServe reads the
 /// last word of the last line.
 fn version_text(
-    entry: &Invocation<'_>,
+    entry: &CommandInvocation<'_>,
     typed: &ConfigLayer,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, ConfigError> {
@@ -262,15 +262,15 @@ impl LoadedConfig {
         let mut settings = ConfigLayer::default();
         let strict = FlagValues::new(&upper, CliMode::default()).get(&STRICT_CONFIG)?;
         let unknown = match strict {
-            true => UnknownKeys::Reject,
-            false => UnknownKeys::Warn,
+            true => UnknownKeyPolicy::Reject,
+            false => UnknownKeyPolicy::Warn,
         };
         let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
             let mut file = yaml::read_config_file(path, unknown)?;
             // The file itself may set `strict-config`.
             if !strict && FlagValues::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
-                file = yaml::read_config_file(path, UnknownKeys::Reject)?;
+                file = yaml::read_config_file(path, UnknownKeyPolicy::Reject)?;
             }
             settings.merge_from_upper_layer(file);
         }
@@ -283,14 +283,14 @@ impl LoadedConfig {
             Some(Compat::Llmd) => {
                 set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
             }
-            Some(Compat::Sglang) => sglang::set_defaults(&mut settings),
+            Some(Compat::Sglang) => sglang::set_sglang_defaults(&mut settings),
             Some(Compat::Vllm) | None => {}
         }
         let named = read_cli_mode(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);
         if cli_mode == CliMode::Vllm {
             let version = FlagValues::new(&settings, cli_mode).vllm_version()?;
-            for (flag, value) in ignored::older_defaults(version) {
+            for (flag, value) in ignored::flags_with_older_defaults(version) {
                 set_if_unset(&mut settings, flag, value, ValueSource::Derived);
             }
         }
@@ -462,7 +462,7 @@ fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String,
     };
     let mut merged = current.clone();
     // The old total does not match new observations.
-    for (observations, total) in OBSERVED_TOTALS {
+    for (observations, total) in FAKE_HISTOGRAM_TOTALS {
         if update.get(observations).is_some_and(|new| !new.is_null()) {
             merged.remove(total);
         }
@@ -472,7 +472,8 @@ fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String,
     Ok(Value::Object(merged).to_string())
 }
 
-/// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
+/// Returns the flags in `settings` that vLLM has removed, except those that have a meaning of their
+/// own in this program.
 ///
 /// The removed flag `--task` adds a warning; `--preemption-mode` has values of its own here.
 fn release_dependent_flags(
@@ -541,5 +542,5 @@ pub(super) fn format_go_duration(flag: &FlagSpec, typed: &str) -> Option<String>
         _ => return None,
     };
     let typed = duration::parse_signed_duration(typed, unit).ok()?;
-    typed.non_negative().map(duration::format_go_duration)
+    typed.to_non_negative_duration().map(duration::format_go_duration)
 }

@@ -59,7 +59,7 @@ impl LoraConfig {
         let modules = read_lora_modules(v, model)?;
         let mut enabled = v.get(&api::ENABLE_LORA)?;
         if !enabled && !modules.is_empty() {
-            v.warn("--lora-modules without --enable-lora: adapters are switched on (vLLM would refuse to start)");
+            v.add_warning("--lora-modules without --enable-lora: adapters are switched on (vLLM would refuse to start)");
             enabled = true;
         }
         let runtime_updating = v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?;
@@ -69,7 +69,7 @@ impl LoraConfig {
         // llm-d's examples have paths that do not exist.
         let checked = modules.iter().filter(|_| v.cli_mode == CliMode::Vllm);
         for LoraModuleConfig { name, path, .. } in checked.filter(missing) {
-            v.warn(format!(
+            v.add_warning(format!(
                 "--lora-modules {name}={path}: no such folder; the adapter is served, but vLLM would not start"
             ));
         }

@@ -5,7 +5,9 @@ use serde_json::Value;
 use super::error::ConfigError;
 use super::fake;
 use super::flags::server;
+use super::preview::{metric_previews, read_previews};
 use super::values::FlagValues;
+use vllm_sim_observe::metrics::MetricPreviews;
 
 /// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +24,8 @@ pub struct MetricsConfig {
     /// Interval of the statistics log line of each engine with `serve` (default 10 s); zero: no
     /// line.
     pub log_interval: Duration,
+    /// Families of open pull requests of vLLM that are exposed (`--preview`).
+    pub previews: MetricPreviews,
     /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
     /// Fake metrics in llm-d's format, checked, which replace real ones; `None`: real metrics.
@@ -48,6 +52,7 @@ impl MetricsConfig {
             kv_cache: v.get(&server::KV_CACHE_METRICS)?,
             kv_cache_sample: v.get(&server::KV_CACHE_METRICS_SAMPLE)?,
             log_interval: v.get(&server::LOG_STATS_INTERVAL)?,
+            previews: metric_previews(&read_previews(v)?),
             mfu: v.get(&server::ENABLE_MFU_METRICS)?,
             fake,
             fake_refresh_interval: interval,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::model;
-use super::preview::{Preview, read_previews};
+use super::preview::{PreviewedPullRequest, read_previews};
 use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;
@@ -48,7 +48,7 @@ pub struct ModelConfig {
     /// Release of vLLM to imitate (default 0.33.0).
     pub vllm_version: VllmVersion,
     /// Open pull requests of vLLM whose behaviour is switched on.
-    pub previews: Vec<Preview>,
+    pub previews: Vec<PreviewedPullRequest>,
     /// Project (vLLM or llm-d-inference-sim) to imitate where the two contradict each other.
     pub compat: Compat,
     /// Command-line mode, which selects the flag defaults.
@@ -116,7 +116,7 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
         && v.cli_mode == CliMode::Llmd
         && all.trim().contains(char::is_whitespace)
     {
-        v.warn(format!("--served-model-name {all:?} is read as several names"));
+        v.add_warning(format!("--served-model-name {all:?} is read as several names"));
         names = all.split_whitespace().map(str::to_owned).collect();
     }
     names.retain(|name| !name.is_empty());
@@ -140,7 +140,7 @@ impl ModelConfig {
                     "{lost}; name a folder that holds a model, or a model like org/name"
                 )));
             }
-            v.warn(format!("{lost}; it is served under this name, as an unknown model"));
+            v.add_warning(format!("{lost}; it is served under this name, as an unknown model"));
         }
         let hf_config = hf_config(v, &name)?;
         let max_model_len = max_model_len(v, hf_config.as_ref())?;
@@ -171,7 +171,7 @@ impl ModelConfig {
     }
 
     /// Returns the model name that responses show: the first served name.
-    pub fn display_name(&self) -> &str {
+    pub fn response_model_name(&self) -> &str {
         self.served_names.first().unwrap_or(&self.name)
     }
 }
@@ -301,7 +301,7 @@ fn chat_template(v: &FlagValues) -> Result<Option<String>, ConfigError> {
         return Ok(Some(given));
     }
     if VLLM_TEMPLATES.contains(&given.as_str()) && !Path::new(&given).is_file() {
-        v.warn(format!(
+        v.add_warning(format!(
             "--chat-template {given}: vLLM's example templates are not included; the tokenizer's \
              template is used"
         ));
@@ -333,7 +333,7 @@ fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigEr
             if let Some(limit) =
                 limit.filter(|limit| *limit < typed && v.is_set(&model::MAX_MODEL_LEN))
             {
-                v.warn(format!(
+                v.add_warning(format!(
                     "max-model-len {typed} is more than the {limit} of the model's config.json; vLLM would refuse it"
                 ));
             }

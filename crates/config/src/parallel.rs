@@ -54,7 +54,8 @@ pub enum LoadBalancing {
 }
 
 impl ParallelConfig {
-    /// Returns the numbers of GPUs that share the weights of a pipeline stage.
+    /// Returns the numbers of GPUs that share the weights of a pipeline stage: those of each layer,
+    /// and those of the experts.
     pub fn weight_sharding_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
     }

@@ -4,28 +4,45 @@ use super::error::ConfigError;
 use super::flags::model::PREVIEW;
 use super::values::FlagValues;
 use vllm_sim_observe::kv_events::KvEventPreview;
+use vllm_sim_observe::metrics::MetricPreviews;
 
 /// An open pull request of vLLM whose behaviour can be switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Preview {
-    /// Name in `--preview`.
+pub struct PreviewedPullRequest {
+    /// Name of the previewed change, as `--preview` takes it.
     pub name: &'static str,
-    /// Number of the pull request in vllm-project/vllm.
+    /// GitHub number of the pull request in vllm-project/vllm.
     pub pull_request: u32,
 }
 
-const REMAINING_COPY_COUNTS: Preview =
-    Preview { name: "remaining-copy-counts", pull_request: 48_933 };
-const REMOVAL_AFTER_LAST_COPY: Preview =
-    Preview { name: "removal-after-last-copy", pull_request: 55_092 };
+const REMAINING_COPY_COUNTS: PreviewedPullRequest =
+    PreviewedPullRequest { name: "remaining-copy-counts", pull_request: 48_933 };
+const REMOVAL_AFTER_LAST_COPY: PreviewedPullRequest =
+    PreviewedPullRequest { name: "removal-after-last-copy", pull_request: 55_092 };
 
-const PREVIEWS: [Preview; 2] = [REMAINING_COPY_COUNTS, REMOVAL_AFTER_LAST_COPY];
+/// The metric `vllm:kv_cache_token_usage_perc`.
+pub(super) const KV_CACHE_TOKEN_USAGE: PreviewedPullRequest =
+    PreviewedPullRequest { name: "kv-cache-token-usage", pull_request: 57_336 };
+/// The metrics of adapters that stay in memory.
+pub(super) const LORA_ADAPTER_LOADED: PreviewedPullRequest =
+    PreviewedPullRequest { name: "lora-adapter-loaded", pull_request: 54_830 };
+/// The readiness check that looks for progress.
+pub(super) const READINESS: PreviewedPullRequest =
+    PreviewedPullRequest { name: "readiness", pull_request: 43_122 };
+
+const PREVIEWS: [PreviewedPullRequest; 5] = [
+    REMAINING_COPY_COUNTS,
+    REMOVAL_AFTER_LAST_COPY,
+    KV_CACHE_TOKEN_USAGE,
+    LORA_ADAPTER_LOADED,
+    READINESS,
+];
 
 /// Reads the previews that are switched on.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] for an unknown name, with the list of names.
-pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<Preview>, ConfigError> {
+pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<PreviewedPullRequest>, ConfigError> {
     let typed = v.get(&PREVIEW)?;
     let names = typed.iter().flat_map(|names| names.split(',')).map(str::trim);
     let names = names.filter(|name| !name.is_empty());
@@ -38,8 +55,21 @@ pub(super) fn read_previews(v: &FlagValues) -> Result<Vec<Preview>, ConfigError>
     names.map(find).collect()
 }
 
+/// Returns whether `/health/ready` checks the progress of the engines.
+pub(super) fn checks_readiness(previews: &[PreviewedPullRequest]) -> bool {
+    previews.contains(&READINESS)
+}
+
+/// Returns the metric families that the previews add.
+pub(super) fn metric_previews(previews: &[PreviewedPullRequest]) -> MetricPreviews {
+    MetricPreviews {
+        token_usage: previews.contains(&KV_CACHE_TOKEN_USAGE),
+        resident_adapters: previews.contains(&LORA_ADAPTER_LOADED),
+    }
+}
+
 /// Returns what the previews change in KV events.
-pub(super) fn kv_event_preview(previews: &[Preview]) -> KvEventPreview {
+pub(super) fn kv_event_preview(previews: &[PreviewedPullRequest]) -> KvEventPreview {
     KvEventPreview {
         remaining_copy_counts: previews.contains(&REMAINING_COPY_COUNTS),
         removal_after_last_copy: previews.contains(&REMOVAL_AFTER_LAST_COPY),

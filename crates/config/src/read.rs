@@ -20,7 +20,7 @@ fn unreadable_value_error(value: &str, expected: impl Into<String>) -> FlagValue
 
 impl<'a> RawFlagValues<'a> {
     /// Returns the last value of the flag; `None` if there is none, or it is empty or `none`.
-    pub(crate) fn last_text(&self) -> Option<&'a str> {
+    pub(crate) fn last_value_text(&self) -> Option<&'a str> {
         self.values
             .last()
             .map(String::as_str)
@@ -28,7 +28,7 @@ impl<'a> RawFlagValues<'a> {
     }
 
     fn parse_bool(&self) -> Result<Option<bool>, FlagValueError> {
-        let Some(text) = self.last_text() else {
+        let Some(text) = self.last_value_text() else {
             return Ok(None);
         };
         match text.to_ascii_lowercase().as_str() {
@@ -42,13 +42,13 @@ impl<'a> RawFlagValues<'a> {
         if self.spec.kind == FlagKind::Count {
             return self.parse_suffixed_count();
         }
-        self.last_text().map(parse_integer_text).transpose()
+        self.last_value_text().map(parse_integer_text).transpose()
     }
 
     /// Parses the value of a count flag with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`);
     /// `auto` is `None`.
     fn parse_suffixed_count(&self) -> Result<Option<i64>, FlagValueError> {
-        let Some(text) = self.last_text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
+        let Some(text) = self.last_value_text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
             return Ok(None);
         };
         let (power, base): (u32, i32) = match text.chars().last() {
@@ -88,7 +88,7 @@ impl<'a> RawFlagValues<'a> {
     }
 
     fn parse_float(&self) -> Result<Option<f64>, FlagValueError> {
-        let Some(text) = self.last_text() else {
+        let Some(text) = self.last_value_text() else {
             return Ok(None);
         };
         let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
@@ -204,7 +204,7 @@ impl FlagValue for Option<Duration> {
     const KIND: FlagKind = FlagKind::Duration;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        match typed.parse_duration()?.non_negative() {
+        match typed.parse_duration()?.to_non_negative_duration() {
             Some(long) if long > MAX_SIMULATED_DELAY => Err(typed.duration_too_long_error()),
             duration => Ok(duration),
         }
@@ -217,7 +217,7 @@ impl FlagValue for String {
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
         let default = || typed.spec.default_for_mode(typed.cli_mode).unwrap_or_default();
-        Ok(typed.last_text().unwrap_or_else(default).to_owned())
+        Ok(typed.last_value_text().unwrap_or_else(default).to_owned())
     }
 }
 
@@ -225,7 +225,7 @@ impl FlagValue for Option<String> {
     const KIND: FlagKind = FlagKind::Text;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        Ok(typed.last_text().map(str::to_owned))
+        Ok(typed.last_value_text().map(str::to_owned))
     }
 }
 
@@ -233,7 +233,7 @@ impl FlagValue for Option<PathBuf> {
     const KIND: FlagKind = FlagKind::Path;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        Ok(typed.last_text().map(PathBuf::from))
+        Ok(typed.last_value_text().map(PathBuf::from))
     }
 }
 
@@ -258,7 +258,7 @@ impl FlagValue for Option<JsonMap> {
     const KIND: FlagKind = FlagKind::Json;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        let Some(text) = typed.last_text() else {
+        let Some(text) = typed.last_value_text() else {
             return Ok(None);
         };
         match serde_json::from_str(text) {

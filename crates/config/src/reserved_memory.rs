@@ -44,7 +44,7 @@ pub(super) fn reserve_draft_and_lora_memory(
             reserved.drafts = drafter.weight_bytes(WeightRanks::new(tensor, parallel.data));
         }
         // Without a GPU, step times do not depend on the drafter's size.
-        (Some(drafts), None) if latency_source.uses_gpu() => v.warn(format!(
+        (Some(drafts), None) if latency_source.uses_gpu() => v.add_warning(format!(
             "--speculative-config: the size of this {} is unknown: drafts take no time and no \
              memory",
             drafts.method

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::choices::{LogFormat, LogLevel};
 use super::error::ConfigError;
 use super::flags::{faults, server};
+use super::preview::{checks_readiness, read_previews};
 use super::values::FlagValues;
 use vllm_sim_observe::otel::OtlpProtocol;
 
@@ -42,7 +43,7 @@ pub struct HttpServerConfig {
     /// Name, namespace and IP of the Kubernetes pod, from the environment.
     pub pod: PodIdentity,
     /// Limits of the request history.
-    pub history: HistoryLimits,
+    pub history: RequestHistoryLimits,
     /// Settings of optional routes.
     pub routes: OptionalRoutes,
     /// Settings of the dashboard.
@@ -68,11 +69,22 @@ pub struct ServerTimeouts {
     pub startup: Duration,
     /// Idle time until a connection is closed (default 5 s).
     pub keep_alive: Duration,
+    /// Times without output after which `/health/ready` returns 503; `None`: it does not check.
+    pub ready_check: Option<ReadyCheckTimeouts>,
+}
+
+/// Times without output after which an engine with requests is not ready (`--preview readiness`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadyCheckTimeouts {
+    /// Time from the first request of an idle engine to its first output (default 60 s).
+    pub first_output: Duration,
+    /// Time since the last output (default 60 s).
+    pub next_output: Duration,
 }
 
 /// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HistoryLimits {
+pub struct RequestHistoryLimits {
     /// Number of recent requests that the history keeps.
     pub requests: usize,
     /// Whether the history keeps request bodies.
@@ -131,7 +143,7 @@ pub struct TlsConfig {
     /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
     /// Policy for client certificates.
-    pub client_certs: ClientCerts,
+    pub client_certs: ClientCertificatePolicy,
     /// Whether the server reloads changed certificate files.
     pub refresh: bool,
 }
@@ -152,7 +164,7 @@ pub enum CertificateSource {
 
 /// Policy for client certificates, Python's `ssl.CERT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClientCerts {
+pub enum ClientCertificatePolicy {
     /// No client certificate is requested (0).
     #[default]
     None,
@@ -221,6 +233,7 @@ impl HttpServerConfig {
                 shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
                 startup: read_startup_duration(v)?,
                 keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
+                ready_check: read_ready_check(v)?,
             },
             request_id_headers: v.get(&server::ENABLE_REQUEST_ID_HEADERS)?,
             pod: PodIdentity {
@@ -228,7 +241,7 @@ impl HttpServerConfig {
                 namespace: v.get(&server::POD_NAMESPACE)?,
                 ip: v.get(&server::POD_IP)?,
             },
-            history: HistoryLimits {
+            history: RequestHistoryLimits {
                 requests: v.get(&faults::REQUEST_HISTORY)?,
                 bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
             },
@@ -257,7 +270,7 @@ impl HttpServerConfig {
 const MAX_PEERS: usize = 64;
 
 fn dashboard_peers(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
-    let urls = v.comma_list(&server::DASHBOARD_PEERS)?;
+    let urls = v.read_comma_list(&server::DASHBOARD_PEERS)?;
     if urls.len() > MAX_PEERS {
         let given = urls.len();
         let text =
@@ -285,6 +298,14 @@ fn root_path(typed: &str) -> String {
     }
 }
 
+fn read_ready_check(v: &FlagValues) -> Result<Option<ReadyCheckTimeouts>, ConfigError> {
+    let timeouts = ReadyCheckTimeouts {
+        first_output: v.get(&server::READY_CHECK_IDLE_TIMEOUT)?,
+        next_output: v.get(&server::READY_CHECK_PROGRESS_TIMEOUT)?,
+    };
+    Ok(checks_readiness(&read_previews(v)?).then_some(timeouts))
+}
+
 fn read_startup_duration(v: &FlagValues) -> Result<Duration, ConfigError> {
     let (ours, dynamos) = (v.get(&server::STARTUP_DURATION)?, &server::STARTUP_TIME);
     let seconds = v.get(dynamos)?;
@@ -310,13 +331,14 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
         }
     };
     let client_certs = match v.get(&server::SSL_CERT_REQS)? {
-        0 => ClientCerts::None,
-        1 => ClientCerts::Optional,
-        _ => ClientCerts::Required,
+        0 => ClientCertificatePolicy::None,
+        1 => ClientCertificatePolicy::Optional,
+        _ => ClientCertificatePolicy::Required,
     };
     let ca_certs = v.get(&server::SSL_CA_CERTS)?;
     let refresh = v.get(&server::ENABLE_SSL_REFRESH)?;
-    if client_certs != ClientCerts::None && ca_certs.is_none() && certificate.is_some() {
+    if client_certs != ClientCertificatePolicy::None && ca_certs.is_none() && certificate.is_some()
+    {
         return Err(ConfigError::Invalid(
             "ssl-cert-reqs requests client certificates, so ssl-ca-certs must name their \
              authorities"
@@ -336,7 +358,7 @@ fn read_log_config(v: &FlagValues) -> Result<LogConfig, ConfigError> {
                 v.get_choice(&server::UVICORN_LOG_LEVEL)?,
                 Some(LogLevel::Error | LogLevel::Warn)
             ),
-        access_excluded: v.comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
+        access_excluded: v.read_comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
         requests: v.get(&server::ENABLE_LOG_REQUESTS)?,
         outputs: v.get(&server::ENABLE_LOG_OUTPUTS)?,
         max_len: v.get(&server::MAX_LOG_LEN)?,

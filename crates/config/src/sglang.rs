@@ -66,7 +66,7 @@ const RENAMED_FLAGS: [(&str, &str); 43] = [
     ("tp-size", "tensor-parallel-size"),
 ];
 
-/// Flags of SGLang that act and whose values are converted.
+/// Flags of SGLang that have an effect and whose values are converted.
 const CONVERTED_FLAGS: [&str; 13] = [
     "chunked-prefill-size",
     "disable-radix-cache",
@@ -83,13 +83,13 @@ const CONVERTED_FLAGS: [&str; 13] = [
     "trust-request-chat-template",
 ];
 
-/// Backends of KV transfers.
+/// Names of SGLang's backends for KV cache transfer.
 ///
 /// **Source:** SGLang 0.5.23 `srt/arg_groups/choices.py`, `DISAGG_TRANSFER_BACKEND_CHOICES`.
 const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
 
 /// Help page of `vllm-sim sglang`.
-pub(super) const HELP_PAGE: &str = "\
+pub(super) const SGLANG_HELP_PAGE: &str = "\
 An SGLang 0.5.23 server without GPU and model: its API, errors, metrics and timing.
 
 Usage: vllm-sim sglang --model-path MODEL [FLAGS]
@@ -177,10 +177,10 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
     sglang_flags().find(|flag| flag.name == found)
 }
 
-/// A command line of SGLang in the words of this crate.
+/// Command line of SGLang, translated to the flags of this crate.
 #[derive(Debug, Default)]
 pub(super) struct TranslatedCommandLine {
-    /// Arguments for the parser of this crate.
+    /// Translated arguments, for the command-line parser of this crate.
     pub(super) words: Vec<String>,
     /// Warnings about flags of SGLang, at most one.
     pub(super) warnings: Vec<String>,
@@ -191,7 +191,9 @@ pub(super) struct TranslatedCommandLine {
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
-pub(super) fn translate(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
+pub(super) fn translate_sglang_arguments(
+    words: &[String],
+) -> Result<TranslatedCommandLine, ConfigError> {
     let mut translator = Translator { words, ..Translator::default() };
     while let Some(word) = translator.next_word() {
         translator.translate_word(word)?;
@@ -219,7 +221,7 @@ impl<'a> Translator<'a> {
         Some(word)
     }
 
-    /// Returns the next word unless it is a flag.
+    /// Returns the next command-line argument unless it is a flag.
     fn next_value(&mut self) -> Option<&'a str> {
         let word = self.words.get(self.at).filter(|word| !word.starts_with("--"))?;
         self.at += 1;
@@ -357,7 +359,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Passes on a flag of this crate with its values.
+    /// Appends a flag that is not SGLang's, with its values, to the translated command line.
     fn pass_on(&mut self, word: &str, typed: &str) -> Result<(), ConfigError> {
         let base = typed.split('.').next().unwrap_or(typed);
         let known = |name: &str| flags::find_long_flag(name).is_some();
@@ -470,7 +472,7 @@ fn convert_lora_path(value: &str) -> Result<String, ConfigError> {
 }
 
 /// Sets the defaults of an SGLang server for flags that no layer sets.
-pub(super) fn set_defaults(settings: &mut ConfigLayer) {
+pub(super) fn set_sglang_defaults(settings: &mut ConfigLayer) {
     let page = settings.settings.get(kv::BLOCK_SIZE.name).and_then(|set| set.values.last());
     let page: u32 = page.and_then(|text| text.parse().ok()).filter(|size| *size > 0).unwrap_or(1);
     let blocks = (DEFAULT_KV_TOKENS / page).max(1) + 1;
@@ -509,11 +511,11 @@ mod tests {
     }
 
     fn translated(line: &str) -> String {
-        translate(&split_words(line)).unwrap().words.join(" ")
+        translate_sglang_arguments(&split_words(line)).unwrap().words.join(" ")
     }
 
     fn refused(line: &str) -> String {
-        translate(&split_words(line)).unwrap_err().to_string()
+        translate_sglang_arguments(&split_words(line)).unwrap_err().to_string()
     }
 
     #[test]
@@ -556,7 +558,7 @@ mod tests {
     #[test]
     fn other_flags_of_sglang_are_named_in_one_warning() {
         let line = "--dtype auto --trust-remote-code --dtype half --no-lora-strict-loading";
-        let warnings = translate(&split_words(line)).unwrap().warnings;
+        let warnings = translate_sglang_arguments(&split_words(line)).unwrap().warnings;
         let named = "--dtype, --trust-remote-code, --lora-strict-loading: no effect here";
         assert_eq!(warnings, [named]);
     }

@@ -9,23 +9,26 @@ use vllm_sim_service::ServingRole;
 /// Settings of a prefill/decode pair of SGLang servers (`vllm-sim sglang --disaggregation-mode`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SglangDisaggregationConfig {
-    /// Port of the bootstrap server of a prefill server (default 8998); for a decode server, that of
-    /// requests without port.
+    /// Port of the bootstrap server of a prefill server (default 8998). On a decode server, the
+    /// bootstrap port of requests that name none.
     pub bootstrap_port: u16,
-    /// Whether prompts come from no other server (transfer backend `fake`).
+    /// Whether the KV cache of prompts is simulated locally, without a second server (transfer
+    /// backend `fake`).
     pub is_fake: bool,
-    /// Maximum time in which a decode server meets a prefill server (default 300 s).
+    /// Maximum time for which a prefill server waits until the decode server announces the same
+    /// request (default 300 s).
     pub bootstrap_timeout: Duration,
-    /// Maximum time in which a prompt is computed and transferred (default 300 s).
+    /// Maximum time in which a prompt must be computed and its KV cache transferred (default 300
+    /// s).
     pub waiting_timeout: Duration,
     /// Time between two checks whether a prefill server is alive (default 5 s).
     pub heartbeat_interval: Duration,
-    /// Number of failed checks after which a prefill server is lost (default 2).
+    /// Number of failed checks after which a prefill server counts as lost (default 2).
     pub heartbeat_max_failures: u32,
 }
 
 impl SglangDisaggregationConfig {
-    /// Returns the settings of a server with one role; `None` for any other.
+    /// Returns the settings of an SGLang prefill or decode server; `None` for any other server.
     ///
     /// **Source:** SGLang 0.5.23 `srt/environ.py`, and the minima in
     /// `srt/disaggregation/common/conn.py`.

@@ -3,7 +3,8 @@
 //! **Source:** SGLang 0.5.23 `srt/function_call/parser_names.py` and
 //! `srt/parser/reasoning_parser_names.py`.
 
-pub(super) const TOOL_PARSERS: [&str; 44] = [
+/// Names of SGLang's tool-call parsers.
+pub const TOOL_PARSERS: [&str; 44] = [
     "apertus2509",
     "beam",
     "cohere_command4",
@@ -50,7 +51,8 @@ pub(super) const TOOL_PARSERS: [&str; 44] = [
     "trinity",
 ];
 
-pub(super) const REASONING_PARSERS: [&str; 36] = [
+/// Names of SGLang's reasoning parsers.
+pub const REASONING_PARSERS: [&str; 36] = [
     "apertus2509",
     "beam",
     "cohere_command4",

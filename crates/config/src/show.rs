@@ -24,7 +24,7 @@ pub(super) fn format_config_yaml(loaded: &LoadedConfig) -> String {
         "# Configuration of vllm-sim, to use with `vllm-sim --config FILE`.\n# Default values are \
          comments; they depend on `cli-mode`.\n",
     );
-    for group in FlagGroup::ALL {
+    for group in FlagGroup::ALL_GROUPS {
         let mut lines = String::new();
         if group == FlagGroup::General {
             // The mode comes first because all defaults depend on it.
@@ -34,14 +34,14 @@ pub(super) fn format_config_yaml(loaded: &LoadedConfig) -> String {
             push_yaml_line(&mut lines, flag, entry);
         }
         if !lines.is_empty() {
-            let _ = write!(out, "\n# {}\n{lines}", group.title());
+            let _ = write!(out, "\n# {}\n{lines}", group.help_text_heading());
         }
     }
-    mask_passwords(&out)
+    mask_url_passwords(&out)
 }
 
 /// Replaces credentials in URLs by `***`: `user:password` or a token before the `@`.
-pub fn mask_passwords(text: &str) -> String {
+pub fn mask_url_passwords(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -147,7 +147,7 @@ fn filtered_config_to_json(
 }
 
 fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
-    let values: Vec<String> = values.iter().map(|text| mask_passwords(text)).collect();
+    let values: Vec<String> = values.iter().map(|text| mask_url_passwords(text)).collect();
     let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
     if flag.kind == FlagKind::List {
         let items = values.iter().flat_map(|text| match read(text) {

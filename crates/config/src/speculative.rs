@@ -28,8 +28,8 @@ pub struct SpeculativeConfig {
     pub acceptance: Vec<f64>,
     /// Whether a prefix-cache hit drops its last block, as vLLM does for EAGLE drafters.
     pub drops_last_block: bool,
-    /// Number of tokens after a KV block that its hash includes, instead of dropping the last
-    /// block.
+    /// Number of tokens after a KV block that the block's hash includes, so that a prefix-cache hit
+    /// need not drop its last block.
     pub lookahead: u32,
     /// Minimum and maximum length of the n-gram to look up in the prompt, in tokens; `None`: drafts
     /// are accepted at random.
@@ -64,7 +64,7 @@ impl SpeculativeConfig {
     /// Returns the number of tokens that each sequence takes of the token budget for drafting.
     ///
     /// **Source:** `max_num_new_slots_for_drafting`, vLLM 0.33 `vllm/config/speculative.py`.
-    pub fn input_slots(&self) -> u32 {
+    pub fn drafting_slots(&self) -> u32 {
         match (self.method.as_str(), self.parallel) {
             ("dflash" | "dspark", _) => 0,
             ("draft_model", true) => self.num_tokens,
@@ -90,7 +90,7 @@ impl SpeculativeConfig {
         }
         speculative_keys::check_speculative_keys(v, &keys.0)?;
         if scheduler != SchedulerKind::Vllm {
-            v.warn(
+            v.add_warning(
                 "--speculative-config has no effect except for counters that stay 0: drafts need \
                  --scheduler vllm",
             );
@@ -320,8 +320,8 @@ impl SpeculativeConfigKeys {
         Ok((eagle && plain, eagle && !plain))
     }
 
-    /// Returns the number of tokens after a KV block that its hash includes: those that a chain of
-    /// MTP modules reads ahead.
+    /// Returns how many tokens after a KV block its hash includes: those that a chain of MTP
+    /// modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
     fn hash_lookahead_tokens(
@@ -340,8 +340,8 @@ impl SpeculativeConfigKeys {
         }
     }
 
-    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals
-    /// the other.
+    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing length
+    /// equals the given one.
     fn prompt_lookup_lengths(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.get_non_null(key) else {
@@ -453,7 +453,7 @@ fn typical_acceptance_rates(method: &str, drafts: usize) -> Vec<f64> {
 fn read_acceptance_rates_flag(v: &FlagValues, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
-    for text in v.comma_list(flag)? {
+    for text in v.read_comma_list(flag)? {
         let rate = text.parse::<f64>().ok().filter(|rate| (0.0..=1.0).contains(rate));
         rates.push(
             rate.ok_or_else(|| v.unreadable_value_error(flag, &text, "a number between 0 and 1"))?,

@@ -126,7 +126,7 @@ pub(super) fn current_method_name(v: &FlagValues, typed: &str) -> Result<String,
         return Ok(typed.to_owned());
     }
     if MTP_METHOD_NAMES.contains(&typed) {
-        v.warn(format!("method `{typed}` is deprecated and replaced with mtp."));
+        v.add_warning(format!("method `{typed}` is deprecated and replaced with mtp."));
         return Ok("mtp".to_owned());
     }
     if is_older(v)? && matches!(typed, "medusa" | "mlp_speculator") {
@@ -174,7 +174,7 @@ pub(super) fn check_speculative_keys(
         }
     }
     if !idle.is_empty() {
-        v.warn(format!(
+        v.add_warning(format!(
             "--speculative-config: no effect of {}",
             match idle.as_slice() {
                 [one] => format!("{one} is"),

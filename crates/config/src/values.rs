@@ -26,7 +26,7 @@ pub(super) struct FlagValues {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResolutionNotes {
     pub(super) warnings: Vec<String>,
-    /// Warnings about settings that have no effect with the others; a subset of `warnings`.
+    /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<DerivedValue>,
     bare_durations: Vec<&'static str>,
@@ -134,24 +134,27 @@ impl FlagValues {
 
     /// Returns the last value of a flag; `None` if there is none, or it is empty or `none`.
     pub(super) fn get_text<'a>(&'a self, flag: &'a FlagSpec) -> Option<&'a str> {
-        self.raw_flag_values(flag).last_text()
+        self.raw_flag_values(flag).last_value_text()
     }
 
     /// Returns the elements of a list flag, which may be separated by commas or spaces.
-    pub(super) fn comma_list(&self, flag: &Flag<Vec<String>>) -> Result<Vec<String>, ConfigError> {
+    pub(super) fn read_comma_list(
+        &self,
+        flag: &Flag<Vec<String>>,
+    ) -> Result<Vec<String>, ConfigError> {
         let list = self.get(flag)?;
         let words = list.iter().flat_map(|value| value.split([',', ' ']));
         let words = words.filter(|value| !value.is_empty());
         Ok(words.map(str::to_owned).collect())
     }
 
-    pub(super) fn warn(&self, text: impl Into<String>) {
+    pub(super) fn add_warning(&self, text: impl Into<String>) {
         self.notes.borrow_mut().warnings.push(text.into());
     }
 
     /// Adds a warning about a setting that has no effect with the other settings.
     pub(super) fn warn_without_effect(&self, text: String) {
-        self.warn(text.clone());
+        self.add_warning(text.clone());
         self.notes.borrow_mut().without_effect.push(text);
     }
 

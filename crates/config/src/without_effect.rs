@@ -1,5 +1,6 @@
 //! Warnings about settings that have no effect in combination with others.
 
+use super::preview::{KV_CACHE_TOKEN_USAGE, LORA_ADAPTER_LOADED, PreviewedPullRequest, READINESS};
 use super::values::FlagValues;
 use super::{
     Compat, Config, LatencySource, SchedulerKind, ServingRole, all_effective_flags, closest_name,
@@ -29,17 +30,11 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         || engine.kv_offload.is_some()
         || engine.role == ServingRole::Decode
         || config.model.compat == Compat::Llmd;
-    let events = &config.kv_events;
-    let rules: [(&[&str], bool, &str); 4] = [
+    let rules: [(&[&str], bool, &str); 3] = [
         (
             &POOL_DELAY_FLAGS,
             is_modelled,
             "a latency model computes the times (--latency-model, --gpu)",
-        ),
-        (
-            &["preview"],
-            !events.enabled || events.encoding.format != KvEventFormat::Vllm,
-            "KV events of vLLM's form are not published (--kv-events-config)",
         ),
         (&["failure-types"], rates.rate == 0, "--failure-injection-rate is 0"),
         (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
@@ -50,6 +45,12 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
              neither a KV connector (--kv-transfer-config) nor --kv-offloading-size"
         ));
     }
+    for preview in &config.model.previews {
+        if let Some(why) = idle_preview_reason(*preview, config) {
+            let name = preview.name;
+            v.warn_without_effect(format!("--preview {name}: no effect because {why}"));
+        }
+    }
     for (names, idle, why) in rules {
         let given = names.iter().filter(|name| idle && v.is_set_by_name(name));
         let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
@@ -59,10 +60,31 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     }
 }
 
+/// Returns the reason why a preview has no effect with this configuration; `None` if it has.
+fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option<&'static str> {
+    if config.model.compat == Compat::Sglang {
+        return Some("the API of SGLang is served (--compat sglang)");
+    }
+    let events = &config.kv_events;
+    let has_cache = config.engine.scheduler != SchedulerKind::Pool
+        || config.engine.prefix_cache.enable_kvcache
+        || config.engine.prefix_cache.enable_prefix_caching;
+    let (has_effect, why) = match preview {
+        READINESS => (true, ""),
+        KV_CACHE_TOKEN_USAGE => (has_cache, "the engine has no KV cache (--enable-kvcache)"),
+        LORA_ADAPTER_LOADED => (config.lora.enabled, "LoRA is not enabled (--enable-lora)"),
+        _ => (
+            events.enabled && events.encoding.format == KvEventFormat::Vllm,
+            "KV events of vLLM's form are not published (--kv-events-config)",
+        ),
+    };
+    (!has_effect).then_some(why)
+}
+
 /// Returns a warning for each unknown environment variable that resembles a setting.
 ///
 /// Variables that Kubernetes sets for a service called `vllm-sim` are excluded.
-pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn unknown_env_variable_warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let known: Vec<String> = all_effective_flags().map(|flag| flag.env_name()).collect();
     let of_service = |name: &str| {
         let rest = name.strip_prefix("VLLM_SIM_").unwrap_or(name);
@@ -87,7 +109,7 @@ const OTHER_KNOWN_VARIABLES: [&str; 4] =
 
 #[cfg(test)]
 mod tests {
-    use super::unknown_variables;
+    use super::unknown_env_variable_warnings;
 
     #[test]
     fn a_misspelt_variable_suggests_the_nearest_one() {
@@ -100,7 +122,7 @@ mod tests {
             "VLLM_SIM_FOOBARBAZ",
             "PATH",
         ];
-        let told = unknown_variables(names.map(str::to_owned));
+        let told = unknown_env_variable_warnings(names.map(str::to_owned));
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].ends_with("did you mean VLLM_SIM_MAX_NUM_SEQS?"), "{told:?}");
     }

@@ -12,7 +12,7 @@ use super::ignored;
 use super::layers::{ConfigLayer, ValueSource};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum UnknownKeys {
+pub(super) enum UnknownKeyPolicy {
     Reject,
     Warn,
 }
@@ -21,10 +21,10 @@ pub(super) enum UnknownKeys {
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a YAML mapping;
-/// [`ConfigError::Unknown`] for an unknown key with [`UnknownKeys::Reject`].
+/// [`ConfigError::Unknown`] for an unknown key with [`UnknownKeyPolicy::Reject`].
 pub(super) fn read_config_file(
     path: &str,
-    unknown: UnknownKeys,
+    unknown: UnknownKeyPolicy,
 ) -> Result<ConfigLayer, ConfigError> {
     let file = |reason: String| ConfigError::File { path: format!("--config {path}"), reason };
     let text = fs::read_to_string(path).map_err(|e| file(e.to_string()))?;
@@ -34,7 +34,7 @@ pub(super) fn read_config_file(
 pub(super) fn parse_config_yaml(
     text: &str,
     path: &str,
-    unknown: UnknownKeys,
+    unknown: UnknownKeyPolicy,
 ) -> Result<ConfigLayer, ConfigError> {
     let file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
     let keys = match serde_saphyr::from_str::<Option<Value>>(text) {
@@ -60,7 +60,7 @@ fn set_from_yaml_key(
     key: &str,
     value: &Value,
     path: &str,
-    unknown: UnknownKeys,
+    unknown: UnknownKeyPolicy,
 ) -> Result<(), ConfigError> {
     let source = ValueSource::File(path.to_owned());
     let typed = key.trim_start_matches('-');
@@ -114,14 +114,14 @@ fn handle_unknown_key(
     key: &str,
     base: &str,
     path: &str,
-    unknown: UnknownKeys,
+    unknown: UnknownKeyPolicy,
 ) -> Result<(), ConfigError> {
     let error = ConfigError::Unknown {
         what: format!("key in {path}:"),
         name: key.to_owned(),
         nearest: command_line::nearest_flag_name(base).map(str::to_owned),
     };
-    if unknown == UnknownKeys::Reject {
+    if unknown == UnknownKeyPolicy::Reject {
         return Err(error);
     }
     layer.warnings.push(error.to_string());

@@ -3,7 +3,7 @@
 use rand_chacha::rand_core::Rng;
 
 use super::hash::PromptHash;
-use super::reply::{ReplyLength, ReplyStats};
+use super::reply::{ReplyStats, RequestedReplyLength};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IndexedReply {
@@ -30,7 +30,7 @@ fn hash_prefix_u64(hash: &PromptHash) -> u64 {
 pub(super) struct ReplyIndex {
     /// Replies sorted by (key, number of tokens, row id).
     by_prompt: Vec<IndexedReply>,
-    /// Positions in `by_prompt`, sorted by the number of tokens.
+    /// Indices into `by_prompt`, sorted by the number of tokens of the replies.
     by_length: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl ReplyIndex {
         self.by_prompt.iter().map(|reply| (reply.id, reply.n))
     }
 
-    pub(super) fn reply_summary(&self) -> ReplyStats {
+    pub(super) fn reply_stats(&self) -> ReplyStats {
         let rows = self.len();
         let at = |position: usize| {
             let position = self.by_length.get(position);
@@ -83,15 +83,19 @@ impl ReplyIndex {
 
     /// Chooses a random reply to any prompt by the length rules of [`choose_reply`]; if none fits, any
     /// reply. Returns its row id.
-    pub(super) fn choose_any_reply(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
+    pub(super) fn choose_any_reply(
+        &self,
+        wanted: RequestedReplyLength,
+        rng: &mut impl Rng,
+    ) -> Option<i64> {
         let most = wanted.max_tokens();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
         let up_to = self.by_length.partition_point(|position| length(position) <= most);
         let from = match wanted {
-            ReplyLength::Exactly(_) => {
+            RequestedReplyLength::Exactly(_) => {
                 self.by_length.partition_point(|position| length(position) < most)
             }
-            ReplyLength::AtMost(_) => 0,
+            RequestedReplyLength::AtMost(_) => 0,
         };
         let positions = match &self.by_length[from..up_to] {
             [] => &self.by_length[..],
@@ -112,15 +116,15 @@ impl ReplyIndex {
 /// reply of that length, then a longer one, then any.
 pub(super) fn choose_reply(
     same: &[IndexedReply],
-    wanted: ReplyLength,
+    wanted: RequestedReplyLength,
     rng: &mut impl Rng,
 ) -> Option<i64> {
     let most = wanted.max_tokens();
     let shorter = same.partition_point(|reply| reply.n < most);
     let fitting = same.partition_point(|reply| reply.n <= most);
     let best = match wanted {
-        ReplyLength::Exactly(_) => &same[shorter..fitting],
-        ReplyLength::AtMost(_) => &same[..fitting],
+        RequestedReplyLength::Exactly(_) => &same[shorter..fitting],
+        RequestedReplyLength::AtMost(_) => &same[..fitting],
     };
     let second = &same[fitting..];
     let from = [best, second, same].into_iter().find(|replies| !replies.is_empty())?;

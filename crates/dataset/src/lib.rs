@@ -24,8 +24,8 @@ mod unavailable;
 #[cfg(feature = "download")]
 pub use download::download_if_missing;
 pub use error::DatasetError;
-pub use hash::{PromptHash, hash_conversation, hash_text, hash_tokens};
-pub use reply::{RecordedReply, ReplyLength, ReplyStats, RowStorage};
+pub use hash::{PromptHash, hash_completion_prompt, hash_conversation, hash_prompt_tokens};
+pub use reply::{RecordedReply, ReplyStats, RequestedReplyLength, RowStorage};
 pub use row::{DatasetFormat, token_ids_and_texts};
 #[cfg(feature = "sqlite")]
 pub use store::Dataset;

@@ -20,15 +20,15 @@ pub struct RecordedReply {
 
 /// Length of the reply that a request asks for, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyLength {
+pub enum RequestedReplyLength {
     /// Upper bound of the reply's number of tokens.
     AtMost(u32),
     /// Exact number of tokens of the reply, for a request with `ignore_eos`.
     Exactly(u32),
 }
 
-impl ReplyLength {
-    /// Length without an upper bound.
+impl RequestedReplyLength {
+    /// Reply length without an upper bound.
     pub const ANY_LENGTH: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
@@ -42,7 +42,7 @@ impl ReplyLength {
 /// Location of an open dataset's rows: file or memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowStorage {
-    /// The dataset's rows stay in the file and are read on demand.
+    /// The dataset's rows stay in the SQLite file and are read on demand.
     OnDisk,
     /// The dataset's rows are copied to memory when it is opened.
     InMemory,

@@ -11,7 +11,7 @@ pub enum DatasetFormat {
     Tokens,
 }
 
-/// Reply stored in a dataset row, parsed from the JSON of `gen_tokens`.
+/// Reply in a dataset row, parsed from the JSON in the column `gen_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct StoredReply {
     /// Token ids of the reply; empty in a v0.6 file.

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::hash::PromptHash;
 use super::index::{self, ReplyIndex};
-use super::reply::{RecordedReply, ReplyLength, ReplyStats};
+use super::reply::{RecordedReply, ReplyStats, RequestedReplyLength};
 use super::row::{self, DatasetFormat, StoredReply};
 
 /// Open dataset file. A lookup holds a lock while SQLite reads one row.
@@ -23,12 +23,12 @@ pub struct Dataset {
 impl Dataset {
     /// Returns the version of the dataset format, from the first row; an empty table counts as
     /// current.
-    pub fn generation(&self) -> DatasetFormat {
+    pub fn format_version(&self) -> DatasetFormat {
         self.generation
     }
 
     /// Returns whether `vllm-sim record` wrote the dataset file, with token times.
-    pub fn is_recorded(&self) -> bool {
+    pub fn has_token_times(&self) -> bool {
         self.recorded
     }
 
@@ -43,7 +43,7 @@ impl Dataset {
     }
 
     /// Returns whether the dataset has a reply to the prompt with this hash.
-    pub fn has(&self, hash: &PromptHash) -> bool {
+    pub fn has_reply_to(&self, hash: &PromptHash) -> bool {
         !self.index.replies_with_hashes(&[*hash]).is_empty()
     }
 
@@ -56,10 +56,10 @@ impl Dataset {
     ///   returns `None`, because that version falls back to its built-in sentences.
     ///
     /// Also returns `None` if the row cannot be read.
-    pub fn reply(
+    pub fn find_reply(
         &self,
         hashes: &[PromptHash],
-        length: ReplyLength,
+        length: RequestedReplyLength,
         rng: &mut impl Rng,
     ) -> Option<RecordedReply> {
         let most = length.max_tokens();
@@ -91,8 +91,8 @@ impl Dataset {
     }
 
     /// Returns the statistics of the dataset's replies.
-    pub fn summary(&self) -> ReplyStats {
-        self.index.reply_summary()
+    pub fn reply_stats(&self) -> ReplyStats {
+        self.index.reply_stats()
     }
 
     /// Reads every row and returns the row id of the first invalid one, with the reason.

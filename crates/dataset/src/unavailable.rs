@@ -23,12 +23,12 @@ impl Dataset {
     }
 
     /// Returns the version of the dataset format.
-    pub fn generation(&self) -> DatasetFormat {
+    pub fn format_version(&self) -> DatasetFormat {
         match *self {}
     }
 
     /// Returns whether `vllm-sim record` wrote the dataset file.
-    pub fn is_recorded(&self) -> bool {
+    pub fn has_token_times(&self) -> bool {
         match *self {}
     }
 
@@ -43,12 +43,12 @@ impl Dataset {
     }
 
     /// Returns whether the dataset has a reply to the prompt with this hash.
-    pub fn has(&self, _hash: &PromptHash) -> bool {
+    pub fn has_reply_to(&self, _hash: &PromptHash) -> bool {
         match *self {}
     }
 
     /// Returns a recorded reply to a prompt.
-    pub fn reply(
+    pub fn find_reply(
         &self,
         _hashes: &[PromptHash],
         _length: ReplyLength,

@@ -10,7 +10,7 @@ use vllm_sim_engine::sched::vllm::PreemptionVictim;
 use vllm_sim_replay::load::AgentOrder;
 use vllm_sim_replay::report::LatencySlo;
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{KvAwareRouterConfig, RouterConfig, TransferTime};
+use vllm_sim_replay::{KvAwareRouterConfig, KvTransferTime, RouterConfig};
 
 use super::error::DynamoRunError;
 use super::json_args::{JsonArgs, invalid_field_error};
@@ -49,7 +49,7 @@ pub struct DynamoWorker {
     /// Number of GPUs of the worker, for the report.
     pub gpus: u32,
     /// Duration of a KV cache transfer from the worker to another pool.
-    pub transfer: TransferTime,
+    pub transfer: KvTransferTime,
     role: WorkerRole,
 }
 
@@ -179,7 +179,7 @@ fn parse_worker_pool(
     args: &str,
     count: &str,
 ) -> Result<DynamoWorkers, DynamoRunError> {
-    let worker = parse_worker(&kwargs.take_value(args).unwrap_or_default(), dir)?;
+    let worker = parse_dynamo_worker(&kwargs.take_value(args).unwrap_or_default(), dir)?;
     match kwargs.take_count(count)?.unwrap_or(1) {
         0 => Err(kwargs.invalid_field(count, "must be at least 1")),
         count => Ok(DynamoWorkers { worker, count }),
@@ -249,7 +249,10 @@ fn parse_slo(kwargs: &mut JsonArgs) -> Result<LatencySlo, DynamoRunError> {
 ///
 /// # Errors
 /// Returns [`DynamoRunError`] with the name of the argument.
-pub fn parse_worker(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker, DynamoRunError> {
+pub fn parse_dynamo_worker(
+    value: &Value,
+    dir: RunFolders<'_>,
+) -> Result<DynamoWorker, DynamoRunError> {
     let around = ["engine", "dp_size", "tensor_parallel_size", "startup_time", "dynamo"];
     let flat = value
         .as_object()
@@ -308,7 +311,7 @@ fn parse_worker_args(value: &Value, dir: RunFolders<'_>) -> Result<DynamoWorker,
         )?)),
     };
     if let Some(host) = host {
-        host.add_to_engine(&mut parsed, (ranks, role == WorkerRole::Aggregated))?;
+        host.add_host_tier_to_engine(&mut parsed, (ranks, role == WorkerRole::Aggregated))?;
     }
     engine.reject_unknown_fields()?;
     if ranks > 1 {
@@ -369,7 +372,7 @@ fn take_scheduler_kind(
     Ok(kind)
 }
 
-fn take_transfer_time(args: &mut JsonArgs) -> Result<TransferTime, DynamoRunError> {
+fn take_transfer_time(args: &mut JsonArgs) -> Result<KvTransferTime, DynamoRunError> {
     let older = args.take_number("kv_bytes_per_token")?;
     let bytes = args.take_number("kv_transfer_bytes_per_token")?.or(older);
     let bandwidth = args.take_number("kv_transfer_bandwidth")?.filter(|gb| *gb > 0.0);
@@ -380,7 +383,7 @@ fn take_transfer_time(args: &mut JsonArgs) -> Result<TransferTime, DynamoRunErro
         (Some(bytes), Some(bandwidth)) => bytes / bandwidth,
         _ => 0.0,
     };
-    Ok(TransferTime { ns_per_token, whole })
+    Ok(KvTransferTime { ns_per_token, whole })
 }
 
 fn take_speed_factors(args: &mut JsonArgs) -> Result<SpeedFactors, DynamoRunError> {

@@ -61,7 +61,7 @@ pub(super) fn take_host_offload(
 impl HostOffloadArgs {
     /// Adds the host-memory tier to an engine's configuration; `is_whole` means an aggregated
     /// deployment.
-    pub(super) fn add_to_engine(
+    pub(super) fn add_host_tier_to_engine(
         self,
         engine: &mut SchedulerSpec,
         (ranks, is_whole): (u32, bool),

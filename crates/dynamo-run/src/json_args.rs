@@ -2,7 +2,8 @@ use serde_json::{Map, Value};
 
 use super::error::DynamoRunError;
 
-/// Fields of a JSON object, taken one by one, so that unknown ones can be rejected.
+/// Fields of a JSON object, removed one by one as they are read, so that unknown ones can be
+/// rejected.
 pub(super) struct JsonArgs {
     place: String,
     map: Map<String, Value>,
@@ -18,7 +19,7 @@ impl JsonArgs {
         Ok(Self { place: place.to_owned(), map })
     }
 
-    /// Takes the object field `key`; a missing one is empty.
+    /// Removes and returns the JSON object in the field `key`; a missing one is empty.
     pub(super) fn take_object(&mut self, key: &str) -> Result<Self, DynamoRunError> {
         let value = self.take_value(key).unwrap_or_default();
         Self::new(&self.path_of(key), &value)
@@ -88,7 +89,7 @@ impl JsonArgs {
         text.map(Some).ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
     }
 
-    /// Takes the integer field `key`; `null` means no limit (`u32::MAX`).
+    /// Removes and returns the integer in the field `key`; `null` means no limit (`u32::MAX`).
     pub(super) fn take_limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoRunError> {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.map.remove(key);
@@ -97,7 +98,8 @@ impl JsonArgs {
         Ok(self.take_count(key)?.unwrap_or(default))
     }
 
-    /// Takes the string field `key` and returns its index in `words`; 0 if missing.
+    /// Removes the string in the field `key` and returns its index in `words`; 0 if the field is
+    /// missing.
     pub(super) fn take_one_of(
         &mut self,
         key: &str,

@@ -21,7 +21,7 @@ use std::path::Path;
 
 use vllm_sim_replay::report::ReplayReport;
 
-pub use args::parse_worker;
+pub use args::parse_dynamo_worker;
 pub use error::DynamoRunError;
 pub use router::parse_kv_router_config as router;
 pub use tables::{RunFolders, kernel_tables_of_environment};

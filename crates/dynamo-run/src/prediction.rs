@@ -52,7 +52,8 @@ fn insert_some(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
     map.extend(value.map(|value| (key.to_owned(), value)));
 }
 
-/// Takes fields that only their default value leaves without effect.
+/// Removes fields that are not simulated, and returns an error if one has another value than its
+/// default.
 fn take_defaults(args: &mut JsonArgs, defaults: &[(&str, Value)]) -> Result<(), DynamoRunError> {
     for (key, default) in defaults {
         let Some(value) = args.take_value(key).filter(|value| value != default) else {
@@ -76,7 +77,8 @@ struct SharedEngineArgs {
     chunked: Option<Value>,
 }
 
-/// Adds the workers to the arguments of the run, and returns their block size in tokens.
+/// Adds the prediction's workers to the arguments of the run, and returns the workers' KV block
+/// size in tokens.
 fn take_engine(
     engine: &mut JsonArgs,
     kwargs: &mut Map<String, Value>,
@@ -154,7 +156,7 @@ fn accept_rates(drafts: u32, expected: f64) -> String {
 /// Source of the step times of a worker (`timing.type`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepTimeSource {
-    /// NVIDIA's kernel tables.
+    /// Step times are from NVIDIA's kernel tables.
     Tables,
     Fixed,
     Polynomial,
@@ -361,7 +363,8 @@ impl WorkerArgs {
     }
 }
 
-/// Adds the traffic to the arguments of the run; returns its function and positional arguments.
+/// Adds the prediction's traffic to the keyword arguments of the run; returns the name and the
+/// positional arguments of Dynamo's replay function.
 fn take_traffic(
     args: &mut JsonArgs,
     kwargs: &mut Map<String, Value>,
@@ -424,7 +427,8 @@ fn take_traffic(
     Ok(("run_synthetic_trace_replay", positional.into()))
 }
 
-/// Adds the arrivals, and returns the rate or concurrency to which a relative stop refers.
+/// Adds the arrival process to the arguments of the run; returns the request rate or concurrency of
+/// which a `…_per_load_unit` limit is a multiple.
 fn take_load(
     load: &mut JsonArgs,
     kwargs: &mut Map<String, Value>,
@@ -465,7 +469,7 @@ fn take_load(
     }
 }
 
-/// Takes the files of a trace; a folder stands for the JSON files in it.
+/// Removes the paths of a trace and returns its files; a folder means all JSON files in it.
 fn take_trace(
     source: &mut JsonArgs,
     kwargs: &mut Map<String, Value>,

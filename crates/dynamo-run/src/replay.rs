@@ -1,7 +1,8 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome, RequestStatus};
 use vllm_sim_replay::report::{
-    KeptRecords, PerUserRateSamples, ReplayReport, ReplayRunTotals, ReportCollector, ReportOptions,
+    KeptRequestRecords, PerUserRateSamples, ReplayReport, ReplayRunTotals, ReportCollector,
+    ReportOptions,
 };
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings, RouterConfig};
@@ -49,15 +50,15 @@ pub(super) fn simulate_deployment(
     let mut collector = ReportCollector::new(ReportOptions {
         slo: setup.sla,
         records: match setup.capture {
-            true => KeptRecords::All,
-            false => KeptRecords::None,
+            true => KeptRequestRecords::All,
+            false => KeptRequestRecords::None,
         },
         user_rate: PerUserRateSamples::PerGap,
         ..ReportOptions::default()
     });
     let totals =
         vllm_sim_replay::run_replay(&settings, source, &mut FinishedRequestSink(&mut collector))?;
-    Ok(collector.finish(&ReplayRunTotals {
+    Ok(collector.into_report(&ReplayRunTotals {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(

@@ -108,7 +108,10 @@ pub(super) fn trace_workload(
         let problem = "trace_format agentic_mooncake requires it";
         return Err(invalid_field_error("kwargs.execution_model", problem));
     }
-    let has_runs = matches!(format, WorkloadFormat::AgenticMooncake | WorkloadFormat::Weka);
+    let has_runs = matches!(
+        format,
+        WorkloadFormat::AgenticMooncake | WorkloadFormat::Weka | WorkloadFormat::WekaSplit
+    );
     if agent_order == AgentOrder::ByRequestId && !has_runs {
         let problem = "requires trace_format agentic_mooncake or weka";
         return Err(invalid_field_error("kwargs.agentic_lanes", problem));

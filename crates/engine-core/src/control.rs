@@ -20,7 +20,8 @@ pub(crate) struct UtilityCalls {
     adapters: Arc<LoraAdapters>,
 }
 
-/// Locks a mutex, also a poisoned one: what is locked here changes in one step.
+/// Locks a mutex, also after a panic of a thread that held it. Each change of a locked value is a
+/// single operation, so the value stays valid.
 pub(crate) fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -34,7 +35,7 @@ impl UtilityCalls {
     ///
     /// # Errors
     /// A message for the front end.
-    pub(crate) async fn execute_call(
+    pub(crate) async fn execute_utility_call(
         &self,
         method: &str,
         mut args: ArrayFields,
@@ -147,7 +148,7 @@ impl UtilityCalls {
     }
 
     fn add_lora(&self, lora: Value) -> Result<Value, String> {
-        let lora = LoraRequest::read(lora).map_err(|error| error.to_string())?;
+        let lora = LoraRequest::decode_lora_request(lora).map_err(|error| error.to_string())?;
         self.adapters.load_adapter(lora)?;
         Ok(true.into())
     }

@@ -21,6 +21,8 @@ pub(crate) fn decode_value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
 pub(crate) struct ArrayFields(Vec<Value>);
 
 impl ArrayFields {
+    /// Creates the fields from a MessagePack value, which must be an array.
+    ///
     /// # Errors
     /// [`DecodeError::Type`] for any value but an array.
     pub(crate) fn from_array(value: Value, field: &'static str) -> Result<Self, DecodeError> {
@@ -36,7 +38,7 @@ impl ArrayFields {
     }
 
     pub(crate) fn take_text(&mut self, index: usize) -> Option<String> {
-        into_text(self.take_field(index))
+        value_into_text(self.take_field(index))
     }
 
     pub(crate) fn take_int(&mut self, index: usize) -> Option<i64> {
@@ -62,7 +64,7 @@ pub(crate) fn type_error(
     DecodeError::Type { field, found, expected }
 }
 
-pub(crate) fn into_text(value: Value) -> Option<String> {
+pub(crate) fn value_into_text(value: Value) -> Option<String> {
     match value {
         Value::String(text) => text.into_str(),
         _ => None,
@@ -129,7 +131,7 @@ pub(crate) fn decode_int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<
 }
 
 /// Converts a MessagePack value to JSON; tensors and NaN, which JSON cannot represent, become null.
-pub(crate) fn to_json(value: Value) -> Json {
+pub(crate) fn msgpack_to_json(value: Value) -> Json {
     match value {
         Value::Nil | Value::Ext(..) => Json::Null,
         Value::Boolean(b) => Json::Bool(b),
@@ -142,14 +144,14 @@ pub(crate) fn to_json(value: Value) -> Json {
         Value::F64(x) => Number::from_f64(x).map_or(Json::Null, Json::Number),
         Value::String(text) => Json::String(text.into_str().unwrap_or_default()),
         Value::Binary(bytes) => Json::String(String::from_utf8_lossy(&bytes).into_owned()),
-        Value::Array(items) => Json::Array(items.into_iter().map(to_json).collect()),
+        Value::Array(items) => Json::Array(items.into_iter().map(msgpack_to_json).collect()),
         Value::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
                 let key = match key {
                     Value::String(key) => key.into_str().unwrap_or_default(),
                     other => other.to_string(),
                 };
-                (key, to_json(value))
+                (key, msgpack_to_json(value))
             });
             Json::Object(entries.collect::<Map<_, _>>())
         }
@@ -165,7 +167,7 @@ mod tests {
         // {"a": 1, 7: [nil, 2.5], "t": ext}
         let bytes =
             [0x83, 0xa1, b'a', 1, 7, 0x92, 0xc0, 0xca, 0x40, 0x20, 0, 0, 0xa1, b't', 0xd4, 3, 9];
-        let read = to_json(decode_value(&bytes).expect("it is MessagePack"));
+        let read = msgpack_to_json(decode_value(&bytes).expect("it is MessagePack"));
         assert_eq!(read.to_string(), r#"{"a":1,"7":[null,2.5],"t":null}"#);
     }
 

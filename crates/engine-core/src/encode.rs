@@ -17,7 +17,7 @@ use vllm_sim_engine::SimTime;
 const NUMPY_DTYPES: [&str; 2] = ["<i4", "<f4"];
 const TORCH_DTYPES: [&str; 2] = ["int32", "float32"];
 
-/// vLLM's `FinishReason`.
+/// Finish reason of a request, as in vLLM's `FinishReason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinishReason {
     Stop = 0,
@@ -26,9 +26,9 @@ pub(crate) enum FinishReason {
     Error = 3,
 }
 
-/// vLLM's `EngineCoreEventType`.
+/// Type of a request's event, as in vLLM's `EngineCoreEventType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventType {
+pub(crate) enum EngineCoreEventType {
     Queued = 1,
     Scheduled = 2,
     Preempted = 3,
@@ -68,7 +68,7 @@ pub(crate) struct EngineCoreOutput {
     pub(crate) finish: Option<FinishReason>,
     /// Matched stop token of a finished request, if it is not the end-of-sequence token.
     pub(crate) stop: Option<u32>,
-    pub(crate) events: Vec<(EventType, SimTime)>,
+    pub(crate) events: Vec<(EngineCoreEventType, SimTime)>,
     pub(crate) prefill: Option<PrefillStats>,
     /// Log probabilities of the tokens that a scoring request named, per row of its prompt.
     pub(crate) prompt_scores: Option<PoolingTensor>,
@@ -281,7 +281,7 @@ pub(crate) fn encode_outputs(
     for output in outputs {
         w.write_output(output);
     }
-    w.write_or_nil(stats, |w, stats| stats.write(w));
+    w.write_or_nil(stats, |w, stats| stats.write_scheduler_stats(w));
     w.write_float(at.as_secs_f64());
     if let Some(version) = weight_version {
         // Result of a utility call, finished requests, and changes of the wave.

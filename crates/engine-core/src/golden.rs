@@ -7,7 +7,7 @@ use std::path::Path;
 use rmpv::Value;
 
 use super::encode::{
-    self, EngineCoreOutput, EngineRequestError, EventType, FinishReason, PrefillStats,
+    self, EngineCoreEventType, EngineCoreOutput, EngineRequestError, FinishReason, PrefillStats,
 };
 use super::encode::{PoolingTensor, WaveChange};
 use super::logprobs::LogprobRows;
@@ -44,8 +44,8 @@ fn first_tokens_have_events_and_cached_token_counts() {
     let message = encoded_output(|output| {
         output.tokens = vec![7, 70_000];
         output.events = vec![
-            (EventType::Queued, SimTime::from_millis(1000)),
-            (EventType::Scheduled, SimTime::from_millis(1250)),
+            (EngineCoreEventType::Queued, SimTime::from_millis(1000)),
+            (EngineCoreEventType::Scheduled, SimTime::from_millis(1250)),
         ];
         output.prefill = Some(PrefillStats { prompt: 40, cached: 16, external: 8 });
     });
@@ -134,7 +134,7 @@ fn recorded_request(name: &str) -> (CoreRequest, RequestFields) {
     let text = std::fs::read_to_string(&path).expect("there is a file");
     let bytes = text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16));
     let bytes: Vec<_> = bytes.collect::<Result<_, _>>().expect("hexadecimal digits");
-    let mut request = CoreRequest::read(&bytes, &[]).expect("it is right");
+    let mut request = CoreRequest::decode_request(&bytes, &[]).expect("it is right");
     let nothing = Err(super::decode::type_error("", &Value::Nil, ""));
     let fields = std::mem::replace(&mut request.fields, nothing);
     (request, fields.expect("it is right"))

@@ -14,7 +14,7 @@ use super::ready;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a closing socket to send its messages, in milliseconds.
-pub(crate) const LINGER_MS: i32 = 4_000;
+pub(crate) const SOCKET_LINGER_MS: i32 = 4_000;
 
 /// Message on the stop socket that makes the engine core fail as if it crashed.
 pub(crate) const KILL_MESSAGE: &str = "kill";
@@ -171,7 +171,7 @@ fn connect_socket(
     socket.set_identity(&identity)?;
     socket.set_sndhwm(most)?;
     socket.set_rcvhwm(most)?;
-    socket.set_linger(LINGER_MS)?;
+    socket.set_linger(SOCKET_LINGER_MS)?;
     socket.set_ipv6(at.contains('['))?;
     socket.connect(at)?;
     Ok(socket)
@@ -208,7 +208,7 @@ fn encode_status(word: &str, hash: Option<&str>) -> Vec<u8> {
     let mut entries =
         vec![("status", Value::from(word)), ("local", false.into()), ("headless", true.into())];
     entries.extend(hash.map(|hash| ("parallel_config_hash", hash.into())));
-    ready::encode_map(entries)
+    ready::encode_msgpack_map(entries)
 }
 
 /// Returns `tcp://host:port`, with brackets around an IPv6 address.

@@ -14,7 +14,7 @@ use super::control::UtilityCalls;
 use super::decode::{self, ArrayFields};
 use super::encode;
 use super::handshake::{self, EngineCoreError};
-use super::output::{self, OutputItem};
+use super::output::{self, OutputThreadMessage};
 use super::parts::EngineCoreParts;
 use super::request::CoreRequest;
 use super::serve::RequestSubmitter;
@@ -37,7 +37,7 @@ const OUTPUT_PANIC_ENDPOINT: &str = "inproc://broken";
 pub(crate) struct InputThread {
     parts: EngineCoreParts,
     runtime: Handle,
-    queue: Sender<OutputItem>,
+    queue: Sender<OutputThreadMessage>,
     stopped: zmq::Socket,
     requests: Arc<RequestSubmitter>,
     control: Arc<UtilityCalls>,
@@ -47,7 +47,7 @@ impl InputThread {
     pub(crate) fn new(
         parts: EngineCoreParts,
         runtime: Handle,
-        queue: Sender<OutputItem>,
+        queue: Sender<OutputThreadMessage>,
         stopped: zmq::Socket,
     ) -> Self {
         let adapters = Arc::new(LoraAdapters::new(parts.clone()));
@@ -69,10 +69,10 @@ impl InputThread {
     ///
     /// # Errors
     /// [`EngineCoreError`] if the handshake or a socket fails.
-    pub(crate) fn run(
+    pub(crate) fn run_until_stopped(
         self,
         context: &zmq::Context,
-        steps: Receiver<OutputItem>,
+        steps: Receiver<OutputThreadMessage>,
         join: oneshot::Sender<()>,
     ) -> Result<(), EngineCoreError> {
         let Some(joined) = handshake::join_front_end(context, &self.parts, &self.stopped)? else {
@@ -89,7 +89,7 @@ impl InputThread {
         breaks.connect(OUTPUT_PANIC_ENDPOINT)?;
         let name = format!("core-out-{}", self.parts.rank);
         let writing = std::thread::Builder::new().name(name).spawn(move || {
-            if !sender.run(&steps) {
+            if !sender.run_until_stopped(&steps) {
                 let _ = breaks.send("", zmq::DONTWAIT);
             }
         })?;
@@ -99,7 +99,7 @@ impl InputThread {
         let read = catch_panic(|| self.read_sockets(&joined.inputs, wave_input.as_ref(), &broken));
         let dead = read.is_err();
         // The output thread may have ended already.
-        let _ = self.queue.send(OutputItem::Stop { dead });
+        let _ = self.queue.send(OutputThreadMessage::Stop { dead });
         // The output thread reports its own panic.
         let _ = writing.join();
         read
@@ -117,7 +117,7 @@ impl InputThread {
                 sockets.iter().map(|socket| socket.as_poll_item(zmq::POLLIN)).collect();
             items.push(broken.as_poll_item(zmq::POLLIN));
             items.push(self.stopped.as_poll_item(zmq::POLLIN));
-            let busy = self.requests.is_busy();
+            let busy = self.requests.has_prompt_backlog();
             match busy {
                 true => zmq::poll(&mut items[sockets.len()..], BUSY_PAUSE_MS)?,
                 false => zmq::poll(&mut items, -1)?,
@@ -170,15 +170,15 @@ impl InputThread {
         let wave =
             wave.ok_or_else(|| decode::type_error("wave", &fields, "an array of numbers"))?;
         if let Some(waves) = &self.parts.waves {
-            waves.raise_wave(wave);
+            waves.raise_wave_number(wave);
         }
         Ok(())
     }
 
     fn add_request(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::DecodeError> {
-        let request = CoreRequest::read(payload, aux)?;
+        let request = CoreRequest::decode_request(payload, aux)?;
         if let Some(waves) = &self.parts.waves {
-            waves.raise_wave(request.wave);
+            waves.raise_wave_number(request.wave);
         }
         self.requests.submit_in_order(&self.runtime, request);
         Ok(())
@@ -190,7 +190,7 @@ impl InputThread {
             .as_array()
             .ok_or_else(|| decode::type_error("request_ids", &ids, "an array of strings"))?;
         let ids = ids.iter().filter_map(Value::as_str).map(Into::into);
-        let _ = self.queue.send(OutputItem::Abort(ids.collect()));
+        let _ = self.queue.send(OutputThreadMessage::Abort(ids.collect()));
         Ok(())
     }
 
@@ -206,7 +206,7 @@ impl InputThread {
         let calling = wanted.map(|method| {
             self.runtime.spawn(async move {
                 match args {
-                    Ok(args) => control.execute_call(&method, args).await,
+                    Ok(args) => control.execute_utility_call(&method, args).await,
                     Err(error) => Err(error.to_string()),
                 }
             })
@@ -223,7 +223,7 @@ impl InputThread {
             };
             let message = encode::encode_utility_response(rank, &call, &result);
             let client = client.unwrap_or(0);
-            let _ = queue.send(OutputItem::Answer { client, message });
+            let _ = queue.send(OutputThreadMessage::Answer { client, message });
         });
         Ok(())
     }

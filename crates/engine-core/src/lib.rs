@@ -46,15 +46,15 @@ use vllm_sim_config::Config;
 pub use handshake::EngineCoreError;
 use input::InputThread;
 pub use observer::OutputObserver;
-use output::OutputItem;
+use output::OutputThreadMessage;
 pub use parts::EngineCoreParts;
 pub use reasoning::ReasoningMarkers;
 pub use waves::DataParallelWaves;
 
 /// The channel on which an engine's observer sends events to its engine core.
 pub struct EngineEventChannel {
-    queue: Sender<OutputItem>,
-    steps: Receiver<OutputItem>,
+    queue: Sender<OutputThreadMessage>,
+    steps: Receiver<OutputThreadMessage>,
 }
 
 /// Creates the observer of an engine's events, and the channel to the engine's core.
@@ -101,7 +101,7 @@ impl EngineCore {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let run = || {
                 let input = InputThread::new(parts, runtime, steps.queue, stopped);
-                input.run(&context, steps.steps, join)
+                input.run_until_stopped(&context, steps.steps, join)
             };
             if let Err(error) = catch_panic(run) {
                 // The receiver is dropped at shutdown.

@@ -12,7 +12,8 @@ use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
 pub(crate) struct RequestedLogprobs {
     output: Option<OtherTokens>,
     prompt: Option<OtherTokens>,
-    /// First prompt row to score, and the token ids whose log probabilities each row gets.
+    /// Index of the first prompt row to score, and for each row the token ids whose log
+    /// probabilities it gets.
     scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
 }
@@ -70,7 +71,7 @@ impl RequestedLogprobs {
     }
 
     /// Returns the log probabilities of output `tokens`, which begin at `position` of the script.
-    pub(crate) fn output_rows(
+    pub(crate) fn output_logprob_rows(
         &self,
         source: LogprobSource,
         script: &ReplyScript,
@@ -87,7 +88,11 @@ impl RequestedLogprobs {
     }
 
     /// Returns the log probabilities of the tokens of a prompt, from its second token.
-    pub(crate) fn prompt_rows(&self, source: LogprobSource, prompt: &[u32]) -> Option<LogprobRows> {
+    pub(crate) fn prompt_logprob_rows(
+        &self,
+        source: LogprobSource,
+        prompt: &[u32],
+    ) -> Option<LogprobRows> {
         let others = self.prompt.as_ref()?;
         let (first, rest) = prompt.split_first()?;
         let mut rows = LogprobRows::default();
@@ -101,8 +106,8 @@ impl RequestedLogprobs {
 }
 
 impl RequestedLogprobs {
-    /// Returns the log probabilities of the request's named tokens, as next token of each prompt
-    /// row.
+    /// Returns, for each prompt row, the log probabilities with which the tokens named in the
+    /// request come next.
     ///
     /// A negative token id in the request gets a log probability of minus infinity.
     pub(crate) fn prompt_scores(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::encode::PrefillStats;
-use super::output::OutputItem;
+use super::output::OutputThreadMessage;
 use super::stats::{AdapterSequences, DraftCounts, SchedulerStats};
 use super::step::{EngineStep, StepEvent};
 use vllm_sim_config::{Config, SchedulerKind};
@@ -16,7 +16,7 @@ use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 /// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
 /// one instant form a batch.
 pub struct OutputObserver {
-    queue: Sender<OutputItem>,
+    queue: Sender<OutputThreadMessage>,
     steps: bool,
     cache: bool,
     connector: bool,
@@ -31,7 +31,7 @@ pub struct OutputObserver {
 }
 
 impl OutputObserver {
-    pub(crate) fn new(queue: Sender<OutputItem>, config: &Config) -> Self {
+    pub(crate) fn new(queue: Sender<OutputThreadMessage>, config: &Config) -> Self {
         let engine = &config.engine;
         let drafts = engine.speculative.as_ref();
         Self {
@@ -173,12 +173,12 @@ impl EngineObserver for OutputObserver {
             self.done.push(EngineStep { at: self.at, events: Vec::new(), stats: None });
         }
         if let Some(last) = self.done.last_mut() {
-            last.stats = Some(Box::new(self.stats.take_and_reset()));
+            last.stats = Some(Box::new(self.stats.take_stats()));
             self.last_sent = counts;
         }
         for step in self.done.drain(..) {
             // The receiver is dropped at shutdown.
-            let _ = self.queue.send(OutputItem::Step(step));
+            let _ = self.queue.send(OutputThreadMessage::Step(step));
         }
     }
 }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::control::lock_unpoisoned;
-use super::encode::{self, EngineCoreOutput, EventType, FinishReason, PrefillStats, WaveChange};
+use super::encode::{
+    self, EngineCoreEventType, EngineCoreOutput, FinishReason, PrefillStats, WaveChange,
+};
 use super::logprobs::{LogprobSource, RequestedLogprobs};
 use super::output_queue::OutputQueue;
 use super::parts::EngineCoreParts;
-use super::request_ids::ReservedId;
+use super::request_ids::ReservedRequestId;
 use super::stats::SchedulerStats;
 use super::step::{EngineStep, StepEvent};
 use super::waves::DataParallelWaves;
@@ -29,7 +31,7 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Messages to the output thread, in the order of events.
-pub(crate) enum OutputItem {
+pub(crate) enum OutputThreadMessage {
     /// The events of one step of the engine.
     Step(EngineStep),
     /// A request is in submission; the steps of it may arrive before `Admitted`.
@@ -54,12 +56,12 @@ pub(crate) struct ActiveRequest {
     pub(crate) eos: (Option<u32>, Option<u32>),
     logprobs: Option<ActiveLogprobs>,
     trace: Option<Arc<Value>>,
-    events: Vec<(EventType, SimTime)>,
+    events: Vec<(EngineCoreEventType, SimTime)>,
     prefill: Option<PrefillStats>,
     /// Step number of the latest output, and the output's index in that step.
     latest: (u64, usize),
-    /// Guard of the request's id.
-    pub(crate) reserved: Option<ReservedId>,
+    /// Reservation of the request's id, which ends when this guard is dropped.
+    pub(crate) reserved: Option<ReservedRequestId>,
 }
 
 pub(crate) struct ActiveLogprobs {
@@ -95,12 +97,12 @@ impl ActiveRequest {
     fn note_event(&mut self, event: &StepEvent) {
         match event {
             StepEvent::Scheduled { queued, scheduled, prefill } => {
-                self.events.push((EventType::Queued, *queued));
-                self.events.push((EventType::Scheduled, *scheduled));
+                self.events.push((EngineCoreEventType::Queued, *queued));
+                self.events.push((EngineCoreEventType::Scheduled, *scheduled));
                 self.prefill = Some(*prefill);
             }
-            StepEvent::Preempted(at) => self.events.push((EventType::Preempted, *at)),
-            StepEvent::Resumed(at) => self.events.push((EventType::Scheduled, *at)),
+            StepEvent::Preempted(at) => self.events.push((EngineCoreEventType::Preempted, *at)),
+            StepEvent::Resumed(at) => self.events.push((EngineCoreEventType::Scheduled, *at)),
             StepEvent::Tokens(_) | StepEvent::Ended(_) => {}
         }
     }
@@ -125,11 +127,11 @@ impl ActiveRequest {
                 if let Some(logprobs) = &mut self.logprobs {
                     let (asked, source) = (&logprobs.asked, logprobs.source);
                     if let Some(prompt) = logprobs.prompt.take() {
-                        output.prompt_logprobs = asked.prompt_rows(source, &prompt);
+                        output.prompt_logprobs = asked.prompt_logprob_rows(source, &prompt);
                         output.prompt_scores = asked.prompt_scores(source, &prompt);
                     }
                     let new = &output.tokens[before..];
-                    let rows = asked.output_rows(source, &choice.script, from, new);
+                    let rows = asked.output_logprob_rows(source, &choice.script, from, new);
                     match (&mut output.logprobs, rows) {
                         (Some(all), Some(rows)) => all.append_rows(rows),
                         (none, rows) => *none = rows,
@@ -226,7 +228,7 @@ impl OutputThread {
 
     /// Sends the messages of `queue` until stopped; returns `false` after a panic, of which the
     /// front ends are notified.
-    pub(crate) fn run(mut self, queue: &Receiver<OutputItem>) -> bool {
+    pub(crate) fn run_until_stopped(mut self, queue: &Receiver<OutputThreadMessage>) -> bool {
         let sent = catch_unwind(AssertUnwindSafe(|| self.send_until_stopped(queue)));
         if sent.is_err() {
             self.send_engine_dead();
@@ -236,24 +238,24 @@ impl OutputThread {
 
     fn send_engine_dead(&mut self) {
         for output_queue in &mut self.output_queues {
-            output_queue.send_last(Some(ENGINE_CORE_DEAD));
+            output_queue.send_last_message(Some(ENGINE_CORE_DEAD));
         }
     }
 
-    fn send_until_stopped(&mut self, queue: &Receiver<OutputItem>) {
+    fn send_until_stopped(&mut self, queue: &Receiver<OutputThreadMessage>) {
         loop {
             let Some(item) = self.next_item(queue) else {
                 return;
             };
             match item {
-                OutputItem::Step(step) => {
+                OutputThreadMessage::Step(step) => {
                     self.held.push_back(step);
                     self.send_held_steps();
                 }
-                OutputItem::Announced(id) => {
+                OutputThreadMessage::Announced(id) => {
                     self.announced.insert(id);
                 }
-                OutputItem::Admitted(active) => {
+                OutputThreadMessage::Admitted(active) => {
                     self.announced.remove(&active.id);
                     let wanted = !self.aborted_early.remove(&active.id);
                     match self.output_queues.get_mut(active.client) {
@@ -270,14 +272,14 @@ impl OutputThread {
                     }
                     self.send_held_steps();
                 }
-                OutputItem::Answered { client, at, output } => {
+                OutputThreadMessage::Answered { client, at, output } => {
                     self.announced.remove(&output.id);
                     if !self.aborted_early.remove(&output.id) {
                         self.send_outputs(client, at, &[*output], None);
                     }
                     self.send_held_steps();
                 }
-                OutputItem::Abort(ids) => {
+                OutputThreadMessage::Abort(ids) => {
                     for id in ids {
                         // Dropping the reply aborts the sequence.
                         if self.active.remove(&id).is_none() && self.announced.contains(&id) {
@@ -285,12 +287,12 @@ impl OutputThread {
                         }
                     }
                 }
-                OutputItem::Answer { client, message } => {
+                OutputThreadMessage::Answer { client, message } => {
                     self.send_message(client, message);
                 }
-                OutputItem::Stop { dead } => {
+                OutputThreadMessage::Stop { dead } => {
                     for output_queue in &mut self.output_queues {
-                        output_queue.send_last(dead.then_some(ENGINE_CORE_DEAD));
+                        output_queue.send_last_message(dead.then_some(ENGINE_CORE_DEAD));
                     }
                     return;
                 }
@@ -300,9 +302,9 @@ impl OutputThread {
     }
 
     /// Returns the next item of `queue`, and sends queued messages to front ends while it waits.
-    fn next_item(&mut self, queue: &Receiver<OutputItem>) -> Option<OutputItem> {
+    fn next_item(&mut self, queue: &Receiver<OutputThreadMessage>) -> Option<OutputThreadMessage> {
         let mut pause = Duration::ZERO;
-        while self.output_queues.iter().any(OutputQueue::has_pending) {
+        while self.output_queues.iter().any(OutputQueue::has_pending_messages) {
             match queue.recv_timeout(pause) {
                 Ok(item) => return Some(item),
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -331,8 +333,8 @@ impl OutputThread {
             return;
         }
         let edge = match busy {
-            true => waves.mark_busy(self.rank).map(WaveChange::Begun),
-            false => waves.mark_idle(self.rank).map(WaveChange::Complete),
+            true => waves.mark_rank_busy(self.rank).map(WaveChange::Begun),
+            false => waves.mark_rank_idle(self.rank).map(WaveChange::Complete),
         };
         if let (Some(edge), Some(coordinator)) = (edge, &self.coordinator) {
             let _ = coordinator.send(encode::encode_wave_change(self.rank, edge), zmq::DONTWAIT);
@@ -506,9 +508,9 @@ mod tests {
             at: SimTime::ZERO,
         };
         let (queue, items) = channel();
-        let answer = OutputItem::Answer { client: 0, message: vec![0xc0] };
+        let answer = OutputThreadMessage::Answer { client: 0, message: vec![0xc0] };
         assert!(queue.send(answer).is_ok());
-        assert!(!sender.run(&items));
+        assert!(!sender.run_until_stopped(&items));
         assert_eq!(front.recv_bytes(0).as_deref(), Ok(ENGINE_CORE_DEAD));
     }
 }

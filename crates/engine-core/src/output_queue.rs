@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::handshake::LINGER_MS;
+use super::handshake::SOCKET_LINGER_MS;
 
 /// Maximum number of aborted requests that a front end is still to be notified of.
 const MAX_DEFERRED_ABORTS: usize = 65_536;
@@ -38,7 +38,7 @@ impl OutputQueue {
         }
     }
 
-    pub(crate) fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending_messages(&self) -> bool {
         self.full || !self.unsent.is_empty() || !self.deferred_aborts.is_empty()
     }
 
@@ -108,9 +108,9 @@ impl OutputQueue {
 
     /// Sends the queued messages and the message `last`, for at most the linger time.
     #[expect(clippy::disallowed_methods, reason = "sockets work in real time")]
-    pub(crate) fn send_last(&mut self, last: Option<&[u8]>) {
+    pub(crate) fn send_last_message(&mut self, last: Option<&[u8]>) {
         self.unsent.extend(last.map(<[u8]>::to_vec));
-        let until = Instant::now() + Duration::from_millis(LINGER_MS.unsigned_abs().into());
+        let until = Instant::now() + Duration::from_millis(SOCKET_LINGER_MS.unsigned_abs().into());
         while !self.unsent.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if !self.send_queued(left) && left.is_zero() {

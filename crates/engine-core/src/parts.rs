@@ -17,7 +17,7 @@ pub struct EngineCoreParts {
     pub service: Arc<InferenceService>,
     /// Data-parallel rank of the engine.
     pub rank: u32,
-    /// Returns true while a simulated restart takes the process away; no message is sent then.
+    /// Returns whether the process is down in a simulated restart; then no message is sent.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Start and end tokens of reasoning; `None` disables reasoning.
     pub thoughts: Option<ReasoningMarkers>,

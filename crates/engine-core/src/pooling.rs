@@ -15,7 +15,7 @@ const MAX_POOLING_VALUES: usize = 16 << 20;
 ///
 /// # Errors
 /// A message for the client if the result is too large or the task is unknown.
-pub(crate) fn compute_pooling(
+pub(crate) fn compute_pooling_result(
     config: &Config,
     prompt: &[u32],
     pooling: &PoolingParams,

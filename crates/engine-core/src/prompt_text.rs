@@ -10,7 +10,8 @@ const TEMPLATE_ROLES: [&str; 5] = ["assistant", "developer", "system", "tool", "
 /// The message is between the last two end-of-turn tokens, without special tokens and role. A
 /// prompt without an end-of-turn token is the message as a whole.
 pub(crate) fn last_message_text(tokenizer: &Tokenizer, prompt: &[u32]) -> String {
-    let ends_turn = |id: &u32| Some(*id) == tokenizer.eos_id() || tokenizer.stop_ids().contains(id);
+    let ends_turn =
+        |id: &u32| Some(*id) == tokenizer.eos_token_id() || tokenizer.stop_token_ids().contains(id);
     let Some(end) = prompt.iter().rposition(ends_turn) else {
         return tokenizer.decode(prompt, SpecialTokens::Without);
     };

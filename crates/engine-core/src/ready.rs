@@ -8,7 +8,7 @@ use rmpv::Value;
 use super::parts::EngineCoreParts;
 use vllm_sim_config::SchedulerKind;
 
-pub(crate) fn encode_map(entries: Vec<(&str, Value)>) -> Vec<u8> {
+pub(crate) fn encode_msgpack_map(entries: Vec<(&str, Value)>) -> Vec<u8> {
     let entries = entries.into_iter().map(|(key, value)| (key.into(), value));
     let mut bytes = Vec::new();
     let _ = rmpv::encode::write_value(&mut bytes, &Value::Map(entries.collect()));
@@ -41,7 +41,7 @@ pub(crate) fn encode_ready_response(
     };
     let world = parallel.world_size();
     let text = |text: Option<&String>| text.map_or(Value::Nil, |text| text.as_str().into());
-    encode_map(vec![
+    encode_msgpack_map(vec![
         ("max_model_len", config.model.max_model_len.into()),
         ("num_gpu_blocks", blocks.into()),
         ("block_size", engine.block_size.into()),

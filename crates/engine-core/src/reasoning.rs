@@ -69,7 +69,7 @@ impl ReasoningMarkers {
     /// is unknown or `tokenizer` cannot encode its texts.
     pub fn for_parser(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
         let ([start, end], reasons_by_default) = parser_markers(parser)?;
-        let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
+        let [start, end] = [start, end].map(|text| match tokenizer.token_id_of_entry(text) {
             Some(id) => vec![id],
             None => tokenizer.encode(text, SpecialTokens::Without),
         });
@@ -78,13 +78,13 @@ impl ReasoningMarkers {
     }
 
     /// Returns the token ids that end the reasoning.
-    pub fn end_ids(&self) -> &[u32] {
+    pub fn reasoning_end_token_ids(&self) -> &[u32] {
         &self.end
     }
 
     /// Returns the fraction of reasoning in the output of a request, and the tokens with which the
     /// reasoning starts; they are empty if the prompt ends with them. `None` disables reasoning.
-    pub(crate) fn fraction_and_start_ids(
+    pub(crate) fn reasoning_fraction_and_start_ids(
         &self,
         prompt: &[u32],
         ended: Option<bool>,
@@ -133,7 +133,7 @@ mod tests {
     fn prompt_and_template_args_decide_on_reasoning() {
         let nil = Value::Nil;
         let opened = |prompt: &[u32], ended, kwargs: &Value| {
-            let asked = thoughts(true).fraction_and_start_ids(prompt, ended, kwargs);
+            let asked = thoughts(true).reasoning_fraction_and_start_ids(prompt, ended, kwargs);
             asked.map(|(share, start)| (share, start.to_vec()))
         };
         assert_eq!(opened(&[1, 2], None, &nil), Some((0.4, vec![7])));
@@ -144,14 +144,14 @@ mod tests {
         assert_eq!(opened(&[1, 2], Some(false), &off), None);
         let low = kwargs("reasoning_effort", "low");
         assert_eq!(opened(&[], None, &low), Some((0.2, vec![7])));
-        assert_eq!(thoughts(false).fraction_and_start_ids(&[1], None, &nil), None);
+        assert_eq!(thoughts(false).reasoning_fraction_and_start_ids(&[1], None, &nil), None);
         let on = kwargs("thinking", true);
-        assert!(thoughts(false).fraction_and_start_ids(&[1], None, &on).is_some());
+        assert!(thoughts(false).reasoning_fraction_and_start_ids(&[1], None, &on).is_some());
     }
 
     #[test]
     fn reasoning_markers_match_the_parser() {
-        let tokenizer = Tokenizer::simulated();
+        let tokenizer = Tokenizer::new_simulated();
         let of = |parser| ReasoningMarkers::for_parser(parser, 0.4, &tokenizer);
         let ends = ["qwen3", "mistral"].map(|parser| of(parser).expect("known").end);
         assert_ne!(ends[0], ends[1]);

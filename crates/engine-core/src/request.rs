@@ -24,7 +24,7 @@ pub(crate) struct CoreRequest {
 }
 
 impl CoreRequest {
-    pub(crate) fn prompt_tokens(&self) -> usize {
+    pub(crate) fn prompt_token_count(&self) -> usize {
         self.fields.as_ref().map_or(0, |fields| fields.prompt.len())
     }
 }
@@ -74,7 +74,8 @@ pub(crate) struct RequestSampling {
     pub(crate) eos: Option<u32>,
     /// Token ids of the request's bad words, by the front end's tokenizer.
     pub(crate) bad_words: Vec<Vec<u32>>,
-    /// First prompt row to score, and the token ids whose log probabilities each row gets.
+    /// Index of the first prompt row to score, and for each row the token ids whose log
+    /// probabilities it gets.
     pub(crate) scored: Option<(usize, Vec<Vec<i64>>)>,
 }
 
@@ -91,7 +92,7 @@ impl CoreRequest {
     ///
     /// # Errors
     /// [`DecodeError`] if not even the request id can be decoded.
-    pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode_request(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
         let mut fields =
             ArrayFields::from_array(decode::decode_value(payload)?, "EngineCoreRequest")?;
         let id = fields.take_field(0);
@@ -140,7 +141,7 @@ impl RequestFields {
         };
         let lora = match fields.take_field(6) {
             Value::Nil => None,
-            lora => Some(LoraRequest::read(lora)?),
+            lora => Some(LoraRequest::decode_lora_request(lora)?),
         };
         let trace = fields.take_field(14);
         let header = |name: &str| map_member(&trace, name).as_str().map(Into::into);
@@ -219,7 +220,7 @@ impl RequestSampling {
         let bad_words = bad_words.map_or(&[][..], Vec::as_slice).iter();
         let bad_words = bad_words.map(|ids| decode::decode_token_ids(ids, "_bad_words_token_ids"));
         let bad_words = bad_words.collect::<Result<_, _>>()?;
-        let mut params = decode::to_json(value);
+        let mut params = decode::msgpack_to_json(value);
         if let Json::Object(params) = &mut params {
             // The front end applies stop strings to its own text.
             params.remove("stop");
@@ -275,10 +276,12 @@ fn require_object_arguments(tag: &mut Json) {
 }
 
 impl LoraRequest {
+    /// Decodes the LoRA adapter of a request.
+    ///
     /// # Errors
     /// [`DecodeError::Type`] for any value but an array that begins with the adapter's name and
     /// number.
-    pub(crate) fn read(value: Value) -> Result<Self, DecodeError> {
+    pub(crate) fn decode_lora_request(value: Value) -> Result<Self, DecodeError> {
         let mut fields = ArrayFields::from_array(value, "lora_request")?;
         let name = fields.take_field(0);
         let id = fields.take_field(1);
@@ -364,7 +367,7 @@ mod tests {
 
     #[test]
     fn every_request_field_is_decoded() {
-        let request = CoreRequest::read(&whole(), &[]).expect("it is right");
+        let request = CoreRequest::decode_request(&whole(), &[]).expect("it is right");
         assert_eq!((&*request.id, request.client), ("id-1", 1));
         let fields = request.fields.expect("it is right");
         assert_eq!(fields.prompt, [1, 2, 3]);
@@ -385,7 +388,7 @@ mod tests {
     fn random_bytes_never_panic_the_decoder() {
         let whole = whole();
         for cut in 0..whole.len() {
-            let _ = CoreRequest::read(&whole[..cut], &[]);
+            let _ = CoreRequest::decode_request(&whole[..cut], &[]);
         }
         let mut word = 1_u64;
         for _ in 0..20_000 {
@@ -395,10 +398,10 @@ mod tests {
                 let at = word as usize % bytes.len();
                 bytes[at] = (word >> 32) as u8;
             }
-            let _ = CoreRequest::read(&bytes, &[]);
+            let _ = CoreRequest::decode_request(&bytes, &[]);
         }
         let deep = vec![0x91; 100_000];
-        assert!(CoreRequest::read(&deep, &[]).is_err());
+        assert!(CoreRequest::decode_request(&deep, &[]).is_err());
     }
 
     #[test]

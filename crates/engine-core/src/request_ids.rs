@@ -12,20 +12,20 @@ type Ids = Arc<Mutex<HashSet<Arc<str>>>>;
 pub(crate) struct RequestIds(Ids);
 
 /// Guard of a request: its id is in use until the guard is dropped.
-pub(crate) struct ReservedId {
+pub(crate) struct ReservedRequestId {
     ids: Ids,
     id: Arc<str>,
 }
 
 impl RequestIds {
     /// Reserves `id`; `None` if another request uses it.
-    pub(crate) fn reserve(&self, id: &Arc<str>) -> Option<ReservedId> {
+    pub(crate) fn reserve_id(&self, id: &Arc<str>) -> Option<ReservedRequestId> {
         let mut used = lock_unpoisoned(&self.0);
-        used.insert(id.clone()).then(|| ReservedId { ids: self.0.clone(), id: id.clone() })
+        used.insert(id.clone()).then(|| ReservedRequestId { ids: self.0.clone(), id: id.clone() })
     }
 }
 
-impl Drop for ReservedId {
+impl Drop for ReservedRequestId {
     fn drop(&mut self) {
         lock_unpoisoned(&self.ids).remove(&self.id);
     }

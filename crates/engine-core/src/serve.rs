@@ -12,9 +12,11 @@ use tokio::runtime::Handle;
 
 use super::adapters::LoraAdapters;
 use super::decode::DecodeError;
-use super::encode::{EngineCoreOutput, EngineRequestError, EventType, FinishReason, PrefillStats};
+use super::encode::{
+    EngineCoreEventType, EngineCoreOutput, EngineRequestError, FinishReason, PrefillStats,
+};
 use super::logprobs::{LogprobSource, RequestedLogprobs};
-use super::output::{ActiveLogprobs, ActiveRequest, OutputItem};
+use super::output::{ActiveLogprobs, ActiveRequest, OutputThreadMessage};
 use super::parts::EngineCoreParts;
 use super::pooling;
 use super::prompt_text::last_message_text;
@@ -39,7 +41,7 @@ const VALIDATION_ERROR_CODE: &str = "validation_error";
 pub(crate) struct RequestSubmitter {
     parts: EngineCoreParts,
     rules: RequestRules,
-    queue: Sender<OutputItem>,
+    queue: Sender<OutputThreadMessage>,
     adapters: Arc<LoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
@@ -76,7 +78,7 @@ impl Drop for SubmittingGuard {
 impl RequestSubmitter {
     pub(crate) fn new(
         parts: EngineCoreParts,
-        queue: Sender<OutputItem>,
+        queue: Sender<OutputThreadMessage>,
         adapters: Arc<LoraAdapters>,
     ) -> Self {
         let generator = &parts.service.generator;
@@ -94,7 +96,7 @@ impl RequestSubmitter {
 
     /// Returns whether further requests should wait in the input sockets, because too many prompt
     /// tokens are in submission.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub(crate) fn has_prompt_backlog(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }
 
@@ -103,7 +105,7 @@ impl RequestSubmitter {
     /// A submission that takes long continues as a task on `runtime`. A request with the id of a
     /// running one is ignored, because their events would be mixed.
     pub(crate) fn submit_in_order(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
-        let Some(reserved) = self.ids.reserve(&request.id) else {
+        let Some(reserved) = self.ids.reserve_id(&request.id) else {
             tracing::warn!(
                 id = %request.id,
                 client = request.client,
@@ -111,13 +113,13 @@ impl RequestSubmitter {
             );
             return;
         };
-        let _ = self.queue.send(OutputItem::Announced(request.id.clone()));
+        let _ = self.queue.send(OutputThreadMessage::Announced(request.id.clone()));
         let (id, client) = (request.id.clone(), request.client);
         let this = self.clone();
-        let tokens = SubmittingGuard::count_tokens(&self.submitting, request.prompt_tokens());
+        let tokens = SubmittingGuard::count_tokens(&self.submitting, request.prompt_token_count());
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             let mut item = this.submit_request(request).await;
-            if let OutputItem::Admitted(active) = &mut item {
+            if let OutputThreadMessage::Admitted(active) = &mut item {
                 active.reserved = Some(reserved);
             }
             let _ = this.queue.send(item);
@@ -141,8 +143,8 @@ impl RequestSubmitter {
         client: usize,
         id: Arc<str>,
         (finish, error): RequestFailure,
-    ) -> OutputItem {
-        OutputItem::Answered {
+    ) -> OutputThreadMessage {
+        OutputThreadMessage::Answered {
             client,
             at: self.parts.service.now(),
             output: Box::new(EngineCoreOutput {
@@ -153,12 +155,12 @@ impl RequestSubmitter {
         }
     }
 
-    async fn submit_request(&self, request: CoreRequest) -> OutputItem {
+    async fn submit_request(&self, request: CoreRequest) -> OutputThreadMessage {
         let CoreRequest { id, client, fields, .. } = request;
         match self.start_request(&id, client, fields).await {
-            Ok(StartedRequest::Generated(active)) => OutputItem::Admitted(active),
+            Ok(StartedRequest::Generated(active)) => OutputThreadMessage::Admitted(active),
             Ok(StartedRequest::Pooled(output)) => {
-                OutputItem::Answered { client, at: self.parts.service.now(), output }
+                OutputThreadMessage::Answered { client, at: self.parts.service.now(), output }
             }
             Err(failure) => self.failure_item(client, id, failure),
         }
@@ -188,7 +190,11 @@ impl RequestSubmitter {
         let service = &self.parts.service;
         let lora = fields.lora.map(|lora| self.load_adapter(lora)).transpose()?;
         let thought = self.thoughts.as_ref().and_then(|thoughts| {
-            thoughts.fraction_and_start_ids(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
+            thoughts.reasoning_fraction_and_start_ids(
+                &prompt,
+                fields.reasoning_ended,
+                &fields.parser_kwargs,
+            )
         });
         let (reasoning, reasoning_start) = thought.unzip();
         let request = GenerationRequest {
@@ -224,12 +230,12 @@ impl RequestSubmitter {
         let resolved = service.resolve_model(&self.rules, lora.as_deref());
         let resolved = resolved.map_err(|refusal| failure_of_error(&refusal))?;
         let generated = service.generate(&self.rules, resolved, Box::new(request)).await;
-        let generated = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
-        let own = service.generator.tokenizer().eos_id();
+        let (reply, _) = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
+        let own = service.generator.tokenizer().eos_token_id();
         Ok(StartedRequest::Generated(Box::new(ActiveRequest::new(
             id.clone(),
             client,
-            generated.reply,
+            reply,
             (own, eos),
             logprobs,
             fields.trace_headers,
@@ -310,13 +316,13 @@ impl RequestSubmitter {
         let _entered = service
             .admit_sequences(1)
             .map_err(|error| failure_of_error(&RequestError::Serve(error)))?;
-        let pooled = pooling::compute_pooling(&self.parts.config, prompt, pooling)
+        let pooled = pooling::compute_pooling_result(&self.parts.config, prompt, pooling)
             .map_err(validation_failure)?;
         let now = service.now();
         Ok(EngineCoreOutput {
             pooled: Some(pooled),
             finish: Some(FinishReason::Stop),
-            events: vec![(EventType::Queued, now), (EventType::Scheduled, now)],
+            events: vec![(EngineCoreEventType::Queued, now), (EngineCoreEventType::Scheduled, now)],
             prefill: Some(PrefillStats { prompt: prompt.len() as u32, cached: 0, external: 0 }),
             ..EngineCoreOutput::new(id)
         })

@@ -13,16 +13,16 @@ use vllm_sim_engine::driver::SequenceRecord;
 pub(crate) struct SchedulerStats {
     pub(crate) gauges: EngineStats,
     pub(crate) wave: u64,
-    pub(crate) prefix: CacheLookups,
-    /// Lookups in external KV caches; `None` without a KV connector.
-    pub(crate) external: Option<CacheLookups>,
-    /// Counts of speculative decoding; `None` without it.
+    pub(crate) prefix: CacheLookupCounts,
+    /// Counts of lookups in external KV caches; `None` without a KV connector.
+    pub(crate) external: Option<CacheLookupCounts>,
+    /// Counts of draft tokens in speculative decoding; `None` without it.
     pub(crate) drafts: Option<DraftCounts>,
     pub(crate) loras: BTreeMap<Arc<str>, AdapterSequences>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct CacheLookups {
+pub(crate) struct CacheLookupCounts {
     requests: u64,
     queries: u64,
     hits: u64,
@@ -42,7 +42,7 @@ pub(crate) struct AdapterSequences {
     pub(crate) running: u64,
 }
 
-impl CacheLookups {
+impl CacheLookupCounts {
     fn add_lookup(&mut self, queries: u32, hits: u32) {
         self.requests += 1;
         self.queries += u64::from(queries);
@@ -109,16 +109,16 @@ impl SchedulerStats {
     }
 
     /// Returns the scheduler statistics for a message and resets the counters.
-    pub(crate) fn take_and_reset(&mut self) -> Self {
+    pub(crate) fn take_stats(&mut self) -> Self {
         let taken = self.clone();
-        self.prefix = CacheLookups::default();
-        self.external = self.external.map(|_| CacheLookups::default());
+        self.prefix = CacheLookupCounts::default();
+        self.external = self.external.map(|_| CacheLookupCounts::default());
         let drafts = self.drafts.as_ref();
         self.drafts = drafts.map(|drafts| DraftCounts::new(drafts.proposed.len()));
         taken
     }
 
-    pub(crate) fn write(&self, w: &mut MsgpackWriter) {
+    pub(crate) fn write_scheduler_stats(&self, w: &mut MsgpackWriter) {
         let EngineStats { running, waiting, deferred, used_blocks, total_blocks, .. } = self.gauges;
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
         // `vllm-rs` requires every key whose value may not be nil.

@@ -29,7 +29,8 @@ impl DataParallelWaves {
         Self { leads: first_rank == 0, state: Mutex::default() }
     }
 
-    /// A poisoned lock is safe to use, because each change is one assignment.
+    /// Locks the wave state, also after a panic of a thread that held it: each change is one
+    /// assignment.
     fn lock_state(&self) -> MutexGuard<'_, WaveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,14 +40,14 @@ impl DataParallelWaves {
     }
 
     /// Raises the wave number to one that another process has announced.
-    pub(crate) fn raise_wave(&self, wave: u64) {
+    pub(crate) fn raise_wave_number(&self, wave: u64) {
         let mut state = self.lock_state();
         state.wave = state.wave.max(wave);
     }
 
     /// Marks a rank as busy; returns the number of the wave that this starts, if all ranks were
     /// idle.
-    pub(crate) fn mark_busy(&self, rank: u32) -> Option<u64> {
+    pub(crate) fn mark_rank_busy(&self, rank: u32) -> Option<u64> {
         let mut state = self.lock_state();
         let rested = state.busy.is_empty();
         state.busy.insert(rank);
@@ -55,7 +56,7 @@ impl DataParallelWaves {
 
     /// Marks a rank as idle; returns the number of the wave that this ends, if all ranks are idle
     /// and rank 0 is in this process.
-    pub(crate) fn mark_idle(&self, rank: u32) -> Option<u64> {
+    pub(crate) fn mark_rank_idle(&self, rank: u32) -> Option<u64> {
         let mut state = self.lock_state();
         if !state.busy.remove(&rank) || !state.busy.is_empty() {
             return None;
@@ -73,13 +74,13 @@ mod tests {
     #[test]
     fn a_wave_lasts_from_the_first_request_to_the_last() {
         let waves = DataParallelWaves::new(0);
-        assert_eq!((waves.mark_busy(1), waves.mark_busy(0)), (Some(0), None));
-        assert_eq!((waves.mark_idle(1), waves.mark_idle(1)), (None, None));
-        assert_eq!((waves.mark_idle(0), waves.current_wave()), (Some(0), 1));
-        waves.raise_wave(7);
-        waves.raise_wave(3);
-        assert_eq!((waves.mark_busy(0), waves.mark_idle(0)), (Some(7), Some(7)));
+        assert_eq!((waves.mark_rank_busy(1), waves.mark_rank_busy(0)), (Some(0), None));
+        assert_eq!((waves.mark_rank_idle(1), waves.mark_rank_idle(1)), (None, None));
+        assert_eq!((waves.mark_rank_idle(0), waves.current_wave()), (Some(0), 1));
+        waves.raise_wave_number(7);
+        waves.raise_wave_number(3);
+        assert_eq!((waves.mark_rank_busy(0), waves.mark_rank_idle(0)), (Some(7), Some(7)));
         let others = DataParallelWaves::new(2);
-        assert_eq!((others.mark_busy(2), others.mark_idle(2)), (Some(0), None));
+        assert_eq!((others.mark_rank_busy(2), others.mark_rank_idle(2)), (Some(0), None));
     }
 }

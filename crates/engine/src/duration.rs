@@ -31,7 +31,7 @@ pub struct ParsedDuration {
 
 impl ParsedDuration {
     /// Returns the parsed duration, or `None` if it is negative.
-    pub fn non_negative(self) -> Option<Duration> {
+    pub fn to_non_negative_duration(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
 }
@@ -42,7 +42,7 @@ impl ParsedDuration {
 /// Returns a sentence to follow «X is not a duration: ».
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let typed = parse_signed_duration(text, 1_000_000)?;
-    typed.non_negative().ok_or_else(|| "it is negative".to_owned())
+    typed.to_non_negative_duration().ok_or_else(|| "it is negative".to_owned())
 }
 
 /// Parses `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit is in `bare_unit` nanoseconds.

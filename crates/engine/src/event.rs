@@ -50,7 +50,7 @@ pub enum SchedulerEvent {
         tokens: u32,
         /// Policy for the sequence after the failed load: end or recompute.
         policy: LoadFailurePolicy,
-        /// Whether the prompt was to come from another engine; false for host memory.
+        /// Whether the KV cache was to come from another engine; false: from host memory.
         remote: bool,
     },
     /// A sequence released output tokens.
@@ -111,9 +111,9 @@ pub enum SchedulerEvent {
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Index in the plan of the first cached block.
+        /// Index in the block plan of the first cached block.
         from: u32,
-        /// Index in the plan after the last cached block.
+        /// Index in the block plan after the last cached block.
         to: u32,
     },
     /// The first KV blocks of a block plan were found in the prefix cache, in all layer groups.
@@ -132,12 +132,12 @@ pub enum SchedulerEvent {
         /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
-    /// KV blocks of a layer group other than the main one were cached or removed, or not all full
-    /// blocks of a main group without full attention were cached.
+    /// KV blocks of a layer group other than the main one entered or left the prefix cache. Also
+    /// emitted if a main group without full attention cached only some of its full blocks.
     Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
-    /// The prefix cache in host memory changed, or one of its copies ended.
+    /// The prefix cache in host memory changed, or a copy to or from it ended.
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
@@ -150,7 +150,7 @@ pub enum SchedulerEvent {
     },
     /// A sequence waits for its LoRA adapter to load.
     LoraLoading {
-        /// Number of the LoRA adapter.
+        /// Id of the LoRA adapter that is loaded.
         lora: LoraId,
     },
 }
@@ -168,12 +168,12 @@ pub enum LayerGroupCacheEvent {
         is_main: bool,
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Index in the plan of the first block.
+        /// Index in the block plan of block `from`, the first of the range.
         from: u32,
-        /// Index in the plan after the last block.
+        /// Index in the block plan after the last block of the range.
         to: u32,
-        /// Indices in the plan of the blocks that entered the prefix cache; none if the layer group
-        /// keeps none of them.
+        /// Indices in the block plan of the blocks that entered the prefix cache; none if the layer
+        /// group keeps none of them.
         kept: Vec<u32>,
     },
     /// KV blocks left the prefix cache of the layer group.
@@ -201,7 +201,7 @@ pub enum HostCacheEvent {
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Layer group of each written chunk, and its index in the plan, from 0.
+        /// Layer group of each written chunk, and the chunk's index in the block plan, from 0.
         chunks: Vec<(u32, u32)>,
         /// Number of KV blocks per chunk.
         blocks_per_chunk: u32,
@@ -230,7 +230,7 @@ pub enum HostCacheEvent {
     Refused,
     /// A request's lookup in host memory, which waited for copies in progress, was answered.
     Answered {
-        /// Waiting time of the lookup.
+        /// Waiting time of the lookup, caused by copies in progress.
         waited: Duration,
     },
 }
@@ -274,8 +274,8 @@ impl SchedulerEvent {
 pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
-    /// Stops the admission of waiting sequences that hold no KV blocks; the others run to their end.
-    /// Only the vLLM scheduler and the mocker do.
+    /// Stops the admission of waiting sequences that hold no KV blocks; the others run to their
+    /// end. Supported only by the vLLM scheduler and the mocker.
     PauseAdmission,
     /// Continues after [`EngineCommand::Pause`] or [`EngineCommand::PauseAdmission`].
     Resume,
@@ -373,6 +373,9 @@ pub struct EngineStats {
     pub used_blocks: u32,
     /// Number of usable KV blocks.
     pub total_blocks: u32,
+    /// Number of token slots in used KV blocks without keys and values; only counted if an observer
+    /// needs it.
+    pub empty_token_slots: u64,
     /// Tokens looked up in the prefix cache since the start.
     pub cache_queries: u64,
     /// Tokens found in the prefix cache since the start.

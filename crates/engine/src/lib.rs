@@ -118,6 +118,11 @@ pub trait Scheduler {
     }
     /// Returns the counts of sequences, KV blocks and prefix-cache lookups after the last call.
     fn stats(&self) -> EngineStats;
+    /// Returns the number of token slots in the KV blocks of sequences that hold no keys and values
+    /// yet: the rest of last blocks, and blocks reserved ahead.
+    fn empty_token_slots(&self) -> u64 {
+        0
+    }
     /// Appends the admissions of sequences since the last call to `into`, if enabled in the
     /// configuration. Schedulers without steps report admissions only as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
@@ -152,7 +157,7 @@ pub trait Scheduler {
         false
     }
 
-    // Methods for ranks in a [`RankLockStep`](lock_step::LockStep).
+    // Methods for ranks in a [`RankLockStep`](lock_step::RankLockStep).
 
     /// Returns whether the engine is a data-parallel rank that runs each step together with the
     /// others.
@@ -179,7 +184,7 @@ pub trait Scheduler {
     /// Schedules a step without sequences, to keep pace with other ranks. It starts now unless
     /// another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Notes that all data-parallel ranks are idle, and that the next step is the first of a wave.
+    /// Marks all data-parallel ranks as idle, so that the next step is the first of a wave.
     fn end_wave(&mut self) {}
     /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}

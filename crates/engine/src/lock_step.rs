@@ -15,7 +15,7 @@ const WORK_CHECK_INTERVAL_STEPS: u32 = 16;
 /// Synchronizes the steps of the data-parallel ranks. The driver of the engines calls it.
 #[derive(Debug, Default)]
 pub struct RankLockStep {
-    /// Number of steps since all ranks were idle.
+    /// Number of steps since all data-parallel ranks were last idle.
     steps: u32,
     begun: Option<SimTime>,
 }

@@ -32,7 +32,7 @@ pub struct BlockPlan {
     pub block_size: u32,
     /// Number of tokens after a block that its key covers too (vLLM's eagle and mtp drafts).
     pub lookahead: u32,
-    /// Number and name of the LoRA adapter, as in KV events.
+    /// Id and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
     /// Extra keys of each block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
@@ -137,7 +137,7 @@ pub struct PromptMediaItem {
 
 impl PromptMediaItem {
     /// Returns the index in the prompt after the media item's last placeholder token.
-    pub fn end_token(&self) -> u32 {
+    pub fn end_token_index(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
 
@@ -149,7 +149,7 @@ impl PromptMediaItem {
         items.retain(|item| {
             let apart = item.len > 0 && item.start >= end;
             if apart {
-                end = item.end_token();
+                end = item.end_token_index();
             }
             apart
         });

@@ -12,20 +12,20 @@ use crate::{
     SimTime, StepDrafts,
 };
 
-/// Records one change of a scheduler's steps.
+/// Record of one change of a scheduler's steps: a step was planned, or its output was processed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRecord {
     /// Simulated time of the change.
     pub at: SimTime,
-    /// Content of the change.
+    /// Kind of the change, with its details.
     pub change: StepChange,
     /// Number of KV blocks held by sequences after the change.
     pub used_blocks: u32,
-    /// Number of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
+    /// Index of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
     pub first_group: u32,
 }
 
-/// Distinguishes the two changes of a step.
+/// Kind of a change of a step: its planning, or the processing of its output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepChange {
     /// A step was planned.
@@ -81,7 +81,7 @@ impl StepRecord {
     /// `events` (`[kind, hashes, parent, group, medium]`). Both have `t` (ns) and `used` (blocks).
     pub fn to_json(&self, name: impl Fn(SeqId) -> Value) -> Value {
         let names = |ids: &[SeqId]| ids.iter().map(|&id| name(id)).collect::<Vec<_>>();
-        let (t, used) = (self.at.nanos(), self.used_blocks);
+        let (t, used) = (self.at.as_nanos(), self.used_blocks);
         match &self.change {
             StepChange::Planned(plan) => {
                 let work = plan.scheduled.iter();

@@ -25,7 +25,7 @@ impl SimTime {
     }
 
     /// Returns the number of nanoseconds since the start.
-    pub const fn nanos(self) -> u64 {
+    pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
@@ -35,7 +35,7 @@ impl SimTime {
     }
 
     /// Returns the duration since `earlier`, or zero if `earlier` is later.
-    pub const fn since(self, earlier: Self) -> Duration {
+    pub const fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
@@ -56,7 +56,7 @@ impl AddAssign<Duration> for SimTime {
 impl Sub for SimTime {
     type Output = Duration;
     fn sub(self, earlier: Self) -> Duration {
-        self.since(earlier)
+        self.duration_since(earlier)
     }
 }
 

@@ -20,9 +20,10 @@ const DECODE_CONTEXT_TOKENS: u32 = 1024;
 const DECODE_BATCH_SIZES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
-pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptLoad};
+pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptCacheUse};
 
-/// Returns the known prediction errors of a simulated engine, by prompt load.
+/// Returns the known prediction errors of a simulated engine, for prompts that are mostly cached,
+/// mostly computed, or both.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
 pub fn deployment_evidence(
@@ -55,7 +56,7 @@ pub fn explain_engine(
     text
 }
 
-/// Sizes of an engine's caches, as far as they were planned.
+/// Planned sizes of an engine's caches; `None` for a cache that was not planned.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CacheSizes<'a> {
     /// Size of the KV cache on the GPUs.
@@ -412,7 +413,7 @@ fn write_step_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a line with the time that these steps spend on loading weights from host memory.
+/// Writes a line with the time that the explained steps spend on loading weights from host memory.
 fn write_weights_from_host(
     text: &mut String,
     engine: &VllmConfig,

@@ -18,15 +18,16 @@ struct RecordedDeployment {
     weights: &'static str,
     tp: u32,
     experts: bool,
-    prompts: PromptLoad,
+    prompts: PromptCacheUse,
     /// Number of data-parallel engines that share the experts; 1: experts are not shared.
     ranks: u32,
     weight_gb: f64,
-    /// Least and most sequences in progress during the runs, per engine.
+    /// Minimum and maximum number of sequences in progress during the runs, per engine.
     sequences: (u32, u32),
     runs: u32,
     regime: &'static str,
-    /// Use of these runs in the fit of the roofline coefficients: `with` or `without` them.
+    /// Word for the use of these runs in the fit of the roofline coefficients: `with` or `without`
+    /// them.
     basis: &'static str,
     /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
     /// latency is compared.
@@ -35,9 +36,9 @@ struct RecordedDeployment {
     e2e: Option<f64>,
 }
 
-/// Source of the prompt tokens of a workload: the prefix cache or computation.
+/// Source of most prompt tokens of a run: the prefix cache or computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PromptLoad {
+pub enum PromptCacheUse {
     /// Nearly all prompt tokens come from the prefix cache.
     Cached,
     /// Nearly all prompt tokens are computed.
@@ -46,14 +47,14 @@ pub enum PromptLoad {
     Mixed,
 }
 
-/// Ratio of cached to all prompt tokens from which a run counts as cached.
+/// Minimum ratio of cached to all prompt tokens of a run whose prompts count as cached.
 const MOSTLY_CACHED: f64 = 0.8;
-/// Ratio of cached to all prompt tokens up to which a run counts as computed.
+/// Maximum ratio of cached to all prompt tokens of a run whose prompts count as computed.
 const MOSTLY_COMPUTED: f64 = 0.2;
 
-impl PromptLoad {
-    /// Returns the prompt load of a run with the ratio `reused` of cached to all prompt tokens (0
-    /// to 1).
+impl PromptCacheUse {
+    /// Returns whether the prompts of a run count as cached, computed or mixed, from the ratio of
+    /// cached to all prompt tokens (0 to 1).
     pub fn from_reused_ratio(reused: f64) -> Self {
         match reused {
             _ if reused >= MOSTLY_CACHED => Self::Cached,
@@ -87,8 +88,8 @@ impl RecordedDeployment {
             tp: next()?.parse().ok()?,
             experts: next()? == "experts",
             prompts: match next()? {
-                "cached" => PromptLoad::Cached,
-                _ => PromptLoad::Computed,
+                "cached" => PromptCacheUse::Cached,
+                _ => PromptCacheUse::Computed,
             },
             ranks: next()?.parse().ok()?,
             weight_gb: next()?.parse().ok()?,
@@ -162,7 +163,7 @@ impl std::fmt::Display for PredictionAccuracy {
     }
 }
 
-/// Known prediction errors of a deployment, by prompt load.
+/// Known prediction errors of a deployment, for cached, computed and mixed prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEvidence {
     cached: PredictionAccuracy,
@@ -174,23 +175,23 @@ impl DeploymentEvidence {
     pub(super) fn new(setup: &RooflineSetup) -> Self {
         let of = |prompts| prediction_accuracy(setup, prompts);
         Self {
-            cached: of(PromptLoad::Cached),
-            computed: of(PromptLoad::Computed),
-            mixed: of(PromptLoad::Mixed),
+            cached: of(PromptCacheUse::Cached),
+            computed: of(PromptCacheUse::Computed),
+            mixed: of(PromptCacheUse::Mixed),
         }
     }
 
-    /// Returns the prediction errors under this prompt load.
-    pub fn accuracy_under(&self, prompts: PromptLoad) -> &PredictionAccuracy {
+    /// Returns the known prediction errors for cached, computed or mixed prompts.
+    pub fn accuracy_for_prompts(&self, prompts: PromptCacheUse) -> &PredictionAccuracy {
         match prompts {
-            PromptLoad::Cached => &self.cached,
-            PromptLoad::Computed => &self.computed,
-            PromptLoad::Mixed => &self.mixed,
+            PromptCacheUse::Cached => &self.cached,
+            PromptCacheUse::Computed => &self.computed,
+            PromptCacheUse::Mixed => &self.mixed,
         }
     }
 }
 
-/// Describes a deployment and load of which nothing was recorded.
+/// Creates the description of a deployment and prompts for which no run was recorded.
 fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
     let kind = match asked.experts {
         true => "a model with experts",
@@ -209,7 +210,7 @@ fn not_validated(asked: &RecordedDeployment) -> PredictionAccuracy {
     }
 }
 
-fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
+fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptCacheUse) -> PredictionAccuracy {
     let shape = &setup.shape;
     let memory = KvCacheMemory::new(
         shape,
@@ -262,7 +263,7 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
     let ttft = error("TTFT", found.ttft);
     let itl = format!("ITL {:.1} %", found.itl);
     // Cached prompts leave little work to the kernels that differ.
-    let is_older = prompts != PromptLoad::Cached && has_newer_kernels(&setup.gpu);
+    let is_older = prompts != PromptCacheUse::Cached && has_newer_kernels(&setup.gpu);
     let errors = format!(
         "median error of its {} {} runs{} with {} to {} sequences ({}; constants fitted {} them): \
          {ttft}{}{itl}",
@@ -285,10 +286,11 @@ fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> Prediction
 /// Returns whether the kernels of a prediction are newer than those of the recorded deployments.
 fn has_newer_kernels(gpu: &Gpu) -> bool {
     const NEWEST_RECORDED_VERSION: (u32, u32) = (0, 19);
-    find_gpu(gpu.name).is_some_and(|known| known.with_kernels_of(NEWEST_RECORDED_VERSION) != *gpu)
+    find_gpu(gpu.name)
+        .is_some_and(|known| known.with_kernels_of_version(NEWEST_RECORDED_VERSION) != *gpu)
 }
 
-/// Describes experts that `ranks` engines share, as the end of a deployment's description.
+/// Returns the end of a deployment's description: by how many engines its experts are shared.
 fn spread(ranks: u32) -> String {
     match ranks {
         0 | 1 => String::new(),
@@ -299,9 +301,9 @@ fn spread(ranks: u32) -> String {
 pub(super) fn write_nearest_runs(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
     let known = DeploymentEvidence::new(setup);
     for (head, prompts) in
-        [("Evidence    ", PromptLoad::Computed), ("            ", PromptLoad::Cached)]
+        [("Evidence    ", PromptCacheUse::Computed), ("            ", PromptCacheUse::Cached)]
     {
-        let found = known.accuracy_under(prompts);
+        let found = known.accuracy_for_prompts(prompts);
         writeln!(text, "{head}{}", found.recorded)?;
         if let Some(errors) = &found.errors {
             writeln!(text, "            {errors} (docs/fidelity.md)")?;
@@ -365,15 +367,15 @@ mod tests {
             find_gpu("H100").unwrap().clone(),
         );
         let known = DeploymentEvidence::new(&setup);
-        let cached = known.accuracy_under(PromptLoad::from_reused_ratio(0.9));
+        let cached = known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(0.9));
         assert!(cached.to_string().contains(" sequences ("), "{cached}");
-        let mixed = known.accuracy_under(PromptLoad::from_reused_ratio(0.5));
+        let mixed = known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(0.5));
         assert_eq!(mixed.short, "not validated");
         assert!(mixed.recorded.contains("partly cached prompts"), "{mixed}");
         // Experts spread over engines are another kind of deployment.
         setup.shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
         setup.expert_ranks = 8;
-        let spread = prediction_accuracy(&setup, PromptLoad::Computed);
+        let spread = prediction_accuracy(&setup, PromptCacheUse::Computed);
         assert_eq!(spread.errors, None);
         assert!(spread.recorded.ends_with("experts spread over 8 engines"), "{spread}");
     }

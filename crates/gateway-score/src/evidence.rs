@@ -3,7 +3,7 @@
 
 use super::fleet::RoutingObservations;
 use super::gateway_run::GatewayRequestResult;
-use super::pod::PodAttempt;
+use super::pod::PodRequestAttempt;
 
 /// Error of a request whose response no pod generated.
 const NOT_FROM_ANY_POD_ERROR: &str = "no pod of the fleet served this answer";
@@ -22,12 +22,12 @@ pub(super) enum PodEvidence {
 }
 
 impl PodEvidence {
-    /// Returns the index of the pod that answered a request, and the source of that knowledge.
+    /// Returns the index of the pod that answered a request, and the evidence for it.
     ///
     /// The histories take precedence over a header that contradicts them.
     pub(super) fn find_answering_pod(
         named: Option<usize>,
-        tries: &[&PodAttempt],
+        tries: &[&PodRequestAttempt],
     ) -> (Option<usize>, Self) {
         let is_served = tries.iter().any(|attempt| attempt.is_served);
         let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
@@ -79,7 +79,8 @@ pub(super) fn fail_invented_responses(
     }
 }
 
-/// Takes one served request of a pod from its count `unclaimed`; returns `false` if none is left.
+/// Subtracts one request from the count `unclaimed` of a pod's served requests; returns `false` if
+/// the count is 0.
 fn claim_served_request(unclaimed: &mut Option<u64>) -> bool {
     match unclaimed {
         None => true,

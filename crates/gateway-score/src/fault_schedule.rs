@@ -231,7 +231,7 @@ impl FaultSchedule {
         self.apply_active_faults(index).await
     }
 
-    pub(super) async fn run_until_end(self: Arc<Self>) {
+    pub(super) async fn inject_faults_until_end(self: Arc<Self>) {
         let mut running = tokio::task::JoinSet::new();
         for index in 0..self.all.len() {
             let this = self.clone();
@@ -253,7 +253,7 @@ impl FaultSchedule {
         self.problems.lock().extend(problem);
     }
 
-    pub(super) fn outages(&self) -> Vec<PodOutage> {
+    pub(super) fn pod_outages(&self) -> Vec<PodOutage> {
         let mut outages = self.outages.lock().clone();
         let active = self.active.lock();
         let open = active.iter().map(|(index, from)| {
@@ -335,7 +335,7 @@ mod tests {
         let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
         let all: Vec<_> = all.map(|text| ScheduledFault::parse(text).unwrap()).into();
         let schedule = worker_counts_without_faulty_pods(&all, 3).schedule;
-        let shown = schedule.iter().map(|(at, pods)| (at.nanos() / 1_000_000_000, *pods));
+        let shown = schedule.iter().map(|(at, pods)| (at.as_nanos() / 1_000_000_000, *pods));
         assert_eq!(shown.collect::<Vec<_>>(), [(5, 2), (10, 1), (15, 2), (20, 2)]);
         for text in ["fail", "0=burn", "0=fail@5..4", "x=fail", "0=fail@-1"] {
             let error = ScheduledFault::parse(text).unwrap_err().to_string();

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::evidence::{PodEvidence, fail_invented_responses};
 use super::fault_schedule::{FaultSchedule, PodOutage, ScheduledFault};
 use super::gateway_run::GatewayRun;
-use super::pod::{GatewayPod, PodAttempt, PodState};
+use super::pod::{GatewayPod, PodRequestAttempt, PodState};
 use super::scenario::FleetScenario;
 use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
@@ -55,7 +55,7 @@ pub(super) struct MisrouteCounts {
 }
 
 impl MisrouteCounts {
-    pub(super) fn total(self) -> u64 {
+    pub(super) fn total_misroutes(self) -> u64 {
         self.refused + self.not_ready + self.unanswered + self.unrouted
     }
 }
@@ -99,7 +99,7 @@ impl GatewayBackends {
         };
         let mut pods = Vec::new();
         for (target, url) in servers {
-            pods.push(runtime.block_on(GatewayPod::inspect(target, url, identity)));
+            pods.push(runtime.block_on(GatewayPod::inspect_pod(target, url, identity)));
         }
         let backends = Self { runtime, own, pods };
         if backends.ready_pod_count() == 0 {
@@ -115,7 +115,7 @@ impl GatewayBackends {
         ready.count() as u32
     }
 
-    pub(super) fn first_ready(&self) -> Option<&GatewayPod> {
+    pub(super) fn first_ready_pod(&self) -> Option<&GatewayPod> {
         self.pods.iter().find(|pod| pod.state == PodState::Ready)
     }
 
@@ -174,7 +174,7 @@ impl GatewayBackends {
             self.runtime.block_on(scenario.start_on_pods(&self.pods))?;
         }
         let troubles = Arc::new(troubles);
-        let running = self.runtime.spawn(troubles.clone().run_until_end());
+        let running = self.runtime.spawn(troubles.clone().inject_faults_until_end());
         let sent = sending();
         running.abort();
         // An aborted task needs no result.
@@ -183,7 +183,7 @@ impl GatewayBackends {
         if let Some(scenario) = scenario {
             notes.extend(self.runtime.block_on(scenario.end_on_pods(&self.pods)));
         }
-        Ok((sent?, notes, troubles.outages()))
+        Ok((sent?, notes, troubles.pod_outages()))
     }
 
     /// Finds the pod that answered each request of a run, and counts retries and misrouted
@@ -263,12 +263,12 @@ impl GatewayBackends {
 fn assign_requests_to_pods(
     play: &mut GatewayRun,
     (pods, outages): (&[GatewayPod], &[PodOutage]),
-    attempts: &[PodAttempt],
+    attempts: &[PodRequestAttempt],
     identity: &RequestHeaderNames,
     routing: &mut RoutingObservations,
 ) -> (Vec<PodEvidence>, Vec<u64>) {
     let named = pods_by_name(pods);
-    let mut remembered = HashMap::<&str, Vec<&PodAttempt>>::new();
+    let mut remembered = HashMap::<&str, Vec<&PodRequestAttempt>>::new();
     for attempt in attempts.iter().filter(|a| !a.request_id.is_empty()) {
         let entry = remembered.entry(&attempt.request_id);
         entry.or_default().push(attempt);

@@ -54,7 +54,7 @@ impl ReplaySink for GatewayRun {
         let completed = outcome.status == RequestStatus::Completed;
         let after = |at: Option<SimTime>| {
             let at = at.filter(|_| completed)?;
-            Some(at.since(outcome.arrival).as_secs_f64() * 1e3)
+            Some(at.duration_since(outcome.arrival).as_secs_f64() * 1e3)
         };
         let offline = || {
             let first = outcome.admissions.first()?;

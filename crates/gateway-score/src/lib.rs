@@ -29,7 +29,9 @@ use report::ScoreReport;
 use require::parse_score_requirement;
 use scenario::FleetScenario;
 use vllm_sim_command_line::requirement::MetricRequirement;
-use vllm_sim_command_line::{RequirementFailed, UsageError, format_command_line, outputs, refuse};
+use vllm_sim_command_line::{
+    MissedRequirementsError, UsageError, format_command_line, outputs, refuse,
+};
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::ArrivalPacing;
@@ -37,8 +39,8 @@ use vllm_sim_replay::online::{
     self, GenerationApi, OnlineOptions, RequestHeaderNames, TargetServer,
 };
 use vllm_sim_replay_cli::{
-    ApiName, Deployment, DeploymentFactory, FlagSplitter, WorkloadArgs, open_workload,
-    simulated_time_limit, split_known_args,
+    DeploymentFactory, EngineDeployment, FlagSplitter, GenerationApiName, WorkloadArgs,
+    open_workload, simulated_time_limit, split_known_args,
 };
 use workload::LoadedWorkload;
 
@@ -97,7 +99,7 @@ struct GatewayScoreArgs {
     session_header: String,
     /// Endpoint for the requests; `completions` sends token ids, which some gateways do not accept.
     #[arg(long, value_enum, default_value = "completions", help_heading = "Gateway")]
-    target_api: ApiName,
+    target_api: GenerationApiName,
     /// Model name in requests; the default is the first model that a pod lists.
     #[arg(long, help_heading = "Gateway")]
     target_model: Option<String>,
@@ -148,7 +150,7 @@ pub fn gateway_clap_command() -> clap::Command {
 /// Runs `vllm-sim gateway score …` and returns the text to print.
 ///
 /// # Errors
-/// Returns a message for the user, or [`RequirementFailed`] if a requirement is missed.
+/// Returns a message for the user, or [`MissedRequirementsError`] if a requirement is missed.
 pub fn run_gateway_command(
     args: &[String],
     sort: FlagSplitter<'_>,
@@ -186,7 +188,7 @@ fn score_gateway(
     let requirements: Vec<MetricRequirement> = requirements.collect::<Result<_>>()?;
     let disturb = args.disturb.iter().map(|text| ScheduledFault::parse(text));
     let disturb: Vec<ScheduledFault> = disturb.collect::<Result<_>>()?;
-    let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read);
+    let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read_scenario_file);
     let scenario = scenario.transpose()?;
     if args.fleet.is_empty() && args.replicas.is_none() {
         refuse!("no pods: give --fleet URL,… or --replicas N");
@@ -214,7 +216,7 @@ fn score_gateway(
     }
     // A fault that was to be tested was not injected.
     let missed = lost.join("; ");
-    Err(RequirementFailed { printed, missed }.into())
+    Err(MissedRequirementsError { printed, missed }.into())
 }
 
 struct LiveRunResult {
@@ -231,7 +233,7 @@ struct LiveRunResult {
 }
 
 struct LiveRunPlan<'a> {
-    deployment: &'a Deployment,
+    deployment: &'a EngineDeployment,
     workload: &'a LoadedWorkload,
     pace: ArrivalPacing,
     identity: &'a RequestHeaderNames,
@@ -262,7 +264,7 @@ fn run_live_workload(
     }
     backends.wait_for_gateway(&gateway, wait)?;
     // Some gateways do not forward /tokenize or the model list.
-    let pod = backends.first_ready();
+    let pod = backends.first_ready_pod();
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = describe_engine_differences(&backends, &deployment.engine);
@@ -270,7 +272,7 @@ fn run_live_workload(
     let (sent, trouble, outages) =
         backends.run_with_faults((plan.disturb, plan.scenario), || {
             let source = &mut workload.as_source();
-            Ok(online::run_online(source, &options, &mut play, &mut |_| {})?)
+            Ok(online::replay_over_http(source, &options, &mut play, &mut |_| {})?)
         })?;
     notes.extend(trouble);
     if sent.latest > Duration::from_millis(250) {
@@ -347,7 +349,7 @@ fn run_ideal_placement(
     };
     let mut play = GatewayRun::for_pod_count(backends.ready_pod_count() as usize);
     let source = &mut plan.workload.as_source();
-    online::run_online(source, &options, &mut play, &mut |_| {})?;
+    online::replay_over_http(source, &options, &mut play, &mut |_| {})?;
     for turn in &mut play.turns {
         let place = placement.get(turn.session as usize);
         let place = place.and_then(|turns| turns.get(turn.turn as usize));
@@ -361,8 +363,8 @@ fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<Onl
     Ok(OnlineOptions {
         targets: vec![args.target.clone()],
         api: match args.target_api {
-            ApiName::Completions => GenerationApi::Completions,
-            ApiName::Chat => GenerationApi::Chat,
+            GenerationApiName::Completions => GenerationApi::Completions,
+            GenerationApiName::Chat => GenerationApi::Chat,
         },
         model: args.target_model.clone(),
         api_key: args.target_api_key.clone(),
@@ -370,11 +372,11 @@ fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<Onl
             true => CertificateVerification::Disabled,
             false => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.slots().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         speedup: pace.speedup,
         timeout: parse_seconds("--target-timeout", args.target_timeout)?,
         limit: simulated_time_limit(&args.workload)?
-            .map(|limit| Duration::from_nanos(limit.nanos())),
+            .map(|limit| Duration::from_nanos(limit.as_nanos())),
         seed: args.workload.workload_seed,
         identity: Some(plan.identity.clone()),
         ..OnlineOptions::default()
@@ -389,7 +391,7 @@ fn parse_target(flag: &str, url: &str, options: &OnlineOptions) -> Result<Target
 /// Returns the URLs of the pods to start, and the future that starts them.
 fn start_own_pods(
     args: &GatewayScoreArgs,
-    deployment: &Deployment,
+    deployment: &EngineDeployment,
     workload: &LoadedWorkload,
     replicas: u16,
     serve: PodFactory<'_>,
@@ -497,12 +499,12 @@ fn write_score_report(report: &ScoreReport, args: &GatewayScoreArgs) -> Result<S
         }
     }
     match report.describe_missed_requirements() {
-        Some(missed) => Err(RequirementFailed { printed, missed }.into()),
+        Some(missed) => Err(MissedRequirementsError { printed, missed }.into()),
         None => Ok(printed),
     }
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim gateway score`.
 const HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3\n\

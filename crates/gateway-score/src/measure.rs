@@ -42,8 +42,8 @@ pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
     ratio_measure("lora-affinity", "LoRA affinity"),
 ];
 
-/// Names of the measures whose shares the score averages.
-pub(super) const SCORED: [&str; 3] = ["reuse", "ttft", "e2e"];
+/// Names of the measures of which the score averages the ratio to the ideal.
+pub(super) const SCORED_MEASURE_NAMES: [&str; 3] = ["reuse", "ttft", "e2e"];
 
 /// Values of all measures of a run; `None` if unknown or not applicable to the workload.
 pub(super) type MeasureValues = [Option<f64>; MEASURE_COUNT];
@@ -130,7 +130,7 @@ fn session_stickiness(play: &GatewayRun) -> Option<f64> {
 /// the adapter before.
 fn lora_affinity(play: &GatewayRun, workload: &LoadedWorkload) -> Option<f64> {
     let with_adapter = play.turns.iter().filter_map(|turn| {
-        let planned = workload.turn(turn.session, turn.turn)?;
+        let planned = workload.session_turn(turn.session, turn.turn)?;
         Some((turn.sent, turn.pod?, planned.lora.as_deref()?))
     });
     let mut with_adapter: Vec<_> = with_adapter.collect();
@@ -186,7 +186,7 @@ pub(super) fn gateway_score(shares: &MeasureValues) -> Option<f64> {
         let at = MEASURES.iter().position(|measure| measure.name == name)?;
         shares[at]
     };
-    let parts: Vec<f64> = SCORED.into_iter().filter_map(of).collect();
+    let parts: Vec<f64> = SCORED_MEASURE_NAMES.into_iter().filter_map(of).collect();
     let served = of("served")?;
     if parts.is_empty() {
         return (served == 0.0).then_some(0.0);

@@ -1,6 +1,6 @@
 use vllm_sim_replay::html::{
-    Tile, Tone, render_command_section, render_distribution_chart, render_document, render_notes,
-    render_table, render_tiles,
+    SummaryTile, ValueTone, render_command_section, render_distribution_chart, render_document,
+    render_notes, render_table, render_tiles,
 };
 
 use super::fault_schedule::PROBLEM_PREFIX;
@@ -21,27 +21,30 @@ pub(super) fn render_score_page(report: &ScoreReport) -> String {
     render_document("vllm-sim gateway score", &body)
 }
 
-fn score_tiles(report: &ScoreReport) -> Vec<Tile> {
+fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {
     let routing = &report.live.routing;
     let score = match report.score {
-        Some(score) => Tile::new("Score", &format!("{:.1}", score * 100.0), "of 100"),
-        None => {
-            Tile::new("Score", "unknown", "see the notes below the table").with_tone(Tone::Worse)
-        }
+        Some(score) => SummaryTile::new("Score", &format!("{:.1}", score * 100.0), "of 100"),
+        None => SummaryTile::new("Score", "unknown", "see the notes below the table")
+            .with_tone(ValueTone::Worse),
     };
-    let misroutes = routing.misroutes.total();
-    let tone = |is_good: bool| if is_good { Tone::Better } else { Tone::Worse };
+    let misroutes = routing.misroutes.total_misroutes();
+    let tone = |is_good: bool| if is_good { ValueTone::Better } else { ValueTone::Worse };
     let retries = routing.retries.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
     let mut tiles = vec![
         score,
-        Tile::new("Misroutes", &misroutes.to_string(), "to pods that could not serve, or to none")
-            .with_tone(tone(misroutes == 0)),
-        Tile::new("Retries", &retries, "attempts beyond the first"),
+        SummaryTile::new(
+            "Misroutes",
+            &misroutes.to_string(),
+            "to pods that could not serve, or to none",
+        )
+        .with_tone(tone(misroutes == 0)),
+        SummaryTile::new("Retries", &retries, "attempts beyond the first"),
     ];
     // A fault that was not injected makes the score one of an undisturbed run.
     let lost = report.live.notes.iter().find(|note| note.starts_with(PROBLEM_PREFIX));
     if let Some(lost) = lost {
-        tiles.insert(0, Tile::new("Disturbance", "lost", lost).with_tone(Tone::Worse));
+        tiles.insert(0, SummaryTile::new("Disturbance", "lost", lost).with_tone(ValueTone::Worse));
     }
     for line in report.summary_lines() {
         let Some((requirement, verdict)) =
@@ -50,7 +53,7 @@ fn score_tiles(report: &ScoreReport) -> Vec<Tile> {
             continue;
         };
         let (verdict, value) = verdict.split_once(", ").unwrap_or((verdict, ""));
-        let tile = Tile::new(requirement, verdict, value);
+        let tile = SummaryTile::new(requirement, verdict, value);
         tiles.push(tile.with_tone(tone(verdict == "met")));
     }
     tiles

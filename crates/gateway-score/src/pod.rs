@@ -33,7 +33,7 @@ impl PodState {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PodAttempt {
+pub(super) struct PodRequestAttempt {
     pub(super) pod: usize,
     pub(super) request_id: String,
     pub(super) status: Option<u16>,
@@ -61,7 +61,7 @@ pub(super) struct GatewayPod {
 
 impl GatewayPod {
     /// Inspects a pod's state, identity and metrics, and resets its prefix cache if allowed.
-    pub(super) async fn inspect(
+    pub(super) async fn inspect_pod(
         target: TargetServer,
         url: String,
         identity: &RequestHeaderNames,
@@ -148,7 +148,7 @@ impl GatewayPod {
     pub(super) async fn requests_since_connect(
         &self,
         number: usize,
-    ) -> Option<(Vec<PodAttempt>, bool)> {
+    ) -> Option<(Vec<PodRequestAttempt>, bool)> {
         let newest = self.newest?;
         let path = format!("/admin/requests?after={newest}&limit=1000000");
         let page = self.get_json(&path).await?;
@@ -157,7 +157,7 @@ impl GatewayPod {
         let attempts = records.iter().map(|record| {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let status: Option<u16> = record["status"].as_u64().and_then(|s| s.try_into().ok());
-            PodAttempt {
+            PodRequestAttempt {
                 pod: number,
                 request_id: text(&record["headers"]["x-request-id"]),
                 status,

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::LiveRunResult;
 use super::gateway_run::GatewayRun;
 use super::measure::{
-    MEASURE_COUNT, MEASURES, MeasureValues, SCORED, best_measure_values, gateway_score,
-    measure_run, ratios_to_ideal, ttft_and_e2e_samples,
+    MEASURE_COUNT, MEASURES, MeasureValues, SCORED_MEASURE_NAMES, best_measure_values,
+    gateway_score, measure_run, ratios_to_ideal, ttft_and_e2e_samples,
 };
 use super::offline::RouterCandidate;
 use super::require::value_of_requirement;
@@ -33,7 +33,7 @@ pub(super) struct ScoreReport {
     live_ideal: Option<MeasureValues>,
     values: MeasureValues,
     ideal: MeasureValues,
-    /// Ratios to the ideal, at most 1.
+    /// Ratio of each measure to the ideal, at most 1.
     shares: MeasureValues,
     /// Indices of the scored measures that are more than 5 % better than the ideal, with their ratios
     /// to it.
@@ -63,7 +63,7 @@ impl ScoreReport {
         };
         let above_ideal = ratios.iter().enumerate().filter_map(|(at, ratio)| {
             let ratio = (*ratio)?;
-            let is_scored = SCORED.contains(&MEASURES[at].name);
+            let is_scored = SCORED_MEASURE_NAMES.contains(&MEASURES[at].name);
             (is_scored && ratio > CLEARLY_ABOVE).then_some((at, ratio))
         });
         let shares = ratios.map(|ratio| Some(ratio?.min(1.0)));
@@ -115,14 +115,14 @@ impl ScoreReport {
             format!("Score: {score}"),
             format!(
                 "Misroutes: {}, retries: {}, of {} requests in {} sessions",
-                routing.misroutes.total(),
+                routing.misroutes.total_misroutes(),
                 routing.retries.map_or("unknown".to_owned(), |n| n.to_string()),
                 self.requests,
                 self.sessions,
             ),
         ];
         let misroutes = routing.misroutes;
-        if misroutes.total() > 0 {
+        if misroutes.total_misroutes() > 0 {
             lines.push(format!(
                 "Misroutes by kind: {} refused, {} to pods that were not ready, {} unanswered, {} \
                  without a pod",
@@ -144,7 +144,7 @@ impl ScoreReport {
         for requirement in &self.requirements {
             let value = self.required_value(requirement);
             let shown = value.map_or_else(|| "unknown".to_owned(), |value| format!("{value:.3}"));
-            let verdict = match requirement.is_met(value) {
+            let verdict = match requirement.is_satisfied_by(value) {
                 true => "met",
                 false => "missed",
             };
@@ -191,7 +191,7 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(above).chain(fast).chain(unknown)
     }
 
-    /// Explains measures that are better than the ideal, whose shares are 1.
+    /// Explains the measures that are better than the ideal, whose ratio to it is reported as 1.
     fn above_ideal_note(&self) -> Option<String> {
         let all = self.above_ideal.iter();
         let all = all.map(|(at, ratio)| format!("{} {ratio:.3}", MEASURES[*at].label));
@@ -232,8 +232,11 @@ impl ScoreReport {
     fn required_value(&self, requirement: &MetricRequirement) -> Option<f64> {
         let routing = &self.live.routing;
         let count = |n: u64| n as f64;
-        let others =
-            [self.score, Some(count(routing.misroutes.total())), routing.retries.map(count)];
+        let others = [
+            self.score,
+            Some(count(routing.misroutes.total_misroutes())),
+            routing.retries.map(count),
+        ];
         value_of_requirement(requirement, &self.shares, others)
     }
 
@@ -280,7 +283,7 @@ impl ScoreReport {
         });
         let requirements = self.requirements.iter().map(|requirement| {
             let value = self.required_value(requirement);
-            let is_met = requirement.is_met(value);
+            let is_met = requirement.is_satisfied_by(value);
             json!({"bound": requirement.to_string(), "value": value, "met": is_met})
         });
         json!({
@@ -295,7 +298,7 @@ impl ScoreReport {
             "policies": Value::Object(policies.collect::<Map<_, _>>()),
             "direct": self.live_ideal.as_ref().map(named),
             "direct_placements": self.live.ideal.as_ref().map(|(policy, _)| policy),
-            "misroutes": routing.misroutes.total(),
+            "misroutes": routing.misroutes.total_misroutes(),
             "misroutes_by_kind": {
                 "refused": routing.misroutes.refused,
                 "not_ready": routing.misroutes.not_ready,

@@ -44,8 +44,12 @@ mod tests {
     fn requirement_is_parsed_and_checked() {
         let reuse = parse_score_requirement("reuse>=0.9").unwrap();
         assert_eq!(reuse.to_string(), "reuse>=0.9");
-        assert!(reuse.is_met(Some(0.9)) && !reuse.is_met(Some(0.89)) && !reuse.is_met(None));
-        assert!(parse_score_requirement("retries < 1").unwrap().is_met(Some(0.0)));
+        assert!(
+            reuse.is_satisfied_by(Some(0.9))
+                && !reuse.is_satisfied_by(Some(0.89))
+                && !reuse.is_satisfied_by(None)
+        );
+        assert!(parse_score_requirement("retries < 1").unwrap().is_satisfied_by(Some(0.0)));
         for (text, told) in [
             ("reuse", "must be NAME>=NUMBER"),
             ("reuze>=1", "unknown measure"),

@@ -21,7 +21,7 @@ impl FleetScenario {
     ///
     /// # Errors
     /// Returns an error if the file is unreadable or invalid.
-    pub(super) fn read(file: &Path) -> Result<Self> {
+    pub(super) fn read_scenario_file(file: &Path) -> Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
         match Scenario::from_yaml(&text) {

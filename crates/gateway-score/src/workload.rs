@@ -67,23 +67,23 @@ impl LoadedWorkload {
         self.sessions.iter().map(|s| s.turns.len()).sum()
     }
 
-    pub(super) fn turn(&self, session: u64, turn: u32) -> Option<&SessionTurn> {
+    pub(super) fn session_turn(&self, session: u64, turn: u32) -> Option<&SessionTurn> {
         let session = self.sessions.get(usize::try_from(session).ok()?)?;
         session.turns.get(turn as usize)
     }
 
-    pub(super) fn as_source(&self) -> WorkloadPlayback<'_> {
-        WorkloadPlayback { sessions: &self.sessions, agent_runs: self.agent_runs, at: 0 }
+    pub(super) fn as_source(&self) -> LoadedWorkloadSource<'_> {
+        LoadedWorkloadSource { sessions: &self.sessions, agent_runs: self.agent_runs, at: 0 }
     }
 }
 
-pub(super) struct WorkloadPlayback<'a> {
+pub(super) struct LoadedWorkloadSource<'a> {
     sessions: &'a [ClientSession],
     agent_runs: bool,
     at: usize,
 }
 
-impl WorkloadSource for WorkloadPlayback<'_> {
+impl WorkloadSource for LoadedWorkloadSource<'_> {
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         let next = self.sessions.get(self.at).cloned();
         self.at += 1;

@@ -88,8 +88,8 @@ impl VllmEngine for VllmEngineService {
         let resolved = service.resolve_model(&self.parts.settings.rules, None).map_err(refused)?;
         let generated =
             service.generate(&self.parts.settings.rules, resolved, Box::new(request)).await;
-        let generated = generated.map_err(|refusal| refused(refusal.into_error()))?;
-        Ok(Response::new(GenerateMessageStream::new(generated.reply, stream, injector)))
+        let (reply, _) = generated.map_err(|refusal| refused(refusal.into_error()))?;
+        Ok(Response::new(GenerateMessageStream::new(reply, stream, injector)))
     }
 
     async fn embed(

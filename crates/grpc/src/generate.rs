@@ -26,7 +26,8 @@ pub(super) struct GenerateMessageStream {
     /// Whether tokens are sent one by one as the engine releases them.
     stream: bool,
     closed: bool,
-    /// Token ids of the last message: all tokens, or those since the previous message.
+    /// Token ids of the latest gRPC message: all output tokens, or those since the previous
+    /// message.
     output: Vec<u32>,
     /// Whether the empty message of an aborted reply was sent.
     aborted: bool,

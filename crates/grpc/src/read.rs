@@ -19,7 +19,7 @@ use vllm_sim_wire::{SamplingParams, ServerLimits};
 pub(super) struct CallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// Metadata in the conditions of scripted replies.
+    /// Metadata of the call, for the conditions of scripted replies.
     pub(super) headers: Box<[(Box<str>, Box<str>)]>,
     pub(super) faults: Arc<RequestFaults>,
     /// Counter of the request's tokens; `None` if nothing reads it.

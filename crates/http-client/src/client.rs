@@ -161,7 +161,7 @@ where
     }
 
     /// Closes all idle connections, so that the next request opens a fresh one.
-    pub fn close_idle(&self) {
+    pub fn close_idle_connections(&self) {
         self.0.idle.lock().clear();
     }
 
@@ -259,12 +259,12 @@ pub struct ResponseBody<B: Body + 'static> {
 
 impl<B: Body + 'static> ResponseBody<B> {
     /// Returns the time at which the request was passed to its connection.
-    pub fn sent_at(&self) -> Instant {
+    pub fn request_sent_at(&self) -> Instant {
         self.sent
     }
 
-    /// Returns the time at which the bytes of the last frame arrived; before the first frame, those
-    /// of the head.
+    /// Returns the time at which the bytes of the last frame arrived; before the first frame, the
+    /// arrival time of the head.
     pub fn last_frame_arrived_at(&self) -> Instant {
         self.arrival.latest_arrival()
     }
@@ -396,7 +396,7 @@ mod tests {
             let frame = answer.body_mut().frame().await.expect("has a body");
             let data = frame.expect("is whole").into_data().expect("is data");
             assert_eq!(&data[..], b"ok");
-            assert!(answer.body().last_frame_arrived_at() >= answer.body().sent_at());
+            assert!(answer.body().last_frame_arrived_at() >= answer.body().request_sent_at());
             // The end of a body with a known length need not be polled.
             if number == 1 {
                 assert!(answer.body_mut().frame().await.is_none());

@@ -18,7 +18,7 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 ///
 /// # Errors
 /// A message about the address, the connection, a status that is no success, or the time limit.
-pub async fn get_once(
+pub async fn get_on_new_connection(
     address: &str,
     path: &str,
     limit: Duration,

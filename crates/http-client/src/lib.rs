@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 pub use client::{PooledHttpClient, ResponseBody, SendError};
 pub use connect::{Connector, ServerEndpoint};
-pub use get::get_once;
+pub use get::get_on_new_connection;
 pub use socket::ArrivalTime;
 pub use stream::ClientStream;
 

@@ -18,7 +18,7 @@ use axum::http::{StatusCode, Version};
 use axum::response::Response;
 use parking_lot::{Condvar, Mutex};
 
-use super::around::Middleware;
+use super::middleware::{Middleware, ResponseHook};
 use vllm_sim_config::{LogConfig, LogFormat, LogLevel};
 use vllm_sim_service::RequestContext;
 
@@ -119,13 +119,7 @@ fn percent_encode_non_ascii(target: &str) -> Cow<'_, str> {
 }
 
 impl Middleware for AccessLog {
-    /// Client address and request line of a request, kept until its response; `None` if its path is
-    /// not logged.
-    ///
-    /// Copied, because keeping the request's URI would keep the read buffer of its connection.
-    type RequestData = Option<String>;
-
-    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         if !self.is_logged_path(request.uri().path()) {
             return Ok(None);
         }
@@ -140,14 +134,14 @@ impl Middleware for AccessLog {
         let target = target.map_or("/", PathAndQuery::as_str);
         let target = percent_encode_non_ascii(target);
         let method = request.method().as_str();
-        Ok(Some([client, " - \"", method, " ", &target, " ", version, "\""].concat()))
-    }
-
-    fn on_response(&self, kept: Self::RequestData, response: Response) -> Response {
-        if let Some(client_and_request) = kept {
-            self.append_line(&client_and_request, response.status());
-        }
-        response
+        // Copied, because keeping the request's URI would keep the read buffer of its connection.
+        let client_and_request =
+            [client, " - \"", method, " ", &target, " ", version, "\""].concat();
+        let log = self.clone();
+        Ok(Some(Box::new(move |response| {
+            log.append_line(&client_and_request, response.status());
+            response
+        })))
     }
 }
 

@@ -195,7 +195,7 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     flags
 }
 
-/// Returns the flags whose values differ, with both values.
+/// Returns the flags whose values differ between two configurations, with both values.
 fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Value {
     let added = after.keys().filter(|flag| !before.contains_key(*flag));
     let flags = before.keys().chain(added).filter(|flag| before.get(*flag) != after.get(*flag));

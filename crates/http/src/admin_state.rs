@@ -27,8 +27,8 @@ const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First rank and number of ranks of this server; a changed configuration has the ranks of the
-    /// whole deployment instead.
+    /// First rank and number of ranks of this server; in a changed configuration they are those of
+    /// the whole deployment.
     local_ranks: (u32, u32),
     /// Replica number of this process, and the number of replicas.
     replica: (ReplicaId, u32),

@@ -1,15 +1,13 @@
 //! API keys: protected paths, and the check of a client's key.
 
-use std::sync::Arc;
-
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
-use super::around::Middleware;
 use super::bearer::has_valid_bearer_token;
 use super::error;
 use super::layers::LayerSettings;
+use super::middleware::{Middleware, ResponseHook};
 use vllm_sim_config::Compat;
 
 /// Path prefixes of requests that need an API key.
@@ -22,9 +20,8 @@ const GUARDED_GRPC_PREFIX: &str = "/vllm.grpc.engine.VllmEngine/";
 const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
 /// The middleware rejects requests without a required API key.
-#[derive(Clone)]
 pub(super) struct ApiKeyCheck {
-    keys: Arc<Vec<String>>,
+    keys: Vec<String>,
     is_guarded: fn(&Request) -> bool,
     refusal: fn() -> Response,
 }
@@ -53,22 +50,16 @@ impl ApiKeyCheck {
         refusal: fn() -> Response,
     ) -> Option<Self> {
         let keys = &settings.api_keys;
-        (!keys.is_empty()).then(|| Self { keys: Arc::new(keys.clone()), is_guarded, refusal })
+        (!keys.is_empty()).then(|| Self { keys: keys.clone(), is_guarded, refusal })
     }
 }
 
 impl Middleware for ApiKeyCheck {
-    type RequestData = ();
-
-    fn on_request(&self, request: &mut Request) -> Result<(), Response> {
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         match (self.is_guarded)(request) && !has_api_key(&self.keys, request.headers()) {
             true => Err((self.refusal)()),
-            false => Ok(()),
+            false => Ok(None),
         }
-    }
-
-    fn on_response(&self, (): (), response: Response) -> Response {
-        response
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state of a server that all HTTP handlers share.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,13 @@ use tokio::sync::watch;
 
 use super::admin_state::AdminState;
 use super::dialect::{self, ApiDialect};
+use super::live_trace::LiveTrace;
 use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
-use super::server_controls::{Availability, ServerControls};
+use super::server_controls::ServerControls;
 use super::session_store::Sessions;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
@@ -23,7 +24,7 @@ use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::{InferenceService, RequestRules};
+use vllm_sim_service::{Availability, InferenceService, LoadGuard, RequestRules, ServerLoad};
 use vllm_sim_wire::VllmVersion;
 
 /// The values from which an [`App`] is created.
@@ -62,7 +63,7 @@ pub struct App {
     pub(super) version: VllmVersion,
     pub(super) dialect: &'static dyn ApiDialect,
     pub(super) rules: RequestRules,
-    pub(super) load: Arc<AtomicI64>,
+    pub(super) load: ServerLoad,
     pub(super) routes: RouteIndex,
     /// Version of the model weights that responses report.
     pub(super) weight_version: ArcSwap<String>,
@@ -72,7 +73,7 @@ pub struct App {
     pub(super) peers: DashboardPeers,
     pub(super) disaggregation: Option<Arc<Disaggregation>>,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
-    pub(super) metric_history: MetricHistory,
+    pub(super) records: DashboardRecords,
     pub(super) admin_state: Arc<AdminState>,
     pub(super) controls: Arc<ServerControls>,
     /// Cached body of `GET /openapi.json`.
@@ -83,6 +84,13 @@ pub struct App {
     /// Open sessions of `vllm-sim sglang`.
     pub(super) sessions: Arc<Sessions>,
     stopping: AtomicBool,
+}
+
+/// Records for the dashboard, which begin with the first look at it.
+#[derive(Default)]
+pub(super) struct DashboardRecords {
+    pub(super) metrics: MetricHistory,
+    pub(super) trace: LiveTrace,
 }
 
 impl App {
@@ -118,7 +126,7 @@ impl App {
             peers: DashboardPeers::new(peers),
             disaggregation,
             fleet: OnceLock::new(),
-            metric_history: MetricHistory::default(),
+            records: DashboardRecords::default(),
             admin_state,
             controls: Arc::new(controls),
             weight_version: ArcSwap::from_pointee("default".to_owned()),
@@ -130,7 +138,7 @@ impl App {
             started,
             version: rules.limits.version,
             rules,
-            load: Arc::default(),
+            load: ServerLoad::default(),
             responses: Arc::default(),
             profiling: AtomicBool::new(false),
             sessions: Arc::default(),
@@ -185,19 +193,21 @@ impl App {
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
     }
 
-    /// Counts a request in the server load that `GET /load` reports, until the guard is dropped.
-    pub(super) fn count_server_load(&self) -> ServerLoadGuard {
-        self.load.fetch_add(1, Ordering::Relaxed);
-        ServerLoadGuard(self.load.clone())
+    /// Returns whether the readiness check finds an engine with requests but without progress.
+    pub(super) fn has_stalled_engine(&self) -> bool {
+        let Some(check) = self.settings.server.ready_check else {
+            return false;
+        };
+        self.service.rank_engines().iter().any(|engine| {
+            let progress = engine.engine_progress();
+            progress.is_stalled(engine.now(), check.first_output, check.next_output)
+        })
     }
-}
 
-/// Keeps one request counted in the server load that `GET /load` reports.
-pub(super) struct ServerLoadGuard(Arc<AtomicI64>);
-
-impl Drop for ServerLoadGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    /// Counts a request in the load that `GET /load` reports, until the guard is dropped; `None`
+    /// without `--enable-server-load-tracking`.
+    pub(super) fn count_load(&self) -> Option<LoadGuard> {
+        self.settings.server.load_tracking.then(|| self.load.count_request())
     }
 }
 

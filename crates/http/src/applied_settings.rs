@@ -20,6 +20,7 @@ pub(super) struct AppliedSettings {
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
     blind_spots: ObserverFaults,
+    hangs_engine: bool,
 }
 
 impl AppliedSettings {
@@ -43,8 +44,10 @@ impl AppliedSettings {
             image_output: Arc::new(ImageOutputSettings::from_config(first)),
             blind_spots: ObserverFaults {
                 lose_kv_events: first.faults.lose_kv_events,
+                kv_event_gaps: first.faults.kv_event_gaps,
                 stale_metrics: first.faults.stale_metrics,
             },
+            hangs_engine: first.faults.hang_engine,
         }
     }
 
@@ -62,12 +65,14 @@ impl AppliedSettings {
         }
         server.image_output.replace_settings(self.image_output.clone());
         server.set_observer_faults(self.blind_spots);
+        server.service.set_engine_hang(self.hangs_engine);
         server.service.faults.replace_settings(self.live.clone());
     }
 
     /// Applies these settings to a server that has just started.
     pub(super) fn apply_at_start(self, server: &ServerControls) {
         server.set_observer_faults(self.blind_spots);
+        server.service.set_engine_hang(self.hangs_engine);
         server.service.faults.set_initial_settings(self.live);
     }
 }

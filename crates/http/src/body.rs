@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::{Version, header};
+use axum::http::{Method, Version, header};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -31,8 +31,9 @@ pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
     read_limited_body(body, app.settings.server.max_body_bytes).await
 }
 
-/// Headers and complete body of a request, for routes that parse the body themselves.
+/// Method, headers and complete body of a request, for routes that parse the body themselves.
 pub(super) struct RawRequest {
+    pub(super) method: Method,
     pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
 }
@@ -89,6 +90,7 @@ impl FromRequest<Arc<App>> for RawRequest {
         let memory = app.service.message_memory().reserve(estimated_memory(&bytes));
         let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
         Ok(Self {
+            method: parts.method,
             head: RequestHead {
                 faults: context.faults,
                 usage: context.usage,

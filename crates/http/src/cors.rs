@@ -13,7 +13,7 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
-use super::around::Middleware;
+use super::middleware::{Middleware, ResponseHook};
 use vllm_sim_config::CorsConfig;
 
 /// Methods that CORS allows if `*` is configured.
@@ -23,24 +23,20 @@ const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 const PREFLIGHT_VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
 
 /// Answers CORS preflight requests and adds CORS headers to other responses.
-#[derive(Clone)]
 pub(super) struct CorsRules(pub Arc<CorsConfig>);
 
 impl Middleware for CorsRules {
-    /// The `Origin` header of the request.
-    type RequestData = Option<HeaderValue>;
-
-    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let origin = request.headers().get(header::ORIGIN).cloned();
+        let cors = self.0.clone();
+        let add_headers = move |mut response: Response| {
+            add_cors_headers(&cors, origin.as_ref(), &mut response);
+            response
+        };
         match preflight_response(&self.0, request) {
-            Some(response) => Err(self.on_response(origin, response)),
-            None => Ok(origin),
+            Some(response) => Err(add_headers(response)),
+            None => Ok(Some(Box::new(add_headers))),
         }
-    }
-
-    fn on_response(&self, origin: Self::RequestData, mut response: Response) -> Response {
-        add_cors_headers(&self.0, origin.as_ref(), &mut response);
-        response
     }
 }
 

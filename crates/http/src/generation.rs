@@ -4,30 +4,22 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::dialect::{Endpoint, LateErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, GeneratedReply, GenerationRequest, KvBlockLabels, Reply, ReplyFacts,
-    RequestError, ResolvedModel,
+    self as service, GenerationRequest, Reply, ReplyFacts, RequestError, ResolvedModel,
+    run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared::ExtraArgs;
-
-/// A generation request whose reply is being generated.
-pub(crate) struct StartedGeneration<V> {
-    /// Settings that determine the JSON of the response.
-    pub(crate) view: V,
-    pub(crate) reply: Reply,
-    /// Keeps the request counted in the server load of `GET /load`.
-    pub(crate) guard: Option<ServerLoadGuard>,
-}
 
 /// An error of a request that generates tokens.
 pub(crate) enum RejectedRequest {
@@ -35,12 +27,12 @@ pub(crate) enum RejectedRequest {
     Early(Fault),
     /// The error occurred after the headers of a stream are sent, so the stream reports it as an
     /// event.
-    Late { fault: Fault, facts: Box<ReplyFacts>, guard: Option<ServerLoadGuard> },
+    Late { fault: Fault, facts: Box<ReplyFacts> },
 }
 
 impl RejectedRequest {
-    /// Converts the error to the form in which a stream reports it: an error after the headers
-    /// becomes one before them if the imitated server reports all errors by the HTTP status.
+    /// Converts the error to the form in which a stream reports it. If the imitated server reports
+    /// all errors by the HTTP status, a late error becomes one before the headers.
     pub(crate) fn into_stream_report(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,
@@ -174,7 +166,12 @@ pub(crate) fn new_generation_request(
 ) -> GenerationRequest {
     GenerationRequest {
         rank: app.dialect.effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
-        trace: trace_context(head.special_headers()),
+        trace: app
+            .service
+            .settings()
+            .traced
+            .then(|| trace_context(head.special_headers()))
+            .flatten(),
         headers: app.service.replies.headers(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
@@ -195,18 +192,19 @@ pub(crate) async fn start_generation(
     app: &App,
     resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
-    let guard = app.settings.server.load_tracking.then(|| app.count_server_load());
+) -> Result<(Reply, ReplyFacts), RejectedRequest> {
+    let load = app.count_load();
     let generated = app.service.generate(&app.rules, resolved, Box::new(request));
-    match generated.await {
-        Ok(generated) => Ok((generated, guard)),
-        Err(service::RejectedRequest::Early(refusal)) => {
-            Err(RejectedRequest::Early(request_error_fault(app, refusal)))
+    let (mut reply, facts) = generated.await.map_err(|refused| match refused {
+        service::RejectedRequest::Early(refusal) => {
+            RejectedRequest::Early(request_error_fault(app, refusal))
         }
-        Err(service::RejectedRequest::Late(refusal, facts)) => {
-            Err(RejectedRequest::Late { fault: request_error_fault(app, refusal), facts, guard })
+        service::RejectedRequest::Late(refusal, facts) => {
+            RejectedRequest::Late { fault: request_error_fault(app, refusal), facts }
         }
-    }
+    })?;
+    reply.load = load;
+    Ok((reply, facts))
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
@@ -232,21 +230,11 @@ pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarg
     }
 }
 
-/// Returns the salt and session of a request's KV blocks.
-pub(crate) fn kv_labels(
-    head: &RequestHead,
-    cache_salt: Option<&str>,
-    session: Option<&str>,
-    xargs: Option<&ExtraArgs>,
-) -> KvBlockLabels {
-    KvBlockLabels { salt: cache_salt.map(Into::into), session_id: session_id(head, session, xargs) }
-}
-
 /// Returns the session of a request: `body`, else the header `X-Session-ID`, else the string
 /// `session_id` of `vllm_xargs`. An empty name is none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
-fn session_id(
+pub(crate) fn session_id(
     head: &RequestHead,
     body: Option<&str>,
     xargs: Option<&ExtraArgs>,
@@ -278,6 +266,74 @@ pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
 fn trace_context(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))
+}
+
+/// Returns the minimum number of tokens per stream event that a request asks for, clamped to 32
+/// bits.
+pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
+    u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
+}
+
+/// Waits for the end of a reply and renders its JSON, on the blocking pool if the reply is long.
+///
+/// # Errors
+/// vLLM's 500 if a choice ended with an error.
+pub(crate) async fn render_when_finished<T: Send + 'static>(
+    mut reply: Reply,
+    render: impl FnOnce(&Reply) -> T + Send + 'static,
+) -> Result<T, Fault> {
+    reply.wait_until_ended().await;
+    if reply.has_failed_choice() {
+        return Err(error::engine_failure_fault());
+    }
+    reply.mark_delivered();
+    Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
+}
+
+/// Returns a response that is no stream, with the load header if the client requested it.
+pub(crate) fn json_response_with_load(
+    app: &App,
+    headers: &HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let mut response = error::json_response(StatusCode::OK, body);
+    let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
+    let text = match format {
+        Some(f) if f.eq_ignore_ascii_case(b"text") => {
+            Some(load_header_value(app, LoadHeaderFormat::Text))
+        }
+        Some(f) if f.eq_ignore_ascii_case(b"json") => {
+            Some(load_header_value(app, LoadHeaderFormat::Json))
+        }
+        _ => None,
+    };
+    if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
+        response.headers_mut().insert("endpoint-load-metrics", value);
+    }
+    response
+}
+
+enum LoadHeaderFormat {
+    Text,
+    Json,
+}
+
+fn load_header_value(app: &App, format: LoadHeaderFormat) -> String {
+    let stats = app.service.rank_engines()[0].stats();
+    let waiting = stats.waiting as f64;
+    let usage = if stats.total_blocks == 0 {
+        0.0
+    } else {
+        f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
+    };
+    match format {
+        LoadHeaderFormat::Json => format!(
+            "JSON {{\"named_metrics\": {{\"num_requests_waiting\": {waiting:?}, \"kv_cache_usage_perc\": {usage:?}}}}}"
+        ),
+        LoadHeaderFormat::Text => format!(
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
+        ),
+    }
 }
 
 /// Deprecated `guided_*` fields and their names within `structured_outputs`.

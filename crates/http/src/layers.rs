@@ -15,16 +15,15 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use tower::util::BoxCloneSyncService;
-use tower::{ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::access_log::AccessLog;
 use super::api_key::ApiKeyCheck;
 use super::app::App;
-use super::around::{Middleware, MiddlewareLayer};
 use super::body::{DrainingBody, is_longer_than};
 use super::cors::CorsRules;
+use super::middleware::{Middleware, MiddlewareStack, ResponseHook, add_middleware};
 use super::request_head::names::REQUEST_ID;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
@@ -32,7 +31,6 @@ use super::route_index::PathRewriter;
 use super::{body, error, fault, request_log, route_index, routes};
 use vllm_sim_config::{CorsConfig, LogConfig};
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::{InferenceService, RequestContext, run_blocking};
 use vllm_sim_tokenizer::EncodingTooExpensive;
 use vllm_sim_wire::fault::Fault;
@@ -106,9 +104,6 @@ fn is_grpc_call<B>(request: &Request<B>) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-/// A router with its middleware around it.
-pub(super) type MiddlewareStack = BoxCloneSyncService<Request, Response, Infallible>;
-
 /// Settings of the middleware around all routes.
 #[derive(Debug, Clone)]
 pub struct LayerSettings {
@@ -131,63 +126,93 @@ pub struct LayerSettings {
 }
 
 /// Builds the middleware around the HTTP routes, outermost first.
-pub(super) fn http_stack(
+fn http_stack(
     app: &Arc<App>,
     settings: &LayerSettings,
     log: Option<RequestLog>,
     routes: Router,
 ) -> MiddlewareStack {
     let paths = PathRewriter::new(&settings.root_path, app.dialect.has_lenient_paths());
-    let service = app.service().clone();
-    let message_memory = service.message_memory().clone();
-    let headers = FixedHeaders::new(settings, Some("uvicorn"));
-    let layers = ServiceBuilder::new()
-        .map_request(move |request| paths.rewrite_path(request))
-        .option_layer(app.history.clone().map(HistoryLayer::for_http).map(MiddlewareLayer))
-        .option_layer(AccessLog::new(&settings.log).map(MiddlewareLayer))
-        .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_http)))
-        .option_layer(settings.request_id_headers.then_some(MiddlewareLayer(RequestIdHeader)))
-        .map_response(move |response| headers.add_headers(add_retry_after(&service, response)))
-        .option_layer(ApiKeyCheck::for_http(settings, app.settings.compat).map(MiddlewareLayer))
-        .layer(MiddlewareLayer(CorsRules(Arc::new(settings.cors.clone()))))
-        .layer(MiddlewareLayer(HttpMetricsLayer(app.clone())))
-        .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
+    let message_memory = app.service().message_memory().clone();
+    let before_log = enabled([
+        Some(Box::new(paths)),
+        app.history.clone().map(HistoryLayer::for_http).map(boxed),
+        AccessLog::new(&settings.log).map(boxed),
+    ]);
+    let after_log = enabled([
+        settings.request_id_headers.then(|| boxed(RequestIdHeader)),
+        Some(Box::new(FixedHeaders::new(settings, Some(app)))),
+        ApiKeyCheck::for_http(settings, app.settings.compat).map(boxed),
+        Some(Box::new(CorsRules(Arc::new(settings.cors.clone())))),
+        Some(Box::new(HttpMetricsLayer(app.clone()))),
+        Some(Box::new(HeadAndOptions(app.clone()))),
+    ]);
+    let routes = ServiceBuilder::new()
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
         .map_response(move |response: Response<_>| {
             body::limit_large_body(&message_memory, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
-        .layer(from_fn(run_long_body_blocking));
-    BoxCloneSyncService::new(layers.service(routes))
+        .layer(from_fn(run_long_body_blocking))
+        .service(routes);
+    match log {
+        None => add_middleware(before_log.chain(after_log).collect(), routes),
+        Some(log) => {
+            let log = from_fn_with_state(Arc::new(log), request_log::log_http);
+            let logged = log.layer(add_middleware(after_log.collect(), routes));
+            add_middleware(before_log.collect(), logged)
+        }
+    }
 }
 
 /// Builds the middleware around the gRPC services, outermost first.
-pub(super) fn grpc_stack(
+fn grpc_stack(
     app: &Arc<App>,
     settings: &LayerSettings,
     log: Option<RequestLog>,
     services: Router,
 ) -> MiddlewareStack {
-    let headers = FixedHeaders::new(settings, None);
-    let layers = ServiceBuilder::new()
-        .option_layer(app.history.clone().map(HistoryLayer::for_grpc).map(MiddlewareLayer))
-        .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_grpc)))
-        .option_layer(settings.request_id_headers.then_some(MiddlewareLayer(RequestIdHeader)))
-        .map_response(move |response| headers.add_headers(response))
-        .option_layer(ApiKeyCheck::for_grpc(settings).map(MiddlewareLayer));
-    BoxCloneSyncService::new(layers.service(services))
+    let history = app.history.clone().map(HistoryLayer::for_grpc).map(boxed);
+    let after_log = enabled([
+        settings.request_id_headers.then(|| boxed(RequestIdHeader)),
+        Some(Box::new(FixedHeaders::new(settings, None))),
+        ApiKeyCheck::for_grpc(settings).map(boxed),
+    ]);
+    match log {
+        None => add_middleware(history.into_iter().chain(after_log).collect(), services),
+        Some(log) => {
+            let log = from_fn_with_state(Arc::new(log), request_log::log_grpc);
+            let logged = log.layer(add_middleware(after_log.collect(), services));
+            add_middleware(Vec::from_iter(history), logged)
+        }
+    }
 }
 
-/// Adds fixed headers to every response: server name, pod, port and namespace.
-#[derive(Clone)]
-struct FixedHeaders(Arc<Vec<(HeaderName, HeaderValue)>>);
+fn boxed(middleware: impl Middleware + 'static) -> Box<dyn Middleware> {
+    Box::new(middleware)
+}
+
+/// Returns the middleware of a list that the settings enable.
+fn enabled<const N: usize>(
+    list: [Option<Box<dyn Middleware>>; N],
+) -> impl Iterator<Item = Box<dyn Middleware>> {
+    list.into_iter().flatten()
+}
+
+/// Adds fixed headers to every response: server name, pod, port and namespace. HTTP responses also
+/// get `Retry-After`.
+struct FixedHeaders {
+    headers: Arc<[(HeaderName, HeaderValue)]>,
+    /// Service whose settings hold the value of `Retry-After`; `None` for gRPC.
+    service: Option<Arc<InferenceService>>,
+}
 
 impl FixedHeaders {
-    fn new(settings: &LayerSettings, server: Option<&str>) -> Self {
+    fn new(settings: &LayerSettings, http: Option<&App>) -> Self {
         let (pod, port) = settings.pod.clone().unzip();
         let port = port.map(|port| port.to_string());
         let headers = [
-            ("server", server),
+            ("server", http.map(|_| "uvicorn")),
             ("x-inference-pod", pod.as_deref()),
             ("x-inference-port", port.as_deref()),
             ("x-inference-namespace", settings.namespace.as_deref()),
@@ -196,60 +221,60 @@ impl FixedHeaders {
             let value = HeaderValue::from_str(value?).ok()?;
             Some((HeaderName::from_static(name), value))
         });
-        Self(Arc::new(headers.collect()))
+        Self { headers: headers.collect(), service: http.map(|app| app.service().clone()) }
     }
+}
 
-    fn add_headers(&self, mut response: Response) -> Response {
-        for (name, value) in &*self.0 {
-            response.headers_mut().insert(name, value.clone());
-        }
-        response
+impl Middleware for FixedHeaders {
+    fn on_request(&self, _request: &mut Request) -> Result<ResponseHook, Response> {
+        let (headers, service) = (self.headers.clone(), self.service.clone());
+        Ok(Some(Box::new(move |mut response| {
+            if let Some(service) = service {
+                add_retry_after(&service, &mut response);
+            }
+            for (name, value) in &*headers {
+                response.headers_mut().insert(name, value.clone());
+            }
+            response
+        })))
     }
 }
 
 /// Adds `X-Request-Id` to a response: the client's id, or a new one.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `XRequestIdMiddleware`.
-#[derive(Clone)]
 struct RequestIdHeader;
 
 impl Middleware for RequestIdHeader {
-    type RequestData = Option<HeaderValue>;
-
-    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
-        Ok(request.headers().get(&REQUEST_ID).cloned())
-    }
-
-    fn on_response(&self, given: Self::RequestData, mut response: Response) -> Response {
-        let id = given.unwrap_or_else(|| {
-            let id = uuid::Uuid::new_v4().simple().to_string();
-            HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
-        });
-        response.headers_mut().insert(&REQUEST_ID, id);
-        response
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
+        let given = request.headers().get(&REQUEST_ID).cloned();
+        Ok(Some(Box::new(move |mut response| {
+            let id = given.unwrap_or_else(|| {
+                let id = uuid::Uuid::new_v4().simple().to_string();
+                HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
+            });
+            response.headers_mut().insert(&REQUEST_ID, id);
+            response
+        })))
     }
 }
 
 /// Adds `Retry-After` to a response with status 429 or 503 that has none.
-fn add_retry_after(service: &InferenceService, mut response: Response) -> Response {
+fn add_retry_after(service: &InferenceService, response: &mut Response) {
     if matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
         && let Some(seconds) = service.faults.settings().retry_after_seconds
     {
         let entry = response.headers_mut().entry(header::RETRY_AFTER);
         entry.or_insert(seconds.into());
     }
-    response
 }
 
 /// Answers HEAD requests to paths without a HEAD route, and OPTIONS requests as llm-d-inference-sim
 /// does.
-#[derive(Clone)]
 struct HeadAndOptions(Arc<App>);
 
 impl Middleware for HeadAndOptions {
-    type RequestData = ();
-
-    fn on_request(&self, request: &mut Request) -> Result<(), Response> {
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let (app, path) = (&self.0, request.uri().path());
         if request.method() == Method::HEAD && !route_index::accepts_head(path) {
             return Err(routes::head_not_supported(app, path));
@@ -264,11 +289,7 @@ impl Middleware for HeadAndOptions {
             }
             return Err(response);
         }
-        Ok(())
-    }
-
-    fn on_response(&self, (): (), response: Response) -> Response {
-        response
+        Ok(None)
     }
 }
 
@@ -298,44 +319,29 @@ async fn run_long_body_blocking(request: Request, next: Next) -> Response {
 }
 
 /// Records the HTTP metrics of a request after its response, unless its path is excluded.
-#[derive(Clone)]
-pub(super) struct HttpMetricsLayer(pub Arc<App>);
-
-pub(super) struct RequestStart {
-    handler: HandlerId,
-    method: Method,
-    /// Size of the request body by `Content-Length`, in bytes.
-    bytes: u64,
-    started: f64,
-}
+struct HttpMetricsLayer(Arc<App>);
 
 impl Middleware for HttpMetricsLayer {
-    type RequestData = Option<RequestStart>;
-
-    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let path = route_index::route_template(request.uri().path());
+        let Some(handler) = self.0.metrics.http().handler(path) else {
+            return Ok(None);
+        };
         let context = request.extensions().get::<RequestContext>();
-        let handler = self.0.metrics.http().handler(path);
-        Ok(handler.map(|handler| RequestStart {
-            handler,
-            method: request.method().clone(),
-            bytes: request.body().size_hint().exact().unwrap_or(0),
-            started: context.map_or_else(unix_now_secs, |context| context.started),
-        }))
-    }
-
-    fn on_response(&self, counted: Self::RequestData, response: Response) -> Response {
-        // FastAPI does not count WebSocket connections as requests.
-        if let Some(counted) = counted
-            && response.status() != StatusCode::SWITCHING_PROTOCOLS
-        {
-            let (method, status) = (counted.method.as_str(), response.status().as_u16());
-            let bytes = response.body().size_hint().exact().unwrap_or(0);
-            let seconds = unix_now_secs() - counted.started;
-            let metrics = self.0.metrics.http();
-            metrics.observe(counted.handler, method, status, counted.bytes, bytes, seconds);
-        }
-        response
+        let started = context.map_or_else(unix_now_secs, |context| context.started);
+        let method = request.method().clone();
+        let read = request.body().size_hint().exact().unwrap_or(0);
+        let metrics = self.0.metrics.clone();
+        Ok(Some(Box::new(move |response: Response| {
+            let (status, bytes) = (response.status(), response.body().size_hint().exact());
+            // FastAPI does not count WebSocket connections as requests.
+            if status != StatusCode::SWITCHING_PROTOCOLS {
+                let (bytes, seconds) = (bytes.unwrap_or(0), unix_now_secs() - started);
+                let (method, status) = (method.as_str(), status.as_u16());
+                metrics.http().observe(handler, method, status, read, bytes, seconds);
+            }
+            response
+        })))
     }
 }
 

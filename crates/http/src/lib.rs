@@ -4,7 +4,7 @@
 //!
 //! `routes.rs` lists every route, `layers.rs` the middleware around them, `app.rs` the state of
 //! handlers. Handlers of one API share a folder. Replies with tokens are written directly as text
-//! (`*_render.rs`, `json.rs`), and `stream.rs` sends them as server-sent events.
+//! (`*_render.rs`), and `stream.rs` sends them as server-sent events.
 
 mod access_log;
 mod admin;
@@ -15,7 +15,6 @@ mod anthropic;
 mod api_key;
 mod app;
 mod applied_settings;
-mod around;
 mod audio;
 mod bearer;
 mod body;
@@ -29,11 +28,11 @@ mod fault;
 mod generation;
 mod html_page;
 mod invocations;
-mod json;
 mod layers;
-mod log_limit;
+mod live_trace;
 mod media;
 mod metric_history;
+mod middleware;
 mod openai;
 mod ops;
 mod peers;
@@ -55,6 +54,8 @@ mod tokenize;
 mod transfer;
 mod vllm;
 
+use vllm_sim_python::json;
+
 pub use admin_state::AdminState;
 pub use app::{App, AppParts};
 pub use dashboard::history::sample_metrics_periodically;
@@ -62,5 +63,5 @@ pub use layers::{HttpService, LayerSettings, ResponseFuture};
 pub use peers::{DashboardPeer, SUMMARY_PATH};
 pub use route_index::RouteIndex;
 pub use routes::{build_routes, serves_admin_config};
-pub use server_controls::{Availability, ServerControls};
+pub use server_controls::ServerControls;
 pub use sglang::SGLANG_VERSION;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Maximum number of samples: two minutes, at one a second.
+/// Maximum number of samples: those of two minutes, at one sample per second.
 const MAX_SAMPLES: usize = 120;
 
-/// Metrics of a sample: those of the cards. Histograms are too large.
+/// Metrics of a sample: those of the dashboard's cards. Histograms are too large.
 const KEPT_METRICS: [&str; 7] = [
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -28,7 +28,8 @@ pub(crate) struct MetricHistory {
 }
 
 impl MetricHistory {
-    /// Adds a sample from the text of `/metrics`; the oldest one leaves.
+    /// Adds a sample of the metrics from the text of `/metrics`, and drops the oldest one if there
+    /// are too many.
     pub(crate) fn push_sample(&self, unix_time: f64, page: &str) {
         let kept = page.lines().filter(|line| {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
@@ -42,12 +43,12 @@ impl MetricHistory {
         samples.push_back((unix_time, sample));
     }
 
-    /// Returns the notification of requests for the history.
+    /// Returns the notifier that a request for the metric history wakes.
     pub(crate) fn viewed(&self) -> Arc<Notify> {
         self.viewed.clone()
     }
 
-    /// Returns the samples, oldest first.
+    /// Returns the samples of the metrics, oldest first.
     pub(crate) fn samples(&self) -> VecDeque<(f64, String)> {
         self.samples.lock().clone()
     }

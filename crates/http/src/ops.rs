@@ -1,7 +1,6 @@
 //! Routes for health, readiness, version, load and metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -27,9 +26,10 @@ fn health_status(app: &App) -> StatusCode {
     }
 }
 
-/// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete.
+/// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete, and
+/// with `--preview readiness` while an engine makes no progress.
 pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
-    let ready = app.is_startup_complete() && !app.is_shutting_down();
+    let ready = app.is_startup_complete() && !app.is_shutting_down() && !app.has_stalled_engine();
     error::empty_response(if ready { health_status(&app) } else { StatusCode::SERVICE_UNAVAILABLE })
 }
 
@@ -43,9 +43,7 @@ pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
-    let counted = app.settings.server.load_tracking;
-    let load = if counted { app.load.load(Ordering::Relaxed) } else { 0 };
-    error::json_response(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
+    error::json_response(StatusCode::OK, format!("{{\"server_load\":{}}}", app.load.requests()))
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer

@@ -49,7 +49,7 @@ impl DashboardPeers {
     pub(super) async fn dashboard_rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
         let mut cached = self.cached.lock().await;
         if let Some((at, rows)) = cached.as_ref()
-            && now().since(*at) < PEER_CACHE_TTL
+            && now().duration_since(*at) < PEER_CACHE_TTL
         {
             return rows.clone();
         }

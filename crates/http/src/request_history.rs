@@ -23,8 +23,8 @@ use tokio::sync::Notify;
 
 mod usage;
 
-use super::around::Middleware;
 use super::body_tap::{BodyTap, TappedBody};
+use super::middleware::{Middleware, ResponseHook};
 use super::request_head::masked_header_value;
 use super::request_head::names;
 use super::settings::ServerSettings;
@@ -86,7 +86,7 @@ struct RequestRecord {
     status: Option<u16>,
     grpc_status: Option<u16>,
     to_headers: Option<Duration>,
-    /// Whether the response is a JSON body, of which clients can use no part.
+    /// Whether the response is a JSON body, which clients cannot use in part.
     is_json: bool,
     outcome: RequestOutcome,
     usage: Arc<TokenUsage>,
@@ -150,17 +150,12 @@ impl HistoryLayer {
 }
 
 impl Middleware for HistoryLayer {
-    type RequestData = Option<RecordingGuard>;
-
-    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
-        Ok((self.is_recorded)(request).then(|| self.history.begin_record(request)))
-    }
-
-    fn on_response(&self, recording: Self::RequestData, response: Response) -> Response {
-        match recording {
-            Some(recording) => recording.record_response(response),
-            None => response,
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
+        if !(self.is_recorded)(request) {
+            return Ok(None);
         }
+        let recording = self.history.begin_record(request);
+        Ok(Some(Box::new(move |response| recording.record_response(response))))
     }
 }
 

@@ -2,7 +2,10 @@
 
 use axum::extract::Request;
 use axum::http::uri::{PathAndQuery, Uri};
+use axum::response::Response;
 use indexmap::IndexMap;
+
+use super::middleware::{Middleware, ResponseHook};
 
 pub(crate) const CHAT_PATH: &str = "/v1/chat/completions";
 /// Path of the Prometheus metrics; longer paths that start with it are served too.
@@ -59,7 +62,6 @@ pub(crate) fn accepts_head(path: &str) -> bool {
 }
 
 /// Rewrites request paths to the paths of the routes.
-#[derive(Debug, Clone)]
 pub(super) struct PathRewriter {
     root_path: String,
     merges_slashes: bool,
@@ -71,11 +73,13 @@ impl PathRewriter {
     pub(super) fn new(root_path: &str, merges_slashes: bool) -> Self {
         Self { root_path: root_path.to_owned(), merges_slashes }
     }
+}
 
-    pub(super) fn rewrite_path(&self, mut request: Request) -> Request {
+impl Middleware for PathRewriter {
+    fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         if self.merges_slashes && request.uri().path().contains("//") {
             let target = merge_slashes(request.uri());
-            set_uri(&mut request, &target);
+            set_uri(request, &target);
         }
         if !self.root_path.is_empty() {
             let target = request.uri().path_and_query();
@@ -83,10 +87,10 @@ impl PathRewriter {
             let rest = target.strip_prefix(self.root_path.as_str());
             if let Some(rest) = rest.filter(|rest| rest.starts_with('/')) {
                 let rest = rest.to_owned();
-                set_uri(&mut request, &rest);
+                set_uri(request, &rest);
             }
         }
-        request
+        Ok(None)
     }
 }
 

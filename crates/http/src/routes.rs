@@ -246,6 +246,7 @@ fn dashboard_data_routes() -> Vec<Route> {
         ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
         ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
         ("/dashboard/scenarios", "GET", get(dashboard::scenarios::list_ready_scenarios)),
+        ("/dashboard/trace", "GET", get(dashboard::trace::download_trace)),
         (SUMMARY_PATH, "GET", get(dashboard::replicas::get_summary)),
     ]
 }

@@ -11,10 +11,10 @@ use super::media::ImageOutput;
 use super::settings::RuntimeSettings;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_engine::{EngineCommand, PrefixCacheReset};
-use vllm_sim_observe::kv_events::EventLossSwitch;
+use vllm_sim_observe::kv_events::{EventGaps, EventLoss, EventLossSwitch};
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::PhaseAction;
-use vllm_sim_service::{AdapterLoadMode, InferenceService};
+use vllm_sim_service::{AdapterLoadMode, Availability, InferenceService};
 
 /// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
 /// stale metrics.
@@ -22,6 +22,8 @@ use vllm_sim_service::{AdapterLoadMode, InferenceService};
 pub(super) struct ObserverFaults {
     /// Whether KV events are dropped instead of published.
     pub(super) lose_kv_events: bool,
+    /// Schedule of lost KV event messages, if any.
+    pub(super) kv_event_gaps: Option<EventGaps>,
     /// Whether `/metrics` returns an old page, as stored when the fault began.
     pub(super) stale_metrics: bool,
 }
@@ -83,7 +85,11 @@ impl ServerControls {
     }
 
     pub(crate) fn set_observer_faults(&self, faults: ObserverFaults) {
-        self.event_loss.set_losing(faults.lose_kv_events);
+        self.event_loss.set_loss(match (faults.lose_kv_events, faults.kv_event_gaps) {
+            (true, _) => EventLoss::All,
+            (false, Some(gaps)) => EventLoss::Gaps(gaps),
+            (false, None) => EventLoss::None,
+        });
         let mut stale = self.stale_page.lock();
         match (faults.stale_metrics, &*stale) {
             (true, None) => *stale = Some(self.current_metrics_page()),
@@ -115,8 +121,7 @@ impl ServerControls {
                 self.service.abort_requests(None);
             }
             PhaseAction::LoadLora { name, path } => {
-                if let Err(error) =
-                    self.service.models.load_adapter(name, path, None, AdapterLoadMode::InPlace)
+                if let Err(error) = self.service.load_adapter(name, path, AdapterLoadMode::InPlace)
                 {
                     tracing::warn!(%error, "adapter not loaded");
                 }
@@ -174,18 +179,4 @@ fn changed_members(last: &Value, new: &Value) -> Value {
     };
     let differ = all.iter().filter(|(key, value)| last.get(*key) != Some(value));
     Value::Object(differ.map(|(k, v)| (k.clone(), v.clone())).collect())
-}
-
-/// Simulated availability of a server to its clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Availability {
-    /// Number of simulated restarts of the server; connections from before a restart are reset.
-    pub lives: u32,
-    /// Whether the server also resets new connections.
-    pub down: bool,
-    /// Whether the server closes connections after the current response, and new ones after one
-    /// response, so that clients move to other servers.
-    pub leaving: bool,
-    /// Whether the server is stopping: it accepts no connections, and open ones end in order.
-    pub stopping: bool,
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::Reply;
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::unhandled_exception;
 
 /// Maximum number of open sessions (SGLang has no limit).
 const MAX_SESSIONS: usize = 65_536;
@@ -25,7 +26,7 @@ const MAX_SESSIONS: usize = 65_536;
 pub(crate) struct Sessions(Mutex<HashMap<String, Session>>);
 
 struct Session {
-    /// Finished requests, by id.
+    /// Finished requests of the session, by id.
     requests: HashMap<String, FinishedRequest>,
     /// Idle time after which the session is closed.
     timeout: Option<Duration>,
@@ -33,13 +34,13 @@ struct Session {
 }
 
 struct FinishedRequest {
-    /// Id of the request that it continued.
+    /// Id of the earlier request of the session that this one continued.
     parent: Option<String>,
     prompt: Vec<u32>,
     output: Vec<u32>,
 }
 
-/// The place of a request in its session.
+/// Parameters of a request that continues a session (`session_params`).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SessionParams {
@@ -54,8 +55,13 @@ impl SessionParams {
     /// Reads the member `session_params` of a request.
     ///
     /// # Errors
-    /// A 400 for a member that does not exist or has another type.
+    /// SGLang's 500 for a member that does not exist; a 400 for one of another type.
     pub(crate) fn read(value: &Value) -> Result<Self, Fault> {
+        const MEMBERS: [&str; 5] = ["id", "rid", "offset", "replace", "drop_previous_output"];
+        let members = value.as_object().into_iter().flatten();
+        if members.into_iter().any(|(name, _)| !MEMBERS.contains(&name.as_str())) {
+            return Err(unhandled_exception());
+        }
         let read = Self::deserialize(value);
         read.map_err(|error| Fault::bad_request(format!("session_params: {error}")))
     }
@@ -72,12 +78,13 @@ pub(crate) struct SessionTurn {
 }
 
 impl SessionTurn {
-    /// Returns the tokens of the request with those that it continues.
+    /// Returns the token ids of the request's prompt, after those of the requests that it
+    /// continues.
     pub(crate) fn prompt(&self) -> impl Iterator<Item = i64> + '_ {
         self.prompt.iter().map(|id| i64::from(*id))
     }
 
-    /// Keeps the tokens of an ended reply in the session.
+    /// Stores the tokens of an ended reply in the session.
     pub(crate) fn finish(&self, reply: &Reply) {
         let Some(choice) = reply.choices.first() else {
             return;
@@ -119,8 +126,8 @@ impl Sessions {
         self.0.lock().remove(id);
     }
 
-    /// Returns the tokens of a request with those that it continues, and the request's place;
-    /// `begin` is the token that begins every text.
+    /// Adds a request to a session, with the tokens of the requests that it continues; `begin` is
+    /// the token that begins every text.
     ///
     /// # Errors
     /// SGLang's 400 for a session or request that does not exist, and for an empty prompt.

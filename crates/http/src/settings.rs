@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub use super::media::ImageOutputSettings;
 use vllm_sim_config::{
     Compat, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
-    PerRequestDraftStats, PodIdentity, SpeechConfig,
+    PerRequestDraftStats, PodIdentity, ReadyCheckTimeouts, SpeechConfig,
 };
 use vllm_sim_wire::VllmVersion;
 
@@ -168,6 +168,8 @@ pub struct ServerSettings {
     pub max_body_bytes: usize,
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
+    /// Times without output after which the readiness check fails; `None`: it does not check.
+    pub ready_check: Option<ReadyCheckTimeouts>,
     /// Kubernetes pod in which the process runs.
     pub pod: PodIdentity,
     /// Bearer key for operator routes (`--admin-api-key`); `None`: one of `api_keys`.

@@ -8,17 +8,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Bytes;
-use http_body::{Body, Frame};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use http_body::{Body as HttpBody, Frame};
 use tokio::time::{Instant, Sleep};
 
+use super::app::App;
 use super::error;
-use super::fault::SimulatedBreak;
+use super::fault::{self, SimulatedBreak};
+use super::request_head::RequestHead;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::StreamEnding;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
+use vllm_sim_wire::fault::Fault;
 
 /// Result of polling the body of a stream.
 type PolledFrame = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
@@ -142,9 +147,6 @@ enum DisconnectPoint {
     Now,
 }
 
-/// A value to hold until the stream of a reply ends.
-pub(super) type StreamGuard = Option<Box<dyn std::any::Any + Send>>;
-
 /// The body of a reply that is streamed as server-sent events.
 pub(super) struct EventStream<R> {
     reply: Reply,
@@ -163,7 +165,6 @@ pub(super) struct EventStream<R> {
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
     /// Faults to inject into the stream; `None` without faults.
     faults: Option<Box<FaultInjector>>,
-    _guard: StreamGuard,
 }
 
 impl<R: StreamRenderer> EventStream<R> {
@@ -175,7 +176,6 @@ impl<R: StreamRenderer> EventStream<R> {
         interval: u32,
         faults: Option<Box<FaultInjector>>,
         keep_alive: Option<Duration>,
-        guard: StreamGuard,
     ) -> Self {
         let choices = reply.choices.len();
         Self {
@@ -192,7 +192,6 @@ impl<R: StreamRenderer> EventStream<R> {
             breaks: None,
             keep_alive: keep_alive.map(|every| (every, Box::pin(tokio::time::sleep(every)))),
             faults,
-            _guard: guard,
         }
     }
 
@@ -332,7 +331,7 @@ impl<R: StreamRenderer> EventStream<R> {
             };
             let first = choice.sent == 0;
             let least = if first { 1 } else { self.interval };
-            let group = choice.progress().chunk_end(choice.sent, least) - choice.sent;
+            let group = choice.progress().output_chunk_end(choice.sent, least) - choice.sent;
             let mut tokens = if due >= group || ended.is_some() { due.min(group) } else { 0 };
             if let Some(faults) = &mut self.faults {
                 let room = faults.tokens_until_fault();
@@ -436,7 +435,7 @@ fn write_plain_tokens<R: StreamRenderer>(
     released: u32,
 ) -> usize {
     let due = released - choice.sent;
-    if choice.sent == 0 || due < 2 || choice.progress().has_token_groups() {
+    if choice.sent == 0 || due < 2 || choice.progress().has_multi_token_releases() {
         return 0;
     }
     let most = due - 1;
@@ -460,7 +459,7 @@ fn apply_end_fault(out: &mut String, start: usize, ending: StreamEnding) {
     }
 }
 
-impl<R: StreamRenderer + Unpin> Body for EventStream<R> {
+impl<R: StreamRenderer + Unpin> HttpBody for EventStream<R> {
     type Data = Bytes;
     type Error = SimulatedBreak;
 
@@ -504,4 +503,48 @@ impl<R: StreamRenderer + Unpin> Body for EventStream<R> {
             None => Poll::Pending,
         }
     }
+}
+
+/// Returns a streamed response with at least `interval` tokens per event.
+pub(crate) async fn stream_reply<R: StreamRenderer + Unpin>(
+    app: &App,
+    head: &RequestHead,
+    reply: Reply,
+    render: R,
+    interval: u32,
+) -> Response {
+    let interval = interval.max(app.settings.answers.stream_interval);
+    let silence = app.settings.answers.sse_keep_alive_interval;
+    let faults = fault::stream_fault_injector(app, head);
+    start_stream(EventStream::new(reply, render, interval, faults, silence)).await
+}
+
+/// Returns a streamed response that sends no keep-alive comments.
+pub(crate) async fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
+    app: &App,
+    head: &RequestHead,
+    reply: Reply,
+    render: R,
+) -> Response {
+    let interval = app.settings.answers.stream_interval;
+    let faults = fault::stream_fault_injector(app, head);
+    start_stream(EventStream::new(reply, render, interval, faults, None)).await
+}
+
+async fn start_stream<R: StreamRenderer + Unpin>(mut stream: EventStream<R>) -> Response {
+    stream.wait_for_first_token().await;
+    event_stream_response(Body::new(stream))
+}
+
+pub(crate) fn event_stream_response(body: Body) -> Response {
+    let mut response = Response::new(body);
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Returns the response of a stream that fails before its first token: status 200, then an error
+/// event.
+pub(crate) fn failed_stream_response(fault: &Fault) -> Response {
+    event_stream_response(Body::from(error::error_events(&fault.to_spaced_json())))
 }

@@ -86,7 +86,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
             if index > 0 {
                 out.push(',');
             }
-            json::write_string(&mut out, &tokenizer.piece(*id).unwrap_or_default());
+            json::write_string(&mut out, &tokenizer.vocabulary_entry(*id).unwrap_or_default());
         }
         out.push(']');
     } else {

@@ -1,11 +1,13 @@
-//! Measures the cost of a scrape and of the calls for one token.
+//! Measures the cost of a scrape and of the events of one token.
 //!
 //! `cargo bench --bench metrics` prints nanoseconds; `cargo test --benches` runs few iterations.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use vllm_sim_observe::metrics::{LoraLoad, Metrics, Settings};
+use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, RequestInfo, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SimTime};
+use vllm_sim_observe::metrics::{EngineFeatures, Metrics, MetricsObserver, Settings};
 
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
 fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
@@ -15,6 +17,25 @@ fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     }
     let each = start.elapsed().as_nanos() / u128::from(rounds);
     println!("{name:<28} {each:>9} ns");
+}
+
+/// Returns the record of a sequence that has released more than one token.
+fn decoding_sequence(lora: Option<&str>) -> SequenceRecord {
+    let request = RequestInfo {
+        id: "request".into(),
+        max_tokens: 1000,
+        limited: true,
+        finish: PlannedFinish::Length,
+        lora: lora.map(Into::into),
+        parent: None,
+        kv_source: None,
+        span: None,
+        plan: None,
+    };
+    let sequence = Sequence::new(SeqId(1), 100, 1000);
+    let mut record = SequenceRecord::new(SimTime::ZERO, SimTime::ZERO, &sequence, request);
+    record.output = 2_000_000;
+    record
 }
 
 fn main() {
@@ -30,6 +51,9 @@ fn main() {
         routes: (0..60).map(|i| format!("/v1/route/{i}")).collect(),
         ..Settings::default()
     };
+    let features = EngineFeatures { steps: true, loras: true, ..EngineFeatures::default() };
+    let tokens = |n: u32| SchedulerEvent::Tokens { id: SeqId(1), n };
+    let record = decoding_sequence(None);
     for ranks in [1, 8] {
         let metrics = Metrics::new(settings(ranks));
         for i in 0..30 {
@@ -39,10 +63,10 @@ fn main() {
             metrics.http().observe(route, "POST", 400, 1000, 100, 0.001);
         }
         for rank in 0..ranks {
-            let engine = metrics.engine(rank);
+            let mut engine = MetricsObserver::new(metrics.engine(rank), features);
             for i in 0..1000 {
-                engine.on_gap(f64::from(i) * 1e-4);
-                engine.on_tokens(1_000_003);
+                let at = SimTime::ZERO + Duration::from_micros(100 * i);
+                engine.on_sequence_event(at, &tokens(1_000_003), &record, SimTime::ZERO);
             }
         }
         let mut out = String::new();
@@ -53,11 +77,28 @@ fn main() {
         println!("{:<28} {:>9} bytes", "", out.len());
     }
     let metrics = Metrics::new(settings(1));
-    let engine = metrics.engine(0);
-    time_per_round("on_tokens", calls, |i| engine.on_tokens(black_box(i & 3)));
-    time_per_round("on_gap", calls, |i| engine.on_gap(black_box(f64::from(i & 63) * 1e-3)));
-    time_per_round("on_step", calls, |i| engine.on_step(black_box(i & 511), 4));
-    time_per_round("set_gauges", calls, |i| engine.set_gauges(black_box(i as usize), 1, 0, 0.5));
-    let loads = ["a", "b"].map(|name| LoraLoad { name, running: 1, waiting: 1 });
-    time_per_round("set_lora", calls / 10, |_| engine.set_lora(black_box(&loads)));
+    let mut engine = MetricsObserver::new(metrics.engine(0), features);
+    time_per_round("tokens", calls, |i| {
+        let at = SimTime::ZERO + Duration::from_millis(u64::from(i & 63));
+        engine.on_sequence_event(at, &tokens(1 + (i & 3)), black_box(&record), SimTime::ZERO);
+    });
+    time_per_round("step", calls, |i| {
+        let step = SchedulerEvent::Step {
+            begun: SimTime::ZERO,
+            prompt_tokens: black_box(i & 511),
+            output_tokens: 4,
+        };
+        engine.on_engine_event(SimTime::ZERO, &step);
+    });
+    time_per_round("stats", calls, |i| {
+        let running = black_box(i as usize);
+        engine.on_engine_stats(&EngineStats { running, waiting: 1, ..EngineStats::default() });
+    });
+    let record = decoding_sequence(Some("a"));
+    let resumed = SchedulerEvent::Resumed { id: SeqId(1) };
+    let preempted = SchedulerEvent::Preempted { id: SeqId(1) };
+    time_per_round("preemption with adapter", calls / 10, |_| {
+        engine.on_sequence_event(SimTime::ZERO, &resumed, black_box(&record), SimTime::ZERO);
+        engine.on_sequence_event(SimTime::ZERO, &preempted, &record, SimTime::ZERO);
+    });
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_replay_cli::{FlagSplitter, WeightsDoNotFit, WorkerPools, split_known_args};
+use vllm_sim_replay_cli::{FlagSplitter, WeightsDoNotFitError, WorkerPools, split_known_args};
 
 const MAX_GRID_POINTS: usize = 10_000;
 
@@ -90,7 +90,7 @@ pub(super) fn parse_base_args<T: Parser>(
 }
 
 /// Returns the flags of one combination of values, as a command line has them.
-pub(super) fn flags(axes: &[GridAxis], values: &[String]) -> Vec<String> {
+pub(super) fn flags_of_combination(axes: &[GridAxis], values: &[String]) -> Vec<String> {
     let set = axes.iter().zip(values);
     set.map(|(axis, value)| format!("--{}={value}", axis.name)).collect()
 }
@@ -106,7 +106,7 @@ pub(super) fn parse_grid_point<T: Parser>(
     label: &str,
     sort: FlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
-) -> Result<(T, Result<WorkerPools, WeightsDoNotFit>)> {
+) -> Result<(T, Result<WorkerPools, WeightsDoNotFitError>)> {
     let parsed = split_known_args::<T>(&[args, flags].concat())?;
     let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(label, error))?;
     let args =
@@ -116,7 +116,7 @@ pub(super) fn parse_grid_point<T: Parser>(
     };
     let pools = match pools(&args, &flags) {
         Ok(pools) => Ok(pools),
-        Err(error) => match error.downcast::<WeightsDoNotFit>() {
+        Err(error) => match error.downcast::<WeightsDoNotFitError>() {
             Ok(misfit) => Err(misfit),
             Err(error) => return Err(with_point_label(label, error)),
         },

@@ -24,15 +24,15 @@ use clap::{CommandFactory, Parser};
 use crate::grid::{self, GridAxis, combination_label};
 use crate::shard::{self, GridTask, ShardArgs};
 use bound::LatencyPercentileBound;
-use layout::{Layout, LayoutSearch};
-use manifests::Manifests;
+use layout::{LayoutSearch, ParallelLayout};
+use manifests::DeploymentFiles;
 use prices::GpuPrices;
 use report::PlanReport;
 use search::{DeploymentCandidate, PlanRequirements, SearchResult};
-use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{RequirementFailed, format_command_line, outputs, refuse};
+use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
+use vllm_sim_command_line::{MissedRequirementsError, format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeOrigin, WeightsDoNotFit,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, StepTimeOrigin, WeightsDoNotFitError,
     WorkerPools, WorkloadArgs, build_worker_pools, open_workload, split_known_args,
 };
 
@@ -150,7 +150,11 @@ pub fn run_plan(
         GridTask::Shard(shard) => {
             let mine: Vec<&DeploymentCandidate> = shard.points_of_shard(&candidates).collect();
             let answers = search_candidates(&mine, base.threads, &question)?;
-            return shard.write_results(&common, &answers, base.report.report_json.as_deref());
+            return shard.write_shard_results(
+                &common,
+                &answers,
+                base.report.report_json.as_deref(),
+            );
         }
     };
     let typed = format_command_line("plan", &shard::command_without_shards(args));
@@ -160,10 +164,11 @@ pub fn run_plan(
     match plan.has_answer() {
         true => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
-        false => {
-            Err(RequirementFailed { printed, missed: "no deployment meets the bounds".to_owned() }
-                .into())
+        false => Err(MissedRequirementsError {
+            printed,
+            missed: "no deployment meets the bounds".to_owned(),
         }
+        .into()),
     }
 }
 
@@ -175,12 +180,13 @@ fn search_candidates<C>(
 where
     C: Borrow<DeploymentCandidate> + Sync,
 {
-    let progress_bar = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
+    let progress_bar =
+        JobProgress::begin_job("plan", "combinations", Some(candidates.len() as u64));
     let answers = grid::map_in_parallel(candidates, threads, |candidate: &C| {
         let answer = search::search_candidate(candidate.borrow(), question);
-        progress_bar.add_finished(1);
+        progress_bar.add_finished_units(1);
         // The result of an interrupted search means nothing.
-        match is_stopped() {
+        match is_job_stop_requested() {
             true => Ok(search::empty_result("stopped".to_owned())),
             false => answer,
         }
@@ -231,7 +237,7 @@ fn check_args(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the flags of files to deploy that are given.
+/// Returns the flags on the command line that ask for files to deploy, such as `--helm-values`.
 fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
     let outputs = [
         ("--deploy-dir", args.deploy_dir.is_some()),
@@ -240,7 +246,8 @@ fn deployment_outputs(args: &Args) -> impl Iterator<Item = &'static str> {
     outputs.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
 }
 
-/// Refuses files to deploy for workers of different kinds, which these files cannot describe.
+/// Refuses to write deployment files for workers of different kinds, which the files cannot
+/// describe.
 fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
     let is_varied = |flag: &str| axes.iter().any(|axis| flag.trim_start_matches("--") == axis.name);
     let mut own = args.pools.own_engine_flags().into_iter();
@@ -255,7 +262,8 @@ fn check_worker_kinds(args: &Args, axes: &[GridAxis]) -> Result<()> {
     }
 }
 
-/// Refuses to count GPUs of which nothing is known.
+/// Refuses a plan without a GPU, a latency model or delays, which would count GPUs of unknown
+/// speed.
 fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     let pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
     match pools.map(|pools| pools.step_times).find(|origin| *origin == StepTimeOrigin::Default) {
@@ -267,7 +275,7 @@ fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
     }
 }
 
-/// Refuses files to deploy that could not be written after the search.
+/// Refuses deployment files that could not be written after the search.
 fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
     let lacks_model = |candidate: &DeploymentCandidate| {
         let about = match &candidate.pools {
@@ -281,7 +289,7 @@ fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> 
     {
         refuse!("{output} needs --model, because its files name the model that vLLM serves");
     }
-    args.deploy_dir.as_deref().map_or(Ok(()), Manifests::check_folder)
+    args.deploy_dir.as_deref().map_or(Ok(()), DeploymentFiles::check_folder)
 }
 
 /// Builder of the candidates of a plan from its command line.
@@ -319,20 +327,20 @@ impl CandidateBuilder<'_> {
             let build = |layout, flags: &[String]| {
                 self.build_candidate(values.clone(), Some(layout), flags)
             };
-            let searched = search.candidates(&build)?;
+            let searched = search.build_candidates(&build)?;
             candidates.extend(searched.candidates);
             notes.extend(searched.notes);
         }
         let layouts = candidates.iter().filter_map(|candidate| candidate.layout);
         // Only models with experts have columns for data and expert parallelism.
         let columns = match layouts.clone().any(|layout| layout.data > 1) {
-            true => layout::NAMES.len(),
+            true => layout::LAYOUT_FLAG_NAMES.len(),
             false => 1,
         };
-        names.extend(layout::NAMES[..columns].iter().map(|name| (*name).to_owned()));
+        names.extend(layout::LAYOUT_FLAG_NAMES[..columns].iter().map(|name| (*name).to_owned()));
         for candidate in &mut candidates {
             if let Some(layout) = candidate.layout {
-                candidate.values.extend(layout.values().into_iter().take(columns));
+                candidate.values.extend(layout.flag_values().into_iter().take(columns));
             }
         }
         Ok((names, candidates, notes))
@@ -345,33 +353,34 @@ impl CandidateBuilder<'_> {
             Ok(deployment) => deployment.about,
             // Flags that only a combination completes are reported with that combination.
             Err(error) => error
-                .downcast::<WeightsDoNotFit>()
+                .downcast::<WeightsDoNotFitError>()
                 .map_or_else(|_| Vec::new(), |misfit| misfit.about),
         })
     }
 
-    /// Returns whether the model of a combination has experts, which data-parallel ranks share.
+    /// Returns whether the model of a flag combination has experts, which data-parallel ranks
+    /// share.
     fn has_experts(&self, values: &[String]) -> bool {
-        let ranks = format!("--{}=2", layout::NAMES[1]);
-        let all = [self.args, &grid::flags(self.axes, values), &[ranks]].concat();
+        let ranks = format!("--{}=2", layout::LAYOUT_FLAG_NAMES[1]);
+        let all = [self.args, &grid::flags_of_combination(self.axes, values), &[ranks]].concat();
         let sorted = split_known_args::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
         let Ok((flags, _)) = sorted else {
             return false;
         };
         match (self.deploy)(&flags) {
             Ok(_) => true,
-            Err(error) => error.is::<WeightsDoNotFit>(),
+            Err(error) => error.is::<WeightsDoNotFitError>(),
         }
     }
 
     fn build_candidate(
         &self,
         values: Vec<String>,
-        layout: Option<Layout>,
+        layout: Option<ParallelLayout>,
         searched: &[String],
     ) -> Result<DeploymentCandidate> {
         let names: Vec<&str> = self.axes.iter().map(|axis| axis.name.as_str()).collect();
-        let varied = grid::flags(self.axes, &values);
+        let varied = grid::flags_of_combination(self.axes, &values);
         let chosen = searched.iter().map(|flag| flag.trim_start_matches("--"));
         let place: Vec<String> = std::iter::once(combination_label(&names, &values))
             .chain(chosen.map(str::to_owned))
@@ -417,7 +426,8 @@ fn gpu_name(pools: &WorkerPools) -> Option<&str> {
     about.rev().find(|(name, _)| name == "--gpu").map(|(_, gpu)| gpu.as_str())
 }
 
-/// Writes the files of a plan, and returns the text to print; only an answer has files to deploy.
+/// Writes the report and deployment files of a plan, and returns the text to print. Deployment
+/// files are written only if the plan has an answer.
 fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     if let Some(file) = &args.report.html {
         outputs::write_atomically(file, page::html_page(plan))?;
@@ -434,15 +444,15 @@ fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
         outputs::write_atomically(file, values)?;
     }
     let mut deployed = None;
-    if let (Some(folder), Some(manifests)) = (&args.deploy_dir, Manifests::from_plan(plan)) {
-        manifests.write(folder)?;
+    if let (Some(folder), Some(manifests)) = (&args.deploy_dir, DeploymentFiles::from_plan(plan)) {
+        manifests.write_to_folder(folder)?;
         deployed = Some(folder);
     }
     if let Some(json) = json {
         return Ok(json);
     }
     let mut text = plan.text_table();
-    if let Some(chart) = picture::pareto_chart(plan) {
+    if let Some(chart) = picture::pareto_text_chart(plan) {
         text.push_str(&format!("\n\n{chart}"));
     }
     if let Some(folder) = deployed {
@@ -451,7 +461,7 @@ fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     Ok(text)
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim plan`.
 const PLAN_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\

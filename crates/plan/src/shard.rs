@@ -94,7 +94,7 @@ impl GridShard {
     ///
     /// # Errors
     /// Returns an error if no file is named or writing fails.
-    pub(super) fn write_results<R: Serialize>(
+    pub(super) fn write_shard_results<R: Serialize>(
         self,
         command: &str,
         results: &[R],

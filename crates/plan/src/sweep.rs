@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 
 use crate::grid::{self, combination_label};
 use crate::shard::{self, GridTask, ShardArgs, deserialize_exact_f64, deserialize_exact_map};
-use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, Provenance, ReportArgs, WeightsDoNotFit,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, ResultProvenance, WeightsDoNotFitError,
     WorkerPools, WorkloadArgs, build_worker_pools, open_workload, replay_single_threaded,
     simulated_time_limit,
 };
@@ -55,13 +55,14 @@ struct GridPoint {
     values: Vec<String>,
     args: Args,
     /// Engines of the deployment; `Err` if the model does not fit on the GPUs.
-    pools: Result<WorkerPools, WeightsDoNotFit>,
+    pools: Result<WorkerPools, WeightsDoNotFitError>,
 }
 
 struct PointResult {
     values: Vec<String>,
     played: PlayedPoint,
-    /// Minimum ratio of good to all requests with which the point can be the best.
+    /// Minimum ratio of requests within their latency bounds to all requests, with which the point
+    /// can be the best.
     needed: f64,
 }
 
@@ -70,7 +71,8 @@ impl PointResult {
         self.played.as_ref().is_ok_and(|played| played.goodput_rps() > 0.0)
     }
 
-    /// Returns whether enough requests of the point are good; without latency bounds, all are.
+    /// Returns whether enough requests of the grid point are within their latency bounds; true
+    /// without bounds.
     fn meets_attainment(&self) -> bool {
         let attained = self.played.as_ref().ok().and_then(PlayedSummary::attained_slo_ratio);
         attained.is_none_or(|attained| attained >= self.needed)
@@ -102,7 +104,8 @@ impl PlayedSummary {
         }
     }
 
-    /// Returns the ratio of good to all requests; `None` without latency bounds.
+    /// Returns the ratio of requests within their latency bounds to all requests; `None` without
+    /// bounds.
     fn attained_slo_ratio(&self) -> Option<f64> {
         self.summary.get("slo_attainment").and_then(Value::as_f64)
     }
@@ -153,7 +156,7 @@ pub fn run_sweep(
         .map(|values| {
             let build =
                 |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
-            let flags = grid::flags(&axes, &values);
+            let flags = grid::flags_of_combination(&axes, &values);
             let (args, pools) = grid::parse_grid_point(
                 args,
                 &flags,
@@ -176,14 +179,14 @@ pub fn run_sweep(
         GridTask::Shard(shard) => {
             let mine: Vec<&GridPoint> = shard.points_of_shard(&points).collect();
             let played = simulate_points(&mine, base.threads)?;
-            return shard.write_results(&common, &played, base.report.report_json.as_deref());
+            return shard.write_shard_results(&common, &played, base.report.report_json.as_deref());
         }
     };
     let values = points.iter().map(|point| point.values.clone());
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let origin = Provenance::joined(points.iter().map(|point| match &point.pools {
+    let origin = ResultProvenance::from_all(points.iter().map(|point| match &point.pools {
         Ok(pools) => &pools.provenance,
         Err(misfit) => &misfit.provenance,
     }));
@@ -206,12 +209,12 @@ fn simulate_points<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
 where
     P: Borrow<GridPoint> + Sync,
 {
-    let progress_bar = Progress::begin("sweep", "points", Some(points.len() as u64));
+    let progress_bar = JobProgress::begin_job("sweep", "points", Some(points.len() as u64));
     let results = grid::map_in_parallel(points, threads, |point| {
         let played = simulate_point(point.borrow());
-        progress_bar.add_finished(1);
+        progress_bar.add_finished_units(1);
         // An interrupted run is not comparable with complete ones.
-        match is_stopped() {
+        match is_job_stop_requested() {
             true => Ok(Err("interrupted before its end".to_owned())),
             false => played,
         }
@@ -220,7 +223,7 @@ where
 }
 
 fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
-    if is_stopped() {
+    if is_job_stop_requested() {
         return Ok(Err("not simulated: interrupted".to_owned()));
     }
     let args = &point.args;
@@ -370,7 +373,7 @@ fn to_json(names: &[&str], played: &[PointResult], run: Value) -> Value {
     })
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim sweep`.
 const SWEEP_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim sweep --grid tensor-parallel-size=1,2,4 --workload \"20 req/s of 2k/300\" \\\n\

@@ -21,7 +21,7 @@ pub(super) struct LatencyTrend {
 impl LatencyTrend {
     pub(super) fn add_outcome(&mut self, outcome: &RequestOutcome<'_>) {
         if outcome.status == RequestStatus::Completed {
-            let latency = outcome.ended.since(outcome.arrival).as_secs_f64();
+            let latency = outcome.ended.duration_since(outcome.arrival).as_secs_f64();
             self.seen.push((outcome.arrival.as_secs_f64(), latency));
         }
     }

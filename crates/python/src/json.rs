@@ -1,8 +1,8 @@
 //! Python's `json.dumps`, for JSON values and for strings, and the Python values that JSON values store.
 //!
 //! `NaN`, the infinities and integers beyond 64 bits do not fit a [`serde_json::Number`].
-//! [`number_beyond_json`] stores their text in an object with a key that clients do not send by accident;
-//! [`PythonValue::of_json`] reads it.
+//! [`json_of_number_text`] stores their text in an object with a key that clients do not send by accident;
+//! [`PythonValue::from_json_value`] reads it.
 
 use std::fmt::Write;
 
@@ -16,14 +16,21 @@ use crate::repr::repr_float;
 /// Numbers are formatted by serde_json.
 pub fn dumps(value: &Value) -> String {
     let mut out = String::with_capacity(128);
-    push_json(&mut out, value);
+    push_json(&mut out, value, push_escaped_ascii);
     out
 }
 
-fn push_json(out: &mut String, value: &Value) {
+/// Formats a JSON value like `json.dumps` with `ensure_ascii=False`.
+pub fn dumps_unicode(value: &Value) -> String {
+    let mut out = String::new();
+    push_json(&mut out, value, push_escaped_unicode);
+    out
+}
+
+fn push_json(out: &mut String, value: &Value, push_escaped: fn(&mut String, &str)) {
     let string = |out: &mut String, text: &str| {
         out.push('"');
-        push_escaped_ascii(out, text);
+        push_escaped(out, text);
         out.push('"');
     };
     match value {
@@ -32,7 +39,7 @@ fn push_json(out: &mut String, value: &Value) {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                push_json(out, item);
+                push_json(out, item, push_escaped);
             }
             out.push(']');
         }
@@ -42,7 +49,7 @@ fn push_json(out: &mut String, value: &Value) {
                 out.push_str(if index > 0 { ", " } else { "" });
                 string(out, key);
                 out.push_str(": ");
-                push_json(out, item);
+                push_json(out, item, push_escaped);
             }
             out.push('}');
         }
@@ -116,6 +123,67 @@ pub fn format_json_float(value: f64) -> String {
     }
 }
 
+/// Appends `text` as a JSON string with `ensure_ascii=False`.
+#[inline]
+pub fn write_string(out: &mut String, text: &str) {
+    out.push('"');
+    push_escaped_unicode(out, text);
+    out.push('"');
+}
+
+/// Appends a JSON string, or null.
+#[inline]
+pub fn write_optional_string(out: &mut String, text: Option<&str>) {
+    match text {
+        Some(text) => write_string(out, text),
+        None => out.push_str("null"),
+    }
+}
+
+/// Appends an integer.
+pub fn write_int(out: &mut String, number: impl itoa::Integer) {
+    out.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Appends a compact JSON array of integers.
+pub fn write_int_array(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
+    out.push('[');
+    for (index, number) in numbers.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_int(out, number);
+    }
+    out.push(']');
+}
+
+/// Appends a float as Python's `json` prints it: the shortest round-trip text, `1.0` instead of
+/// `1`.
+pub fn write_python_float(out: &mut String, number: f64) {
+    if number.is_finite() {
+        let mut buffer = ryu::Buffer::new();
+        let text = buffer.format_finite(number);
+        out.push_str(text);
+    } else {
+        out.push_str("null");
+    }
+}
+
+/// Appends a 32-bit float as numpy prints it: the shortest round-trip text.
+pub fn write_numpy_float32(out: &mut String, number: f32) {
+    if number.is_finite() {
+        out.push_str(ryu::Buffer::new().format_finite(number));
+    } else {
+        out.push_str("null");
+    }
+}
+
+/// Appends a JSON value as compact text.
+pub fn write_value(out: &mut String, value: &Value) {
+    // Serializing a `Value` cannot fail.
+    out.push_str(&serde_json::to_string(value).unwrap_or_default());
+}
+
 const PYTHON_NUMBER_KEY: &str = "\0python-number";
 
 /// Python value of a JSON value, as `json.loads` returns it.
@@ -141,7 +209,7 @@ pub enum PythonValue<'a> {
 
 impl<'a> PythonValue<'a> {
     /// Returns the Python value of a JSON value.
-    pub fn of_json(value: &'a Value) -> Self {
+    pub fn from_json_value(value: &'a Value) -> Self {
         match value {
             Value::Null => Self::None,
             Value::Bool(b) => Self::Bool(*b),
@@ -211,7 +279,7 @@ impl<'a> PythonValue<'a> {
 
 /// Returns a JSON value for a number beyond JSON: `NaN`, `Infinity`, `-Infinity` or the decimal
 /// digits of a long integer.
-pub fn number_beyond_json(text: &str) -> Value {
+pub fn json_of_number_text(text: &str) -> Value {
     Value::Object(Map::from_iter([(PYTHON_NUMBER_KEY.to_owned(), Value::from(text))]))
 }
 
@@ -219,7 +287,7 @@ pub fn number_beyond_json(text: &str) -> Value {
 pub fn json_of_python_float(value: f64) -> Value {
     serde_json::Number::from_f64(value).map_or_else(
         || {
-            number_beyond_json(match value {
+            json_of_number_text(match value {
                 v if v.is_nan() => "NaN",
                 v if v > 0.0 => "Infinity",
                 _ => "-Infinity",
@@ -234,7 +302,7 @@ pub fn json_of_python_int(value: i128) -> Value {
     i64::try_from(value)
         .map(Value::from)
         .or_else(|_| u64::try_from(value).map(Value::from))
-        .unwrap_or_else(|_| number_beyond_json(&value.to_string()))
+        .unwrap_or_else(|_| json_of_number_text(&value.to_string()))
 }
 
 #[cfg(test)]
@@ -259,14 +327,17 @@ mod tests {
 
     #[test]
     fn nan_infinity_and_bigint_round_trip() {
-        assert_eq!(PythonValue::of_json(&json_of_python_int(1 << 70)), PythonValue::Int(1 << 70));
         assert_eq!(
-            PythonValue::of_json(&json_of_python_float(f64::INFINITY)),
+            PythonValue::from_json_value(&json_of_python_int(1 << 70)),
+            PythonValue::Int(1 << 70)
+        );
+        assert_eq!(
+            PythonValue::from_json_value(&json_of_python_float(f64::INFINITY)),
             PythonValue::Float(f64::INFINITY)
         );
         let digits = "9".repeat(60);
         assert_eq!(
-            PythonValue::of_json(&number_beyond_json(&digits)),
+            PythonValue::from_json_value(&json_of_number_text(&digits)),
             PythonValue::BigInt(&digits)
         );
     }

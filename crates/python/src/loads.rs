@@ -11,9 +11,9 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::json::{json_of_python_float, json_of_python_int, number_beyond_json};
+use crate::json::{json_of_number_text, json_of_python_float, json_of_python_int};
 
-/// Maximum nesting of arrays and objects.
+/// Maximum nesting depth of arrays and objects in a JSON text.
 ///
 /// CPython fails at its recursion limit of 1000 frames, of which the vLLM server's own stack uses
 /// some.
@@ -55,7 +55,7 @@ impl JsonError {
 /// Parses a JSON body like Python's `json.loads`.
 ///
 /// A repeated key keeps its first position and its last value. Numbers that JSON lacks become
-/// [`number_beyond_json`], an unpaired surrogate becomes U+FFFD.
+/// [`json_of_number_text`], an unpaired surrogate becomes U+FFFD.
 ///
 /// # Errors
 /// [`JsonError`] if Python rejects the body.
@@ -178,9 +178,9 @@ impl JsonScanner<'_> {
             Some('n') if self.take_literal("null") => Ok(Value::Null),
             Some('t') if self.take_literal("true") => Ok(Value::Bool(true)),
             Some('f') if self.take_literal("false") => Ok(Value::Bool(false)),
-            Some('N') if self.take_literal("NaN") => Ok(number_beyond_json("NaN")),
-            Some('I') if self.take_literal("Infinity") => Ok(number_beyond_json("Infinity")),
-            Some('-') if self.take_literal("-Infinity") => Ok(number_beyond_json("-Infinity")),
+            Some('N') if self.take_literal("NaN") => Ok(json_of_number_text("NaN")),
+            Some('I') if self.take_literal("Infinity") => Ok(json_of_number_text("Infinity")),
+            Some('-') if self.take_literal("-Infinity") => Ok(json_of_number_text("-Infinity")),
             _ => self.parse_number(),
         }
     }
@@ -370,7 +370,7 @@ impl JsonScanner<'_> {
         if text.trim_start_matches('-').len() > MAX_INT_DIGITS {
             return Err(JsonError::Unreadable);
         }
-        Ok(text.parse().map_or_else(|_| number_beyond_json(&text), json_of_python_int))
+        Ok(text.parse().map_or_else(|_| json_of_number_text(&text), json_of_python_int))
     }
 }
 

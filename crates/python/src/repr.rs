@@ -54,7 +54,7 @@ impl Write for BoundedText {
 }
 
 fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::None => out.write_str("None"),
         PythonValue::Bool(true) => out.write_str("True"),
         PythonValue::Bool(false) => out.write_str("False"),

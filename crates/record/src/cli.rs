@@ -132,7 +132,7 @@ fn open_tokenizer(
         }
         Err(error) => {
             tracing::warn!(model, "tokenizer: simulated: {error}");
-            Ok(Tokenizer::simulated())
+            Ok(Tokenizer::new_simulated())
         }
     }
 }
@@ -145,7 +145,7 @@ fn format_summary(summary: &RecordingSummary, out: &str) -> String {
     text
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim record`.
 const HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim record --upstream http://localhost:8000 --out replies.sqlite";

@@ -204,8 +204,8 @@ fn fetch_from_hub(_: &str, _: &str, _: &HuggingFaceHub) -> Result<PathBuf> {
 /// Returns an error if the file cannot be opened, or a row is invalid.
 pub fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
     let dataset = Dataset::open(file, table, RowStorage::OnDisk)?;
-    let summary = dataset.summary();
-    let generation = match dataset.generation() {
+    let summary = dataset.reply_stats();
+    let generation = match dataset.format_version() {
         DatasetFormat::Texts => "version 0.6 (prompts hashed as text, no token ids)",
         DatasetFormat::Tokens => "current (prompts hashed as token ids)",
     };
@@ -213,7 +213,8 @@ pub fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
         bail!("table '{table}' of dataset {}, row {row}: {why}", file.display());
     }
     let [shortest, median, longest] = summary.lengths;
-    let timing = if dataset.is_recorded() { "\ntiming   recorded (--replay-timing)" } else { "" };
+    let timing =
+        if dataset.has_token_times() { "\ntiming   recorded (--replay-timing)" } else { "" };
     Ok(format!(
         "format   {generation}\nreplies  {}\nprompts  {}\ntokens   {} \
          (shortest {shortest}, median {median}, longest {longest}){timing}",

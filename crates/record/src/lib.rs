@@ -145,7 +145,7 @@ async fn accept_connections(
         connections.spawn(async move {
             let service = service_fn(move |request| {
                 let proxy = proxy.clone();
-                async move { Ok::<_, std::convert::Infallible>(proxy.forward(request).await) }
+                async move { Ok::<_, std::convert::Infallible>(proxy.forward_request(request).await) }
             });
             let mut builder = http1::Builder::new();
             builder.preserve_header_case(true);

@@ -19,7 +19,7 @@ use super::tee::RecordingBody;
 use vllm_sim_http_client::{PooledHttpClient, ResponseBody};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
-pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
+pub(super) type ProxyBody = UnsyncBoxBody<Bytes, Error>;
 
 /// Maximum size of a request body on a recorded route, in bytes; vLLM has no limit.
 const MAX_REQUEST_BODY_BYTES: usize = 64 << 20;
@@ -36,7 +36,7 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 7] = [
 ];
 
 pub(super) struct RecordingProxy {
-    pub(super) client: PooledHttpClient<Body>,
+    pub(super) client: PooledHttpClient<ProxyBody>,
     pub(super) host: HeaderValue,
     /// Path prefix of the upstream URL, without a trailing slash.
     pub(super) prefix: String,
@@ -64,7 +64,10 @@ impl WallClock {
 }
 
 impl RecordingProxy {
-    pub(super) async fn forward(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn forward_request(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Response<ProxyBody> {
         let recorded = RecordedApi::from_request_path(request.uri().path())
             .filter(|_| request.method() == Method::POST);
         let passed = match recorded {
@@ -86,8 +89,8 @@ impl RecordingProxy {
     async fn send_upstream(
         &self,
         parts: http::request::Parts,
-        body: Body,
-    ) -> Result<Response<ResponseBody<Body>>, Error> {
+        body: ProxyBody,
+    ) -> Result<Response<ResponseBody<ProxyBody>>, Error> {
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         *request.uri_mut() = self.upstream_uri(&parts.uri)?;
@@ -103,7 +106,7 @@ impl RecordingProxy {
     async fn forward_unrecorded(
         &self,
         request: Request<Incoming>,
-    ) -> Result<Response<Body>, Error> {
+    ) -> Result<Response<ProxyBody>, Error> {
         let (parts, body) = request.into_parts();
         let body = body.map_err(Error::from).boxed_unsync();
         let response = self.send_upstream(parts, body).await?;
@@ -114,7 +117,7 @@ impl RecordingProxy {
         &self,
         api: RecordedApi,
         request: Request<Incoming>,
-    ) -> Result<Response<Body>, Error> {
+    ) -> Result<Response<ProxyBody>, Error> {
         let (mut parts, body) = request.into_parts();
         // A compressed response could not be parsed.
         parts.headers.remove(header::ACCEPT_ENCODING);
@@ -142,7 +145,7 @@ impl RecordingProxy {
             _ => ResponseDelivery::Whole,
         };
         let session = session.or_else(|| request["session_id"].as_str().map(str::to_owned));
-        let started_us = self.clock.unix_micros(response.body().sent_at());
+        let started_us = self.clock.unix_micros(response.body().request_sent_at());
         let chunks = Vec::new();
         let captured = CapturedExchange { api, request, delivery, started_us, session, chunks };
         let queue = self.queue.clone();
@@ -166,7 +169,7 @@ fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
 }
 
 /// Builds an error response in the JSON shape of vLLM's.
-fn error_response(status: StatusCode, message: &str) -> Response<Body> {
+fn error_response(status: StatusCode, message: &str) -> Response<ProxyBody> {
     let kind = match status {
         StatusCode::BAD_GATEWAY => "BadGatewayError",
         _ => "BadRequestError",

@@ -18,7 +18,7 @@ use super::captured::CapturedExchange;
 use super::error::RecordError;
 use super::exchange::{RecordedChoice, RecordedResponse, ResponseDelivery};
 use super::tokens::{self, ReplyTokens};
-use vllm_sim_dataset::{Dataset, DatasetFormat, RowStorage, hash_tokens, schema};
+use vllm_sim_dataset::{Dataset, DatasetFormat, RowStorage, hash_prompt_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Maximum number of responses that wait for the writer thread; further ones are not recorded.
@@ -51,7 +51,7 @@ pub(super) struct CaptureQueue {
 
 impl CaptureQueue {
     /// Queues a response for the writer thread, or skips it if the queue is full; never blocks.
-    pub(super) fn try_queue(&self, captured: CapturedExchange) {
+    pub(super) fn try_queue_exchange(&self, captured: CapturedExchange) {
         match self.to.try_send(captured) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => self.skip_response("the writer is too slow"),
@@ -94,7 +94,7 @@ impl RecordingStore {
             }
             let dataset = Dataset::open(path, table, RowStorage::OnDisk)
                 .map_err(|e| failed(e.to_string()))?;
-            if dataset.generation() == DatasetFormat::Texts {
+            if dataset.format_version() == DatasetFormat::Texts {
                 return Err(failed("version 0.6 wrote it, without token ids".to_owned()));
             }
         }
@@ -284,7 +284,7 @@ impl RecordingDatabase {
             let mut replies = self.connection.prepare_cached(&insert)?;
             let reply = json!({"Tokens": tokens.ids, "Strings": tokens.texts});
             let count = tokens.ids.len() as i64;
-            replies.insert((hash_tokens(prompt), reply.to_string(), count))?
+            replies.insert((hash_prompt_tokens(prompt), reply.to_string(), count))?
         };
         let insert = schema::insert_recording_sql(&self.table);
         let mut recordings = self.connection.prepare_cached(&insert)?;

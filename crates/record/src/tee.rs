@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 
 use super::captured::CapturedExchange;
-use super::proxy::Body;
+use super::proxy::ProxyBody;
 use super::store::CaptureQueue;
 use vllm_sim_http_client::ResponseBody;
 
@@ -15,7 +15,7 @@ use vllm_sim_http_client::ResponseBody;
 const MAX_RECORDED_BODY_BYTES: usize = 64 << 20;
 
 pub(super) struct RecordingBody {
-    body: ResponseBody<Body>,
+    body: ResponseBody<ProxyBody>,
     bytes: usize,
     captured: Option<CapturedExchange>,
     queue: CaptureQueue,
@@ -23,7 +23,7 @@ pub(super) struct RecordingBody {
 
 impl RecordingBody {
     pub(super) fn new(
-        body: ResponseBody<Body>,
+        body: ResponseBody<ProxyBody>,
         captured: CapturedExchange,
         queue: CaptureQueue,
     ) -> Self {
@@ -39,15 +39,17 @@ impl RecordingBody {
             return;
         }
         if let Some(captured) = &mut self.captured {
-            let after =
-                self.body.last_frame_arrived_at().saturating_duration_since(self.body.sent_at());
+            let after = self
+                .body
+                .last_frame_arrived_at()
+                .saturating_duration_since(self.body.request_sent_at());
             captured.chunks.push((after, data.clone()));
         }
     }
 
     fn queue_captured_response(&mut self) {
         if let Some(captured) = self.captured.take() {
-            self.queue.try_queue(captured);
+            self.queue.try_queue_exchange(captured);
         }
     }
 }

@@ -38,7 +38,7 @@ impl ReplyTokens {
         let thinks =
             !has_ids && choice.pieces.windows(2).any(|p| p[0].reasoning && !p[1].reasoning);
         let ends = choice.finish.as_deref() == Some("stop") && !choice.stopped;
-        let eos = tokenizer.eos_id().filter(|_| ends);
+        let eos = tokenizer.eos_token_id().filter(|_| ends);
         let silent = u64::from(thinks) + u64::from(eos.is_some());
         let pieces = choice.pieces.len() as u64;
         // A stop string may hide one more token.
@@ -56,7 +56,7 @@ impl ReplyTokens {
         };
         if thinks && lacking > 0 && tokens.reasoning > 0 {
             let at = tokens.reasoning as usize;
-            let end = tokenizer.id_of("</think>").unwrap_or_default();
+            let end = tokenizer.token_id_of_entry("</think>").unwrap_or_default();
             tokens.ids.insert(at, end);
             tokens.texts.insert(at, String::new());
             tokens.times.insert(at, tokens.times[at - 1]);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn sse_pieces_are_tokens_if_usage_count_matches() {
-        let tokenizer = Tokenizer::simulated();
+        let tokenizer = Tokenizer::new_simulated();
         let choice = choice(&[("One two ", 5), ("three", 9)]);
         let tokens =
             ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(2), &tokenizer);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_end_of_reasoning_is_a_token_without_text() {
-        let tokenizer = Tokenizer::simulated();
+        let tokenizer = Tokenizer::new_simulated();
         let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
         choice.pieces[0].reasoning = true;
         for counted in [None, Some(3)] {
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_tokens_of_a_unary_reply_are_spread_over_its_time() {
-        let tokenizer = Tokenizer::simulated();
+        let tokenizer = Tokenizer::new_simulated();
         let tokens = ReplyTokens::from_choice(
             &choice(&[("One two three", 90)]),
             ResponseDelivery::Whole,

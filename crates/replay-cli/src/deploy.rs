@@ -10,7 +10,7 @@ use vllm_sim_engine::sched::SchedulerSpec;
 
 /// Simulated engine described by flags of `vllm-sim serve`.
 #[derive(Debug, Clone)]
-pub struct Deployment {
+pub struct EngineDeployment {
     /// Engine specification of each worker.
     pub engine: SchedulerSpec,
     /// Number of GPUs per data-parallel rank.
@@ -28,12 +28,12 @@ pub struct Deployment {
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
     /// Model, GPU and source of the step times.
-    pub provenance: Provenance,
+    pub provenance: ResultProvenance,
 }
 
 /// Model, GPU and source of the step times of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Provenance {
+pub struct ResultProvenance {
     /// Name of the model; `None` if it is unknown, which is so for real servers.
     pub model: Option<String>,
     /// Name of the GPU; `None` if no flag names one.
@@ -44,7 +44,7 @@ pub struct Provenance {
     pub vllm_version: Option<String>,
 }
 
-impl Provenance {
+impl ResultProvenance {
     /// Creates the provenance of a result whose step times come from `step_times` alone.
     pub fn of_step_times(step_times: &str) -> Self {
         Self { step_times: step_times.to_owned(), ..Self::default() }
@@ -56,7 +56,7 @@ impl Provenance {
     }
 
     /// Combines the provenance of several deployments; different values are joined by commas.
-    pub fn joined<'p>(all: impl Iterator<Item = &'p Self> + Clone) -> Self {
+    pub fn from_all<'p>(all: impl Iterator<Item = &'p Self> + Clone) -> Self {
         let join = |of: fn(&Self) -> Option<&str>| {
             let mut values: Vec<&str> = all.clone().filter_map(of).collect();
             let mut seen = std::collections::BTreeSet::new();
@@ -84,7 +84,7 @@ impl Provenance {
     }
 
     /// Returns pairs of name and value that describe a run on an HTML page or in a text.
-    pub fn rows(&self) -> Vec<(String, String)> {
+    pub fn name_value_rows(&self) -> Vec<(String, String)> {
         let none = || Some("none".to_owned());
         let version = format!("vllm-sim {}", env!("CARGO_PKG_VERSION"));
         let rows = [
@@ -99,10 +99,10 @@ impl Provenance {
     }
 }
 
-/// Origin of an engine's step times.
+/// Origin of an engine's step times: flags or defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTimeOrigin {
-    /// Flags name a GPU, a latency model or delays.
+    /// Step times follow from flags, which name a GPU, a latency model or delays.
     Configured,
     /// No flag sets step times, so the step times of Dynamo's mocker apply.
     Default,
@@ -126,17 +126,17 @@ impl StepTimeOrigin {
 /// The weights leave no memory for a KV cache.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("engine: {why}")]
-pub struct WeightsDoNotFit {
-    /// Reason, as a text for the user.
+pub struct WeightsDoNotFitError {
+    /// Reason why there is no memory for a KV cache, as a text for the user.
     pub why: String,
     /// Names and values of the flags that describe the engine.
     pub about: Vec<(String, String)>,
     /// Model, GPU and source of the step times.
-    pub provenance: Provenance,
+    pub provenance: ResultProvenance,
 }
 
 /// Builder of an engine from flags of `vllm-sim serve`; rejects unknown flags.
-pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
+pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<EngineDeployment>;
 
 /// Separates flags of `vllm-sim serve` from positional words, and returns (flags, words).
 pub type FlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

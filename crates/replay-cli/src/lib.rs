@@ -27,17 +27,20 @@ use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings};
 
 pub use deploy::{
-    Deployment, DeploymentFactory, FlagSplitter, Provenance, StepTimeOrigin, WeightsDoNotFit,
+    DeploymentFactory, EngineDeployment, FlagSplitter, ResultProvenance, StepTimeOrigin,
+    WeightsDoNotFitError,
 };
-pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args};
+pub use options::{
+    AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args,
+};
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
 use sink::{create_report_sink, run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
-use vllm_sim_command_line::progress::{Progress, is_stopped};
+use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::requirement::{self, MetricRequirement};
-use vllm_sim_command_line::{RequirementFailed, format_command_line, refuse};
+use vllm_sim_command_line::{MissedRequirementsError, format_command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{open_workload, parse_workload_text, simulated_time_limit};
 
@@ -82,10 +85,10 @@ pub fn run_replay_command(
     if served {
         let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        let origin = Provenance::of_step_times("measured on the servers of --target");
+        let origin = ResultProvenance::of_step_times("measured on the servers of --target");
         return write_report(report, &args.report, (&[targets], &origin), &typed);
     }
-    if args.run_of_others().is_some() {
+    if args.foreign_run_flag().is_some() {
         let (report, origin) = replay_run_of_others(&args)?;
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
@@ -93,9 +96,9 @@ pub fn run_replay_command(
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
-    let progress_bar = Progress::begin("replay", "requests", source.max_requests());
+    let progress_bar = JobProgress::begin_job("replay", "requests", source.max_requests());
     let mut count_finished = |_: &RequestOutcome<'_>| {
-        progress_bar.add_finished(1);
+        progress_bar.add_finished_units(1);
         ControlFlow::Continue(())
     };
     let mut report = replay_with_watcher(
@@ -110,7 +113,8 @@ pub fn run_replay_command(
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
-/// Refuses flags that have no effect with the kind of run that others choose.
+/// Refuses flags that have no effect with the kind of replay that other flags choose, such as
+/// `--target`.
 fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()> {
     let served = !args.online.target.is_empty();
     for (flag, given) in [
@@ -128,24 +132,24 @@ fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()
         ("--trace-out", args.report.trace_out.is_some()),
         ("--step-log", args.report.step_log.is_some()),
     ] {
-        if given && let Some(run) = args.run_of_others() {
+        if given && let Some(run) = args.foreign_run_flag() {
             refuse!("{flag}: no effect with {run}, which writes a report only");
         }
     }
     if served && args.report.step_log.is_some() {
         refuse!("--step-log: no effect with --target; real servers do not report their steps");
     }
-    if args.kernel_tables.is_some() && args.run_of_others().is_none() {
+    if args.kernel_tables.is_some() && args.foreign_run_flag().is_none() {
         refuse!("--kernel-tables: no effect without --dynamo-run or --aisimulate");
     }
-    if args.report.gpu_hour_price.is_some() && (served || args.run_of_others().is_some()) {
+    if args.report.gpu_hour_price.is_some() && (served || args.foreign_run_flag().is_some()) {
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
     Ok(())
 }
 
 /// Replays a run that another program describes: a folder of Dynamo's or a file of AISimulate's.
-fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, Provenance)> {
+fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, ResultProvenance)> {
     let tables = args.kernel_tables.clone();
     let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
     let (report, origin) = match (&args.dynamo_run, &args.aisimulate) {
@@ -160,7 +164,7 @@ fn replay_run_of_others(args: &ReplayArgs) -> Result<(ReplayReport, Provenance)>
         }
         (None, None) => bail!("no run is given"),
     };
-    Ok((report, Provenance::of_step_times(origin)))
+    Ok((report, ResultProvenance::of_step_times(origin)))
 }
 
 fn available_cpu_cores() -> usize {
@@ -216,7 +220,7 @@ pub fn replay_with_watcher(
     let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
         && !watched.ended
-        && !is_stopped()
+        && !is_job_stop_requested()
     {
         bail!(
             "{} sessions wait for a session that never ends; the first is {first}",
@@ -249,7 +253,7 @@ fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>
 fn write_report(
     mut report: ReplayReport,
     args: &ReportArgs,
-    (about, origin): (&[(String, String)], &Provenance),
+    (about, origin): (&[(String, String)], &ResultProvenance),
     typed: &str,
 ) -> Result<String> {
     report.run = Some(origin.to_json(typed));
@@ -262,7 +266,7 @@ fn write_report(
                 let mut out = std::io::BufWriter::new(draft.clone_file_handle()?);
                 report.write_json(&mut out)?;
                 out.flush()?;
-                draft.commit()
+                draft.replace_target()
             });
             written.with_context(|| format!("cannot write {file}"))?;
         }
@@ -270,7 +274,7 @@ fn write_report(
     if let Some(file) = &args.html {
         // The origin has the model and the GPU.
         let others = about.iter().filter(|(flag, _)| !["--model", "--gpu"].contains(&&**flag));
-        let about: Vec<_> = origin.rows().into_iter().chain(others.cloned()).collect();
+        let about: Vec<_> = origin.name_value_rows().into_iter().chain(others.cloned()).collect();
         outputs::write_atomically(
             file,
             html::render_report_page(&report, "vllm-sim replay", &about, typed),
@@ -280,7 +284,7 @@ fn write_report(
         Some("-") => String::from_utf8(json)?,
         _ => report.render_text_table(),
     };
-    let is_empty = report.summary_number("completed_requests") == 0.0 && !is_stopped();
+    let is_empty = report.summary_number("completed_requests") == 0.0 && !is_job_stop_requested();
     let missed = match is_empty {
         true => Some("no request was completed".to_owned()),
         false => {
@@ -289,7 +293,7 @@ fn write_report(
         }
     };
     match missed {
-        Some(missed) => Err(RequirementFailed { printed, missed }.into()),
+        Some(missed) => Err(MissedRequirementsError { printed, missed }.into()),
         None => Ok(printed),
     }
 }

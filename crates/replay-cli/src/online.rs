@@ -7,7 +7,7 @@ use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::online::{self, GenerationApi, OnlineOptions};
 use vllm_sim_replay::report::{ReplayReport, ReplayRunTotals};
 
-use super::options::{ApiName, OnlineArgs, ReportArgs, WorkloadArgs};
+use super::options::{GenerationApiName, OnlineArgs, ReportArgs, WorkloadArgs};
 use super::sink::create_report_sink;
 use super::workload;
 use vllm_sim_command_line::refuse;
@@ -31,8 +31,8 @@ pub(super) fn run_online_replay(
     let options = OnlineOptions {
         targets: online.target.clone(),
         api: match online.target_api {
-            ApiName::Completions => GenerationApi::Completions,
-            ApiName::Chat => GenerationApi::Chat,
+            GenerationApiName::Completions => GenerationApi::Completions,
+            GenerationApiName::Chat => GenerationApi::Chat,
         },
         model: online.target_model.clone(),
         api_key: online.target_api_key.clone(),
@@ -41,18 +41,18 @@ pub(super) fn run_online_replay(
             (None, true) => CertificateVerification::Disabled,
             (None, false) => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.slots().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         max_in_flight: online.target_max_in_flight,
         speedup: pace.speedup,
         timeout,
-        limit: limit.map(|limit| Duration::from_nanos(limit.nanos())),
+        limit: limit.map(|limit| Duration::from_nanos(limit.as_nanos())),
         seed: asked.workload_seed,
         ..OnlineOptions::default()
     };
     let mut sink =
         create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
     let bar = request_progress_bar(source.max_requests());
-    let sent = online::run_online(source.as_mut(), &options, &mut sink, &mut |done| {
+    let sent = online::replay_over_http(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);
     })?;
     bar.finish_and_clear();

@@ -72,7 +72,7 @@ pub(super) struct ReplayArgs {
 
 impl ReplayArgs {
     /// Returns the flag that names a run of another program, if any.
-    pub(super) fn run_of_others(&self) -> Option<&'static str> {
+    pub(super) fn foreign_run_flag(&self) -> Option<&'static str> {
         let dynamo = self.dynamo_run.is_some().then_some("--dynamo-run");
         dynamo.or(self.aisimulate.is_some().then_some("--aisimulate"))
     }
@@ -216,7 +216,7 @@ impl TypedValueParser for FormatParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = WorkloadFormat::NAMES.iter();
+        let names = WorkloadFormat::NAMED_FORMATS.iter();
         Some(Box::new(names.map(|(name, _)| PossibleValue::new(*name))))
     }
 }
@@ -249,7 +249,7 @@ pub enum RouterName {
 
 /// Order of the router's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PolicyName {
+pub enum QueuePolicyName {
     /// First come, first served.
     Fcfs,
     /// Last come, first served.
@@ -306,7 +306,7 @@ pub struct PoolArgs {
     pub router_queue_threshold: Option<f64>,
     /// kv_router: order of waiting requests.
     #[arg(long, value_enum)]
-    pub router_queue_policy: Option<PolicyName>,
+    pub router_queue_policy: Option<QueuePolicyName>,
     /// kv_router: 0 selects the lowest cost; higher values sample the workers by their cost.
     #[arg(long)]
     pub router_temperature: Option<f64>,
@@ -408,7 +408,7 @@ pub struct ReportArgs {
 
 /// Endpoint of a real server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ApiName {
+pub enum GenerationApiName {
     /// `/v1/completions`, with prompts of token ids.
     Completions,
     /// `/v1/chat/completions`, with prompts of text.
@@ -429,7 +429,7 @@ pub(super) struct OnlineArgs {
     pub target: Vec<String>,
     /// Endpoint for the requests.
     #[arg(long, value_enum, default_value = "completions")]
-    pub target_api: ApiName,
+    pub target_api: GenerationApiName,
     /// Model name in requests; the default is the first model that the server lists.
     #[arg(long)]
     pub target_model: Option<String>,
@@ -548,7 +548,7 @@ impl<T: Parser> SplitArgs<T> {
 }
 
 /// Parses the value of a flag: JSON, or the name of a file with JSON or YAML.
-pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> {
+pub(crate) fn read_json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> {
     let trimmed = text.trim_start();
     if trimmed.starts_with(['{', '[']) {
         return serde_json::from_str(text)

@@ -10,12 +10,12 @@ use vllm_sim_dynamo_run as dynamo_run;
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_explain::DeploymentEvidence;
 use vllm_sim_replay::{
-    EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, PoolSpec, QueuePolicy, RouterConfig,
-    TransferTime, WorkerScaling,
+    EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, KvTransferTime, PoolSpec,
+    QueuePolicy, RouterConfig, WorkerScaling,
 };
 
-use super::deploy::{DeploymentFactory, Provenance, StepTimeOrigin};
-use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
+use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeOrigin};
+use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_scaling, parse_seconds};
 
 #[derive(Clone)]
@@ -25,7 +25,7 @@ struct WorkerDeployment {
     gpus: u32,
     ranks: u32,
     /// Duration of KV cache transfers to the decode pool.
-    transfer: TransferTime,
+    transfer: KvTransferTime,
 }
 
 impl WorkerDeployment {
@@ -65,19 +65,19 @@ pub struct WorkerPools {
     pub step_times: StepTimeOrigin,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
-    /// Whether `about` describes every worker.
+    /// Whether the names and values in `about` describe every worker.
     pub has_one_worker_kind: bool,
     /// Model, GPU and source of the step times.
-    pub provenance: Provenance,
+    pub provenance: ResultProvenance,
 }
 
 fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
     let Some(text) = text else {
         return Ok(None);
     };
-    let value = json_or_file(flag, text)?;
+    let value = read_json_or_file(flag, text)?;
     let tables = dynamo_run::kernel_tables_of_environment();
-    let worker = dynamo_run::parse_worker(&value, dynamo_run_folders(tables.as_deref()));
+    let worker = dynamo_run::parse_dynamo_worker(&value, dynamo_run_folders(tables.as_deref()));
     let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
         refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
@@ -108,7 +108,7 @@ pub fn build_worker_pools(
         engine: plain.engine.clone(),
         gpus: plain.gpus,
         ranks: plain.ranks,
-        transfer: TransferTime::default(),
+        transfer: KvTransferTime::default(),
     };
     let router = router_config(args)?;
     let pool = |engines: Vec<SchedulerSpec>, router: RouterConfig| -> Result<PoolSpec> {
@@ -116,7 +116,7 @@ pub fn build_worker_pools(
             engines,
             router,
             ranks: 1,
-            transfer: TransferTime::default(),
+            transfer: KvTransferTime::default(),
             startup: parse_seconds("--startup-time", args.startup_time)?,
             cold: args.cold_start,
             scaling: build_scaling(args)?,
@@ -183,8 +183,8 @@ fn router_name(args: &PoolArgs) -> String {
 }
 
 impl PoolArgs {
-    /// Returns the flags that describe workers apart from the common flags of the engine, and
-    /// whether each is given.
+    /// Returns the flags that replace the common flags of the engine for some workers, and whether
+    /// each is on the command line.
     pub fn own_engine_flags(&self) -> [(&'static str, bool); 5] {
         [
             ("--extra-engine-args", self.extra_engine_args.is_some()),
@@ -214,12 +214,13 @@ impl PoolFlags {
         let Some(text) = text else {
             return Ok(Self::default());
         };
-        let value = json_or_file("--pool-flags", text)?;
+        let value = read_json_or_file("--pool-flags", text)?;
         let read = serde_json::from_value(value);
         Ok(read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?)
     }
 
-    /// Returns the flags of the engine whose memory is checked and that describes the deployment.
+    /// Returns the engine flags that describe the deployment in reports and in the check of GPU
+    /// memory.
     ///
     /// If both pools have their own flags, these are the flags of the decode workers.
     fn common_engine_flags(&self, flags: &[String]) -> Vec<String> {
@@ -304,7 +305,7 @@ fn deploy_worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Work
         engine: found.engine,
         gpus: found.gpus,
         ranks: found.ranks,
-        transfer: TransferTime::default(),
+        transfer: KvTransferTime::default(),
     })
 }
 
@@ -324,7 +325,7 @@ fn read_workers_file(
             Some(value) => {
                 let tables = dynamo_run::kernel_tables_of_environment();
                 let worker =
-                    dynamo_run::parse_worker(value, dynamo_run_folders(tables.as_deref()))?;
+                    dynamo_run::parse_dynamo_worker(value, dynamo_run_folders(tables.as_deref()))?;
                 if worker.ranks > 1 {
                     refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
                 }
@@ -354,7 +355,7 @@ fn read_workers_file(
 
 fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
     let config = match &args.router_config {
-        Some(text) => json_or_file("--router-config", text)?,
+        Some(text) => read_json_or_file("--router-config", text)?,
         None => Value::Object(Map::new()),
     };
     if !args.kv_event_lag_ms.is_finite() || args.kv_event_lag_ms < 0.0 {
@@ -375,9 +376,9 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
                 queue_threshold: args.router_queue_threshold.or(read.queue_threshold),
                 policy: match args.router_queue_policy {
                     None => read.policy,
-                    Some(PolicyName::Fcfs) => QueuePolicy::Fcfs,
-                    Some(PolicyName::Lcfs) => QueuePolicy::Lcfs,
-                    Some(PolicyName::Wspt) => QueuePolicy::Wspt,
+                    Some(QueuePolicyName::Fcfs) => QueuePolicy::Fcfs,
+                    Some(QueuePolicyName::Lcfs) => QueuePolicy::Lcfs,
+                    Some(QueuePolicyName::Wspt) => QueuePolicy::Wspt,
                 },
                 temperature: args.router_temperature.unwrap_or(read.temperature),
                 event_lag,

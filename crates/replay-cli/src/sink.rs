@@ -10,7 +10,7 @@ use vllm_sim_replay::outcome::{
     EngineStep, LoggedStepRecord, PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample,
 };
 use vllm_sim_replay::report::{
-    self, KeptRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
+    self, KeptRequestRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
     RowFileFormat, TraceEventWriter,
 };
 use vllm_sim_replay::{ReplaySettings, ReplayTotals};
@@ -32,9 +32,9 @@ pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<Report
     let options = report::ReportOptions {
         slo: args.latency_slo()?,
         records: match args.no_per_request {
-            Some(false) if keep => KeptRecords::All,
-            None if keep => KeptRecords::Below(RECORDS_OFF_BY_DEFAULT_FROM),
-            _ => KeptRecords::None,
+            Some(false) if keep => KeptRequestRecords::All,
+            None if keep => KeptRequestRecords::Below(RECORDS_OFF_BY_DEFAULT_FROM),
+            _ => KeptRequestRecords::None,
         },
         drawn_requests: if args.html.is_some() { MAX_DRAWN_REQUESTS } else { 0 },
         ..report::ReportOptions::default()
@@ -82,11 +82,11 @@ fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
     opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
-fn open_trace(path: &Path) -> Result<(TraceEventWriter, AtomicFile)> {
+fn open_trace(path: &Path) -> Result<(TraceEventWriter<BufWriter<File>>, AtomicFile)> {
     let open = || {
         let draft = AtomicFile::create(path)?;
         let out = BufWriter::new(draft.clone_file_handle()?);
-        Ok((TraceEventWriter::new(Box::new(out))?, draft))
+        Ok((TraceEventWriter::new(out)?, draft))
     };
     let opened: io::Result<_> = open();
     opened.with_context(|| format!("--trace-out: {}", path.display()))
@@ -96,7 +96,7 @@ fn open_trace(path: &Path) -> Result<(TraceEventWriter, AtomicFile)> {
 struct StepLogFile {
     out: BufWriter<File>,
     draft: AtomicFile,
-    /// Result of the first write that failed.
+    /// Result of writing the step log: the first error, if a write failed.
     written: io::Result<()>,
 }
 
@@ -126,7 +126,7 @@ impl StepLogFile {
     fn finish(mut self) -> io::Result<()> {
         self.written?;
         self.out.flush()?;
-        self.draft.commit()
+        self.draft.replace_target()
     }
 }
 
@@ -134,28 +134,28 @@ pub(super) struct ReportSink {
     step_log: Option<StepLogFile>,
     collector: ReportCollector,
     rows: Option<(RequestRowWriter, AtomicFile)>,
-    trace: Option<(TraceEventWriter, AtomicFile)>,
+    trace: Option<(TraceEventWriter<BufWriter<File>>, AtomicFile)>,
 }
 
 impl ReportSink {
     pub(super) fn finish_report(self, facts: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
-            let written = rows.finish().and_then(|()| draft.commit());
+            let written = rows.finish().and_then(|()| draft.replace_target());
             written.context("--per-request")?;
         }
         if let Some((trace, draft)) = self.trace {
-            let written = trace.finish().and_then(|()| draft.commit());
+            let written = trace.finish().and_then(|_| draft.replace_target());
             written.context("--trace-out")?;
         }
         self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;
-        Ok(self.collector.finish(facts))
+        Ok(self.collector.into_report(facts))
     }
 }
 
 /// Callback for every finished request, which may end the replay.
 pub type OutcomeWatcher<'a> = dyn FnMut(&RequestOutcome<'_>) -> ControlFlow<()> + 'a;
 
-/// Forwards to another sink, and calls an [`OutcomeWatcher`] for each finished request.
+/// Wrapper of a report sink, which also calls an [`OutcomeWatcher`] for each finished request.
 pub(super) struct WatchedSink<'a> {
     sink: &'a mut ReportSink,
     watch: &'a mut OutcomeWatcher<'a>,
@@ -234,7 +234,7 @@ impl ReplaySink for ReportSink {
     }
 
     fn should_stop(&self) -> bool {
-        progress::is_stopped()
+        progress::is_job_stop_requested()
     }
 
     fn on_token_gaps(&mut self, nanos: u64, times: u64) {

@@ -27,7 +27,7 @@ pub fn open_workload(
     let args = worded.as_ref().unwrap_or(args);
     let (mut source, pace) = open_timed_workload(args, block_size)?;
     if let Some(curve) = &args.rate_curve {
-        if pace.slots().is_some() {
+        if pace.concurrency_limit().is_some() {
             refuse!(
                 "--rate-curve cannot be used with a closed loop, whose requests have no arrival \
                  times"

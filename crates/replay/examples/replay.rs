@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     .into_source()?;
     let mut collector = ReportCollector::new(ReportOptions::default());
     let totals = run_replay(&settings, &mut workload, &mut collector)?;
-    let report = collector.finish(&ReplayRunTotals {
+    let report = collector.into_report(&ReplayRunTotals {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(totals.worker_seconds),

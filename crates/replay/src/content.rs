@@ -83,7 +83,7 @@ struct BlockKeyChain {
     size: u32,
     parent: u64,
     local: u64,
-    /// Number of free tokens in the current block.
+    /// Number of tokens that still fit into the current KV block.
     left: u32,
 }
 

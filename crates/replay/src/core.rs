@@ -31,7 +31,7 @@ use super::outcome::{
 use super::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
 use super::requests::RequestSlab;
 use super::route::RouteChoice;
-use super::sessions::{NumberedSource, SessionQueue};
+use super::sessions::{NumberedSessionSource, SessionQueue};
 use super::settings::ReplaySettings;
 use super::worker::WorkerPhase;
 use super::workload::WorkloadError;
@@ -89,7 +89,7 @@ type WorkerAddress = (usize, u32);
 enum TimerEvent {
     Ready(WorkerAddress),
     Scale(usize),
-    /// Failure of this number of decode workers.
+    /// Failure of the oldest decode workers, in this number.
     Lose(u32),
     /// Completed KV transfer of the request in this slot to its decode worker.
     Transferred(u32),
@@ -99,7 +99,7 @@ struct EventLoop<'a, S, N> {
     settings: &'a ReplaySettings,
     sink: S,
     sessions: SessionQueue<N>,
-    /// Number of this event loop's first worker within the whole deployment.
+    /// Index, within the whole deployment, of this event loop's first worker.
     first_worker: u32,
     requests: RequestSlab,
     /// The prefill pool (empty unless disaggregated), then the decode pool.
@@ -128,7 +128,7 @@ struct EventLoop<'a, S, N> {
     totals: ReplayTotals,
 }
 
-impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
+impl<'a, S: PositionedSink, N: NumberedSessionSource> EventLoop<'a, S, N> {
     fn new(
         settings: &'a ReplaySettings,
         sessions: SessionQueue<N>,
@@ -247,7 +247,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         {
             self.calendar.pop();
         }
-        if self.handoffs.is_due() {
+        if self.handoffs.has_due_actions() {
             return Some(self.now);
         }
         let step = self.calendar.peek().map(|Reverse((at, ..))| *at);
@@ -378,7 +378,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         self.handle_kv_reservations(address);
         let worker = &self.pools[pool].workers[at as usize];
         if worker.log.len() >= worker.log_limit {
-            self.flush_log(address);
+            self.flush_step_log(address);
         }
         Ok(())
     }
@@ -435,7 +435,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             }
         }
         if first {
-            self.pools[pool].router.record_prefilled(slot);
+            self.pools[pool].router.record_prefill_end(slot);
             self.place_queued_requests(pool);
         }
     }
@@ -452,9 +452,9 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
     fn place_queued_requests(&mut self, pool: usize) {
         let WorkerPool { workers, router, .. } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
-        while let Some((slot, choice, since)) = router.release_queued(self.now, &gauges) {
+        while let Some((slot, choice, since)) = router.release_queued_request(self.now, &gauges) {
             let request = self.requests.get_mut(slot);
-            request.queued_ns += self.now.nanos() - since.nanos();
+            request.queued_ns += self.now.as_nanos() - since.as_nanos();
             self.outgoing.push_back((pool, slot, choice));
         }
     }
@@ -477,7 +477,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
             self.remove_from_worker((pool, at), slot);
             let handoff = HandoffTimes { held: Some(when), ..HandoffTimes::default() };
             self.requests.get_mut(slot).handoff = Some(handoff);
-            self.place_request(SERVING_POOL, slot);
+            self.route_to_worker(SERVING_POOL, slot);
             return Ok(());
         }
         let request = self.requests.get(slot);
@@ -499,7 +499,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
     /// Removes a request from its worker, which may release queued requests or a draining worker.
     fn remove_from_worker(&mut self, (pool, at): WorkerAddress, slot: u32) {
         let found = &mut self.pools[pool];
-        found.router.record_finished(slot, at);
+        found.router.record_request_end(slot, at);
         let worker = &mut found.workers[at as usize];
         worker.load -= 1;
         if worker.phase == WorkerPhase::Draining && worker.load == 0 {
@@ -508,7 +508,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         self.place_queued_requests(pool);
     }
 
-    /// Reports an ended request, frees its place on the worker and continues its session.
+    /// Reports an ended request, releases its worker's capacity and continues its session.
     fn complete_request(
         &mut self,
         address: WorkerAddress,
@@ -526,7 +526,7 @@ impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
         if self.defer_report_until_released(slot, when, status) {
             self.remove_from_worker(address, slot);
         } else {
-            self.report_request(slot, when, status);
+            self.report_ended_request(slot, when, status);
             self.remove_from_worker(address, slot);
             self.requests.release_slot(slot);
         }

@@ -40,4 +40,4 @@ pub use route::{
 };
 pub use scale::{AutoscalerPolicy, AutoscalerRule, WorkerScaling};
 pub use sessions::ArrivalPacing;
-pub use settings::{PoolSpec, ReplaySettings, TransferTime};
+pub use settings::{KvTransferTime, PoolSpec, ReplaySettings};

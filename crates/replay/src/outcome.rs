@@ -30,7 +30,7 @@ pub struct AdmissionOutcome {
     pub host: Option<u32>,
     /// Whether the request was preempted before this admission.
     pub again: bool,
-    /// Pool of the worker.
+    /// Pool of the worker that admitted the request.
     pub pool: PoolRole,
 }
 
@@ -48,7 +48,7 @@ impl AdmissionOutcome {
 /// Describes one finished request. The slices are valid for the duration of the call.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOutcome<'a> {
-    /// Number of the session, in the order of the workload source.
+    /// Index of the session, in the order of the workload source.
     pub session: u64,
     /// Session id from the trace.
     pub session_id: Option<&'a Arc<str>>,
@@ -56,7 +56,7 @@ pub struct RequestOutcome<'a> {
     pub turn: u32,
     /// Request id from the trace.
     pub request_id: Option<&'a Arc<str>>,
-    /// Number of the request in dispatch order, from 0.
+    /// Index of the request in dispatch order, from 0.
     pub number: u64,
     /// Start of the latency measurement: arrival of the request.
     pub arrival: SimTime,
@@ -85,9 +85,9 @@ pub struct RequestOutcome<'a> {
     /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`] reports the gaps between
     /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
-    /// Number of the worker that generated the output tokens.
+    /// Index of the worker that generated the output tokens.
     pub worker: Option<u32>,
-    /// Number of the worker that computed the prompt, in a disaggregated deployment.
+    /// Index of the worker that computed the prompt, in a disaggregated deployment.
     pub prefill_worker: Option<u32>,
     /// All admissions of the request to a running batch, in order.
     pub admissions: &'a [AdmissionOutcome],
@@ -108,7 +108,7 @@ pub struct RequestOutcome<'a> {
     pub ranks: u32,
     /// Whether the decode worker was chosen before the prefill worker.
     pub decode_first: bool,
-    /// Time in the router's queue, in nanoseconds.
+    /// Waiting time of the request in the router's queue, in nanoseconds.
     pub queued_ns: u64,
     /// Error message of a failed request.
     pub error: Option<&'a str>,
@@ -187,7 +187,7 @@ pub struct HandoffTimes {
 pub struct EngineStep {
     /// Pool of the worker.
     pub pool: PoolRole,
-    /// Number of the worker.
+    /// Index of the worker in its pool.
     pub worker: u32,
     /// Start of the step, in virtual time.
     pub begun: SimTime,
@@ -204,7 +204,7 @@ pub struct EngineStep {
 pub struct LoggedStepRecord {
     /// Pool of the worker.
     pub pool: PoolRole,
-    /// Number of the worker.
+    /// Index of the worker in its pool.
     pub worker: u32,
     /// JSON object of the record ([`StepRecord::to_json`](vllm_sim_engine::step_log::StepRecord::to_json)),
     /// in which requests have their [`RequestOutcome::number`].
@@ -248,7 +248,7 @@ impl PoolRole {
 pub struct WorkerSample {
     /// Virtual time of the sample.
     pub at: SimTime,
-    /// Number of the sampled worker.
+    /// Index of the sampled worker in its pool.
     pub worker: u32,
     /// Pool of the worker.
     pub pool: PoolRole,

@@ -18,7 +18,7 @@ pub(super) const SERVING_POOL: usize = 1;
 pub(super) struct WorkerPool {
     pub spec: Option<PoolSpec>,
     pub workers: Vec<SimulatedWorker>,
-    /// Deployment-wide number of the pool's first worker.
+    /// Index, within the whole deployment, of the pool's first worker.
     pub first: u32,
     pub router: Router,
     pub block_size: u32,
@@ -96,7 +96,7 @@ impl WorkerPool {
         spec.map_or(Duration::ZERO, |spec| spec.startup)
     }
 
-    pub(super) fn make_ready(&mut self, at: u32) {
+    pub(super) fn make_worker_ready(&mut self, at: u32) {
         let worker = &mut self.workers[at as usize];
         worker.phase = WorkerPhase::Ready;
         self.router.add_worker(at, worker.batched_tokens);
@@ -110,14 +110,14 @@ impl WorkerPool {
         }
         worker.phase = WorkerPhase::Gone;
         self.router.remove_worker(at);
-        now.since(worker.since).as_secs_f64()
+        now.duration_since(worker.since).as_secs_f64()
     }
 
     /// Chooses a worker to remove and marks it as draining.
     ///
     /// Prefers a starting worker, else takes the one with the fewest requests (the newest of
     /// several). The last ready worker remains.
-    pub(super) fn mark_one_draining(&mut self) -> Option<u32> {
+    pub(super) fn mark_one_worker_draining(&mut self) -> Option<u32> {
         let with = |phase| {
             let all = (0..).zip(&self.workers);
             all.filter(move |(_, worker)| worker.phase == phase)
@@ -145,10 +145,10 @@ impl WorkerPool {
     }
 
     /// Returns the time of the next autoscaler check, if `now` is a check time.
-    pub(super) fn next_check(&self, now: SimTime) -> Option<SimTime> {
+    pub(super) fn next_autoscaler_check(&self, now: SimTime) -> Option<SimTime> {
         let rule = self.spec.as_ref()?.scaling.rule.as_ref()?;
         let every = rule.interval.as_nanos().max(1) as u64;
-        now.nanos().is_multiple_of(every).then(|| now + rule.interval)
+        now.as_nanos().is_multiple_of(every).then(|| now + rule.interval)
     }
 
     /// Returns the target number of workers at this scaling time, or `None` for no change.
@@ -165,13 +165,13 @@ impl WorkerPool {
                     if self.asked.is_empty() {
                         self.asked.push((now, present));
                     }
-                    let since = now.nanos().saturating_sub(rule.cool_down.as_nanos() as u64);
-                    self.asked.retain(|(at, _)| at.nanos() > since);
+                    let since = now.as_nanos().saturating_sub(rule.cool_down.as_nanos() as u64);
+                    self.asked.retain(|(at, _)| at.as_nanos() > since);
                     self.asked.push((now, wanted));
                     let most = self.asked.iter().map(|(_, wanted)| *wanted).max();
                     return most.map(|most| wanted.max(most.min(present)));
                 }
-                let cooling = now.since(self.changed) < rule.cool_down;
+                let cooling = now.duration_since(self.changed) < rule.cool_down;
                 if wanted < present && cooling {
                     return None;
                 }
@@ -199,7 +199,7 @@ impl WorkerPool {
     }
 
     /// Marks a worker as lost and returns whether it was ready before.
-    pub(super) fn mark_lost(&mut self, at: u32) -> bool {
+    pub(super) fn mark_worker_lost(&mut self, at: u32) -> bool {
         self.router.stop_routing_to(at);
         let worker = &mut self.workers[at as usize];
         worker.wake = SimTime::MAX;

@@ -12,7 +12,7 @@ const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 #[derive(Debug, Clone, Default)]
 pub struct SampleDistribution {
     seen: Vec<(f64, u64)>,
-    /// Length of the prefix of `seen` that is sorted and has no duplicates.
+    /// Number of entries at the start of `seen` that are sorted and have no duplicates.
     sorted: usize,
     rounded: Option<Box<RoundedCounts>>,
     count: u64,
@@ -94,7 +94,7 @@ impl SampleDistribution {
     }
 
     /// Returns the population standard deviation of the samples.
-    pub fn std(&self) -> f64 {
+    pub fn std_dev(&self) -> f64 {
         if self.count == 0 {
             return 0.0;
         }
@@ -180,7 +180,7 @@ mod tests {
         let variance = list.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 7.0;
         assert_eq!(samples.count(), 7);
         assert!((samples.mean() - mean).abs() < 1e-12);
-        assert!((samples.std() - variance.sqrt()).abs() < 1e-12);
+        assert!((samples.std_dev() - variance.sqrt()).abs() < 1e-12);
         assert_eq!((samples.min(), samples.max()), (1.0, 9.0));
         let found = samples.percentiles([0.0, 25.0, 50.0, 90.0, 100.0]);
         assert_eq!(found, [1.0, 2.0, 5.0, 5.0, 9.0]);
@@ -190,7 +190,7 @@ mod tests {
     fn empty_distribution_statistics_are_zero() {
         let mut samples = SampleDistribution::new();
         assert_eq!(samples.percentiles([50.0]), [0.0]);
-        assert_eq!((samples.mean(), samples.std()), (0.0, 0.0));
+        assert_eq!((samples.mean(), samples.std_dev()), (0.0, 0.0));
     }
 
     #[test]

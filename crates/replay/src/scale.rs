@@ -7,7 +7,7 @@ use vllm_sim_engine::SimTime;
 pub struct WorkerScaling {
     /// Scheduled worker counts with the times from which they apply. Sorted by time.
     pub schedule: Vec<(SimTime, u32)>,
-    /// Rule of the autoscaler, if there is one.
+    /// Parameters of the autoscaler, if there is one.
     pub rule: Option<AutoscalerRule>,
     /// Failures: at each time, this number of the oldest workers is lost with all their requests.
     ///

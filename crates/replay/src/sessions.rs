@@ -32,7 +32,7 @@ impl Default for ArrivalPacing {
 impl ArrivalPacing {
     /// Returns the maximum number of concurrent sessions or agent runs of a closed loop; `None` in
     /// an open loop.
-    pub fn slots(self) -> Option<usize> {
+    pub fn concurrency_limit(self) -> Option<usize> {
         self.concurrency.or(self.plays)
     }
 
@@ -45,7 +45,7 @@ impl ArrivalPacing {
     }
 }
 
-pub(super) trait NumberedSource {
+pub(super) trait NumberedSessionSource {
     /// Whether requests are sent in the order of their session numbers, one request per session.
     const IN_ORDER: bool;
 
@@ -67,7 +67,7 @@ impl<'a> NumberedSessions<'a> {
     }
 }
 
-impl NumberedSource for NumberedSessions<'_> {
+impl NumberedSessionSource for NumberedSessions<'_> {
     const IN_ORDER: bool = false;
 
     fn next(&mut self) -> Result<Option<(u64, ClientSession)>, WorkloadError> {
@@ -89,13 +89,13 @@ pub(super) struct OpenSession {
     waiting: WaitingTurn,
 }
 
-/// Turn of a session that is not due yet.
+/// Turn of a session that is not yet due to be sent.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTurn {
     turn: u32,
-    /// Earliest time to send it, whatever it depends on.
+    /// Earliest time to send the turn, even if all its dependencies are fulfilled before.
     earliest: SimTime,
-    /// Number of its unfulfilled dependencies.
+    /// Number of the turn's unfulfilled dependencies.
     missing: usize,
 }
 
@@ -119,12 +119,13 @@ impl OpenSession {
         )
     }
 
-    pub(super) fn turn(&self, turn: u32) -> &SessionTurn {
+    pub(super) fn session_turn(&self, turn: u32) -> &SessionTurn {
         &self.session.turns[turn as usize]
     }
 }
 
-/// Turn to send: time, session number, turn index, and index of the open session.
+/// Turn to send: its time, session index in the workload, turn index, and index among the open
+/// sessions.
 pub(super) type DueTurn = (SimTime, u64, u32, u32);
 
 /// Open sessions of a workload, with a queue of the next turn of each.
@@ -144,7 +145,7 @@ pub(super) struct SessionQueue<N> {
     plays: AgentRunQueue,
 }
 
-/// Agent runs of a workload, with a limit on how many run at the same time.
+/// Agent runs of a workload, with a limit on the number of runs at the same time.
 #[derive(Default)]
 struct AgentRunQueue {
     waiting: VecDeque<Vec<(u64, ClientSession)>>,
@@ -153,7 +154,7 @@ struct AgentRunQueue {
 }
 
 impl AgentRunQueue {
-    fn read(source: &mut impl NumberedSource) -> Result<Self, WorkloadError> {
+    fn read(source: &mut impl NumberedSessionSource) -> Result<Self, WorkloadError> {
         let mut plays: BTreeMap<_, Vec<_>> = BTreeMap::new();
         while let Some((number, session)) = source.next()? {
             let sessions = plays.entry(session.play.clone()).or_default();
@@ -175,7 +176,7 @@ impl AgentRunQueue {
     }
 }
 
-impl<N: NumberedSource> SessionQueue<N> {
+impl<N: NumberedSessionSource> SessionQueue<N> {
     pub(super) fn new(source: N, pace: ArrivalPacing) -> Result<Self, WorkloadError> {
         let mut sessions = Self {
             source,
@@ -235,7 +236,7 @@ impl<N: NumberedSource> SessionQueue<N> {
     }
 
     /// Records that a turn was sent, and wakes sessions that depend on it.
-    pub(super) fn record_sent(&mut self, place: u32, turn: u32, now: SimTime) {
+    pub(super) fn record_sent_turn(&mut self, place: u32, turn: u32, now: SimTime) {
         if self.source.has_dependencies() {
             let number = self.get(place).number;
             self.history.insert((number, turn), (now, None));
@@ -261,7 +262,7 @@ impl<N: NumberedSource> SessionQueue<N> {
         }
         match delay {
             Some(delay) => {
-                let earliest = SimTime::from_nanos(now.nanos().saturating_add(delay));
+                let earliest = SimTime::from_nanos(now.as_nanos().saturating_add(delay));
                 self.schedule_turn(place, turn + 1, earliest);
             }
             None => {
@@ -280,21 +281,21 @@ impl<N: NumberedSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Starts the next agent run, if any: its first request immediately, the others at their
-    /// offsets from it.
+    /// Starts the next agent run, if any: its first request immediately, its other requests at
+    /// their offsets from the first.
     ///
     /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`, `release_lane`).
     fn start_next_agent_run(&mut self, now: SimTime) {
         let Some(sessions) = self.plays.waiting.pop_front() else {
             return;
         };
-        let roots = sessions.iter().filter(|(_, s)| !s.starts_after_others());
+        let roots = sessions.iter().filter(|(_, s)| !s.starts_after_other_sessions());
         let first = roots.map(|(_, session)| session.start).min();
         let first = first.unwrap_or(SimTime::ZERO);
         for (number, session) in sessions {
             *self.plays.left.entry(session.play.clone()).or_default() += 1;
-            let later = session.start.nanos().saturating_sub(first.nanos());
-            let start = now.nanos().saturating_add(self.pace.divide_by_speedup(later));
+            let later = session.start.as_nanos().saturating_sub(first.as_nanos());
+            let start = now.as_nanos().saturating_add(self.pace.divide_by_speedup(later));
             self.insert_session(number, session, SimTime::from_nanos(start));
         }
     }
@@ -315,7 +316,7 @@ impl<N: NumberedSource> SessionQueue<N> {
         &mut self.source
     }
 
-    /// Reads the next session if the source had none before.
+    /// Reads the next session, unless one is already read ahead.
     pub(super) fn resume_reading(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),
@@ -326,7 +327,8 @@ impl<N: NumberedSource> SessionQueue<N> {
     fn peek_next_session(&mut self) -> Result<(), WorkloadError> {
         self.peeked = self.source.next()?;
         if let Some((_, session)) = &mut self.peeked {
-            session.start = SimTime::from_nanos(self.pace.divide_by_speedup(session.start.nanos()));
+            session.start =
+                SimTime::from_nanos(self.pace.divide_by_speedup(session.start.as_nanos()));
         }
         Ok(())
     }
@@ -352,7 +354,7 @@ impl<N: NumberedSource> SessionQueue<N> {
     fn schedule_turn(&mut self, place: u32, turn: u32, earliest: SimTime) {
         let open = self.open[place as usize].as_ref().expect("it is open");
         let mut missing = 0;
-        for after in &open.turn(turn).after {
+        for after in &open.session_turn(turn).after {
             let known = self.history.get(&(after.session, after.turn));
             let happened = known.is_some_and(|(_, ended)| match after.trigger {
                 TurnLifecycleEvent::Dispatch => true,
@@ -374,14 +376,14 @@ impl<N: NumberedSource> SessionQueue<N> {
     fn queue_waiting_turn(&mut self, place: u32) {
         let open = self.get(place);
         let WaitingTurn { turn, earliest, .. } = open.waiting;
-        let after = open.turn(turn).after.iter().filter_map(|after| {
+        let after = open.session_turn(turn).after.iter().filter_map(|after| {
             let (sent, ended) = self.history.get(&(after.session, after.turn))?;
             let from = match after.trigger {
                 TurnLifecycleEvent::Dispatch => *sent,
                 TurnLifecycleEvent::Completion => (*ended)?,
             };
             let delay = self.pace.divide_by_speedup(after.delay_ns);
-            Some(SimTime::from_nanos(from.nanos().saturating_add(delay)))
+            Some(SimTime::from_nanos(from.as_nanos().saturating_add(delay)))
         });
         let due = after.fold(earliest, SimTime::max);
         self.ready.push(Reverse((due, open.number, turn, place)));

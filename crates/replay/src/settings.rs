@@ -49,14 +49,14 @@ impl ReplaySettings {
 
 /// Duration of a KV cache transfer between workers. Transfers do not share bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct TransferTime {
-    /// Transfer time per token, in ns.
+pub struct KvTransferTime {
+    /// KV cache transfer time per prompt token, in ns.
     pub ns_per_token: f64,
-    /// Whether to also transfer tokens that the receiver has cached.
+    /// Whether the KV cache of tokens that the receiver has cached is transferred too.
     pub whole: bool,
 }
 
-impl TransferTime {
+impl KvTransferTime {
     /// Returns the duration of a prompt's KV transfer; `missing` of its tokens are not cached at
     /// the receiver.
     pub(super) fn duration_for_prompt(self, prompt: u32, missing: u32) -> Duration {
@@ -77,7 +77,7 @@ pub struct PoolSpec {
     /// Routing policy of the pool.
     pub router: RouterConfig,
     /// Duration of KV transfers to the decode pool, for engines whose handoff the replay simulates.
-    pub transfer: TransferTime,
+    pub transfer: KvTransferTime,
     /// Startup time of a new worker.
     pub startup: Duration,
     /// Whether the initial workers need the startup time too.
@@ -93,7 +93,7 @@ impl PoolSpec {
             engines: vec![engine; workers as usize],
             router,
             ranks: 1,
-            transfer: TransferTime::default(),
+            transfer: KvTransferTime::default(),
             startup: Duration::ZERO,
             cold: false,
             scaling: WorkerScaling::default(),

@@ -27,13 +27,14 @@ pub(super) enum TokenSpan {
 #[derive(Debug, Default)]
 pub(super) struct EngineStepLog {
     steps: VecDeque<LoggedStep>,
-    /// Number of the oldest engine step in the log.
+    /// Index of the oldest engine step in the log.
     base: u64,
     /// End time of the step before the oldest logged one.
     before: SimTime,
-    /// Number of completed requests with the token gap before `steps[0]`, without its `change`.
+    /// Number of completed requests with the token gap that ends at the step before the oldest
+    /// logged one.
     sharing: i64,
-    /// Value of `change` for the step after the newest one.
+    /// Value of `LoggedStep::change` for the next step to be logged.
     ahead: i32,
     /// Whether the newest step has tokens but has not ended yet.
     open: bool,
@@ -48,7 +49,7 @@ struct LoggedStep {
 }
 
 impl EngineStepLog {
-    /// Returns the number of the engine step that ends at `at` and is not closed yet.
+    /// Returns the index of the engine step that ends at `at` and is not closed yet.
     pub(super) fn open_step_number(&mut self, at: SimTime) -> u64 {
         if !self.open {
             self.push_step(at);
@@ -68,12 +69,12 @@ impl EngineStepLog {
         self.steps.push_back(LoggedStep { end, change });
     }
 
-    /// Returns the number of the step after the newest closed step.
+    /// Returns the index of the step after the newest closed step.
     pub(super) fn next_unclosed_step(&self) -> u64 {
         self.next_step_number() - u64::from(self.open)
     }
 
-    /// Returns the number of the step after the newest logged step.
+    /// Returns the index of the step after the newest logged step.
     pub(super) fn next_step_number(&self) -> u64 {
         self.base + self.steps.len() as u64
     }
@@ -82,7 +83,7 @@ impl EngineStepLog {
         self.steps.len()
     }
 
-    pub(super) fn end_time_of(&self, step: u64) -> SimTime {
+    pub(super) fn step_end_time(&self, step: u64) -> SimTime {
         let at = step.checked_sub(self.base);
         let step = at.and_then(|at| self.steps.get(at as usize));
         step.map_or(self.before, |step| step.end)
@@ -113,7 +114,7 @@ impl EngineStepLog {
             };
             self.sharing += i64::from(step.change);
             if self.sharing > 0 {
-                let gap = step.end.nanos() - self.before.nanos();
+                let gap = step.end.as_nanos() - self.before.as_nanos();
                 sink.on_token_gaps(gap, self.sharing as u64);
             }
             self.before = step.end;
@@ -169,7 +170,7 @@ impl OutputTokenTimes {
                 TokenSpan::Steps { n, .. } | TokenSpan::Burst { n, .. } => n,
             };
             (0..u64::from(n)).map(move |i| match span {
-                TokenSpan::Steps { first, .. } => log.end_time_of(first + i),
+                TokenSpan::Steps { first, .. } => log.step_end_time(first + i),
                 TokenSpan::Burst { at, .. } => at,
             })
         })
@@ -177,26 +178,26 @@ impl OutputTokenTimes {
 
     pub(super) fn last_token_time(&self, log: &EngineStepLog) -> Option<SimTime> {
         self.spans.last().map(|span| match *span {
-            TokenSpan::Steps { first, n } => log.end_time_of(first + u64::from(n) - 1),
+            TokenSpan::Steps { first, n } => log.step_end_time(first + u64::from(n) - 1),
             TokenSpan::Burst { at, .. } => at,
         })
     }
 
-    /// Reports a completed request's token gaps: those between spans immediately, those within
-    /// steps via the log.
+    /// Reports a completed request's token gaps: gaps between spans immediately, gaps within a span
+    /// via the step log.
     pub(super) fn report_token_gaps(&self, log: &mut EngineStepLog, sink: &mut dyn ReplaySink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {
             let (start, end, together) = match *span {
                 TokenSpan::Steps { first, n } => {
                     log.count_token_gaps(first, n);
-                    let end = log.end_time_of(first + u64::from(n) - 1);
-                    (log.end_time_of(first), end, 0)
+                    let end = log.step_end_time(first + u64::from(n) - 1);
+                    (log.step_end_time(first), end, 0)
                 }
                 TokenSpan::Burst { at, n } => (at, at, n - 1),
             };
             if let Some(last) = last {
-                sink.on_token_gaps(start.nanos() - last.nanos(), 1);
+                sink.on_token_gaps(start.as_nanos() - last.as_nanos(), 1);
             }
             if together > 0 {
                 sink.on_token_gaps(0, together.into());
@@ -250,9 +251,12 @@ mod tests {
             }
             if i % 5 == 4 {
                 let (tokens, seen) = living.remove(0);
-                let told: Vec<u64> = tokens.token_times(&log).map(SimTime::nanos).collect();
+                let told: Vec<u64> = tokens.token_times(&log).map(SimTime::as_nanos).collect();
                 assert_eq!(told, seen);
-                assert_eq!(tokens.last_token_time(&log).map(SimTime::nanos), seen.last().copied());
+                assert_eq!(
+                    tokens.last_token_time(&log).map(SimTime::as_nanos),
+                    seen.last().copied()
+                );
                 tokens.report_token_gaps(&mut log, &mut sink);
                 expected.extend(seen.windows(2).map(|pair| pair[1] - pair[0]));
             }

@@ -8,7 +8,7 @@ pub(super) enum WorkerPhase {
     Starting,
     Ready,
     Draining,
-    /// Failed worker; its requests are not reported as failed yet.
+    /// The worker has failed, but its requests are not reported as failed yet.
     Lost,
     Gone,
 }
@@ -34,9 +34,9 @@ impl SimulatedWorker {
         log_limit: usize,
         now: SimTime,
     ) -> Result<Self, SchedulerConfigError> {
-        let (batched_tokens, has_steps) = (spec.max_batched_tokens(), spec.has_steps());
+        let (batched_tokens, has_steps) = (spec.max_batched_tokens(), spec.schedules_in_steps());
         Ok(Self {
-            engine: spec.in_virtual_time().build_scheduler()?,
+            engine: spec.for_virtual_time().build_scheduler()?,
             has_steps,
             log: EngineStepLog::default(),
             phase: WorkerPhase::Starting,

@@ -12,7 +12,7 @@ pub const MAX_TOKENS_PER_LENGTH: u64 = 1 << 26;
 pub struct PromptTokenRun {
     /// Id of the run's tokens: runs with different ids share no tokens.
     pub id: u64,
-    /// Number of tokens in the run.
+    /// Number of tokens in the token run.
     pub len: u32,
     /// Whether one token repeats (a block of a Mooncake trace); otherwise all tokens differ.
     pub same: bool,
@@ -21,13 +21,14 @@ pub struct PromptTokenRun {
 /// Prompt tokens of a turn (one request of a session).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnPrompt {
-    /// Runs of all tokens of the prompt.
+    /// The turn gives the whole prompt, as runs of all its tokens.
     Whole(Vec<PromptTokenRun>),
-    /// Runs of the tokens added after the prompt and output of the previous turn.
+    /// The turn gives only the tokens that follow the prompt and output of the previous turn, as
+    /// runs.
     Grown(Vec<PromptTokenRun>),
 }
 
-/// Turn of a session: one request.
+/// Turn of a session, which is one request to the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionTurn {
     /// Request id from the trace.
@@ -82,13 +83,13 @@ pub enum TurnLifecycleEvent {
 /// Dependency of a turn on a turn of another session (agentic traces).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnDependency {
-    /// Number of the other session, in source order.
+    /// Index of the other session, in source order.
     pub session: u64,
     /// Index of the turn in the other session.
     pub turn: u32,
-    /// Awaited event of that turn.
+    /// Event of the other session's turn that this dependency waits for.
     pub trigger: TurnLifecycleEvent,
-    /// Delay after the event, in nanoseconds.
+    /// Delay after the awaited event, in nanoseconds.
     pub delay_ns: u64,
 }
 
@@ -112,7 +113,7 @@ impl ClientSession {
     }
 
     /// Returns whether the session waits for another one before its first turn.
-    pub fn starts_after_others(&self) -> bool {
+    pub fn starts_after_other_sessions(&self) -> bool {
         self.turns.first().is_some_and(|turn| !turn.after.is_empty())
     }
 }

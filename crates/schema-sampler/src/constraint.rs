@@ -13,7 +13,7 @@ pub enum Constraint {
     Json(Value),
     /// A text that this regular expression matches as a whole.
     Regex(String),
-    /// A text from this list.
+    /// One text of this list of choices.
     Choice(Vec<String>),
     /// A text that matches this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),

@@ -10,7 +10,8 @@ pub struct SampleLimits {
     /// Inclusive range of generated integers; `None` uses the range usual for the field name, else
     /// 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// Inclusive range of generated numbers with a fraction; `None` as for `integer`.
+    /// Inclusive range of generated numbers with a fraction; `None` uses the range usual for the
+    /// field name, else 0 to 100.
     pub number: Option<(f64, f64)>,
     /// Inclusive range of the number of array items.
     pub array: (u64, u64),

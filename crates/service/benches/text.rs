@@ -55,7 +55,7 @@ fn main() {
     let rounds = if full { 2_000 } else { 3 };
     let (tokenizer, _) =
         Tokenizer::open(&TokenizerLocation::Folder(MODEL.into())).expect("the fixture");
-    let simulated = Arc::new(Tokenizer::simulated());
+    let simulated = Arc::new(Tokenizer::new_simulated());
     let tokenizer = Arc::new(tokenizer);
     let words = |n: usize| "The quick brown fox jumps over the lazy dog. ".repeat(n / 9);
     for size in [90, 900] {

@@ -1,10 +1,10 @@
 //! Limits of a server's admission: sequences in flight, prompt tokens that are not yet computed, and
-//! the memory of all large requests and responses together.
+//! the memory of all large requests and responses together. Also the load that a server reports.
 //!
 //! Each request and response has a limit of its own ([`ReplySize`](super::job::ReplySize)), but many
 //! clients together could take any amount.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use vllm_sim_engine::driver::{SequenceState, SharedProgress};
@@ -94,12 +94,39 @@ impl PrefillBacklog {
     }
 }
 
-/// Minimum size of a counted message, in bytes.
+/// Number of requests in progress, as a server reports its load.
+#[derive(Debug, Clone, Default)]
+pub struct ServerLoad(Arc<AtomicI64>);
+
+/// Guard of a request: it counts in the load until the guard is dropped.
+#[derive(Debug)]
+pub struct LoadGuard(ServerLoad);
+
+impl ServerLoad {
+    /// Counts a request until the guard is dropped.
+    pub fn count_request(&self) -> LoadGuard {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        LoadGuard(self.clone())
+    }
+
+    /// Returns the number of requests in progress.
+    pub fn requests(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Minimum size of a request or response that counts as large, in bytes.
 const LARGE_MESSAGE_BYTES: u64 = 16 << 20;
-/// Maximum size of all counted messages, in bytes.
+/// Maximum size of all large requests and responses in progress, in bytes.
 const MAX_MESSAGES_BYTES: u64 = 2 << 30;
 
-/// Error of a large message for which the limit of all large messages has no room.
+/// Error of a large request or response that exceeds the memory of all large ones together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The requests and responses in progress would take more than {} MiB. Please retry when some of \
@@ -112,7 +139,7 @@ pub struct MessageMemoryFull;
 #[derive(Debug, Clone, Default)]
 pub struct MessageMemory(Arc<AtomicU64>);
 
-/// Guard of a large message: its bytes count until the guard is dropped.
+/// Guard of a large request or response: its bytes count until the guard is dropped.
 #[derive(Debug)]
 pub struct MessageReservation {
     bytes: u64,
@@ -126,7 +153,8 @@ impl Drop for MessageReservation {
 }
 
 impl MessageMemory {
-    /// Counts a message of `bytes` bytes until the guard is dropped; `None` for a small one.
+    /// Counts a request or response of `bytes` bytes until the guard is dropped; `None` for a small
+    /// one.
     ///
     /// # Errors
     /// [`MessageMemoryFull`] if all large messages would exceed their limit.

@@ -48,7 +48,8 @@ pub struct PauseControl {
 #[derive(Debug, Default)]
 struct PauseState {
     paused: Option<PauseMode>,
-    /// Treatment of running requests in a pause or sleep that has begun and still ends them.
+    /// Treatment of running requests by a pause or sleep that has begun and still waits for their
+    /// end.
     stopping: Option<PauseMode>,
     /// Number of resumes so far, by which a pause or sleep in progress recognises that it is
     /// outdated.
@@ -57,6 +58,8 @@ struct PauseState {
     missing: BTreeSet<SleepTag>,
     /// Whether sleep stops the engines; llm-d's sleep does not.
     deep: bool,
+    /// Whether the engines hang: an injected fault, which no route shows as a pause.
+    hung: bool,
 }
 
 impl PauseState {
@@ -98,7 +101,7 @@ impl PauseControl {
     pub(super) fn clear_for_restart(&self, service: &InferenceService) {
         self.update_state(service, |state| {
             let resumed = state.resumed + 1;
-            *state = PauseState { resumed, ..PauseState::default() };
+            *state = PauseState { resumed, hung: state.hung, ..PauseState::default() };
         });
     }
 
@@ -106,7 +109,7 @@ impl PauseControl {
         let mut state = self.state.lock();
         change(&mut state);
         self.refuses.store(state.rejects_requests(), Ordering::Relaxed);
-        if state.halts_scheduling() {
+        if state.halts_scheduling() || state.hung {
             service.command_all_engines(&EngineCommand::Pause);
             return;
         }
@@ -157,6 +160,13 @@ impl InferenceService {
             state.stopping = None;
             state.resumed += 1;
         });
+    }
+
+    /// Makes all engines hang: no step runs, and requests wait; or ends that.
+    pub fn set_engine_hang(&self, hung: bool) {
+        if self.control.state.lock().hung != hung {
+            self.control.update_state(self, |state| state.hung = hung);
+        }
     }
 
     /// Puts all engines to sleep.

@@ -12,7 +12,7 @@ use crate::fault::FaultOrigin;
 use crate::generate::request::ModelTarget;
 use crate::prompt::PromptSource;
 use crate::request::{
-    GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
+    GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
 };
 use crate::scripted::{ConversationFacts, MatchedRequest, ReservedReply};
 use vllm_sim_tokenizer::SpecialTokens;
@@ -54,7 +54,7 @@ impl InferenceService {
         resolved: ResolvedModel,
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
-    ) -> Result<GeneratedReply, RejectedRequest> {
+    ) -> Result<(Reply, ReplyFacts), RejectedRequest> {
         let conversations = match self.replies.reads_conversations() {
             true => conversations(&request),
             false => Vec::new(),
@@ -100,7 +100,7 @@ impl InferenceService {
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
                     faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));
-                Ok(GeneratedReply { reply, facts })
+                Ok((reply, facts))
             }
             Err(error) if error.is_reported_late() => {
                 Err(RejectedRequest::Late(error.into(), Box::new(facts)))

@@ -34,7 +34,13 @@ pub(crate) struct GenerationJob {
     pub(crate) max_tokens: Option<u32>,
     /// Whether the client set `max_tokens` in the request.
     pub(crate) limited: bool,
-    pub(crate) sampler: SamplerSettings,
+    pub(crate) seed: Option<i64>,
+    /// Whether temperature 0 or `top_k` 1 makes equal requests give equal replies despite their
+    /// seed.
+    pub(crate) greedy: bool,
+    pub(crate) stops: Cow<'static, StopConditions>,
+    pub(crate) bias: Cow<'static, TokenSteering>,
+    pub(crate) thinking_budget: Option<u32>,
     pub(crate) content: ReplyContent,
     /// Scripted reply for each prompt, in place of generated text; may be empty.
     pub(crate) scripted: Vec<Option<ReservedReply>>,
@@ -44,17 +50,6 @@ pub(crate) struct GenerationJob {
     /// Delay between the last token and the end of a sequence, such as the time to render an image.
     pub(crate) tail: Duration,
     pub(crate) shown: ResponseSizeOptions,
-}
-
-/// The sampler settings that affect the content of a reply.
-pub(crate) struct SamplerSettings {
-    pub(crate) seed: Option<i64>,
-    /// Whether temperature 0 or `top_k` 1 makes equal requests give equal replies despite their
-    /// seed.
-    pub(crate) greedy: bool,
-    pub(crate) stops: Cow<'static, StopConditions>,
-    pub(crate) bias: Cow<'static, TokenSteering>,
-    pub(crate) thinking_budget: Option<u32>,
 }
 
 /// The optional members of a response that add to its size.
@@ -116,18 +111,6 @@ fn token_steering(params: &SamplingParams) -> Cow<'static, TokenSteering> {
     Cow::Owned(TokenSteering::new(logits, allowed.map(to_token_ids), bad_words))
 }
 
-impl SamplerSettings {
-    fn new(params: &SamplingParams) -> Self {
-        Self {
-            seed: params.seed.map(|seed| seed as i64),
-            greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
-            stops: stop_conditions(params),
-            bias: token_steering(params),
-            thinking_budget: params.thinking_token_budget.map(clamp_to_u32),
-        }
-    }
-}
-
 impl GenerationJob {
     pub(crate) fn new(
         rules: &RequestRules,
@@ -149,7 +132,11 @@ impl GenerationJob {
                 OutputBudget::Shared => asked.or(rules.defaults.max_tokens).is_some(),
                 OutputBudget::PerPrompt | OutputBudget::Context => asked.is_some(),
             },
-            sampler: SamplerSettings::new(params),
+            seed: params.seed.map(|seed| seed as i64),
+            greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
+            stops: stop_conditions(params),
+            bias: token_steering(params),
+            thinking_budget: params.thinking_token_budget.map(clamp_to_u32),
             content,
             scripted: Vec::new(),
             whole_calls: rules.dialect.writes_whole_calls(),
@@ -200,7 +187,7 @@ pub enum KvTransfer {
     FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
-    /// The servers of a pair first agree on one of the others.
+    /// The prefill and decode servers of a pair first agree on one of the other variants.
     Negotiated(KvTransferNegotiation),
 }
 

@@ -6,15 +6,12 @@ mod control;
 pub mod dialect;
 pub mod fault;
 mod fault_control;
-mod fault_injector;
 pub mod generate;
 mod generation;
 mod job;
-mod leases;
 pub mod logprobs;
 mod models;
 mod ngram;
-mod peers;
 pub mod pooling;
 mod prefill_handoff;
 pub mod prompt;
@@ -38,23 +35,23 @@ use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::kv::BlockHasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
-pub use admission::{AdmissionLimits, MessageMemory, MessageMemoryFull, MessageReservation};
+pub use admission::{
+    AdmissionLimits, LoadGuard, MessageMemory, MessageMemoryFull, MessageReservation, ServerLoad,
+};
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
-pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings};
-pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
+pub use fault_control::{Availability, ConnectionHandle, FaultControl, LiveFaultSettings};
 pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
-pub use peers::PrefillHandshake;
-pub use prefill_handoff::PrefillHandoff;
+pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
 pub use request::{
-    DeferredCheck, GeneratedReply, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest,
-    ReplyFacts, RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
+    DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, ReplyFacts,
+    RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
 };
-pub use request_faults::RequestFaults;
+pub use request_faults::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestFaults};
 pub use settings::{ServiceSettings, ServingRole};
 pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheReset};
 
@@ -181,13 +178,20 @@ pub struct InferenceService {
     hasher: Option<BlockHasher>,
     schemas: SchemaCache,
     settings: ServiceSettings,
-    leases: leases::KvBlockLeases,
+    leases: prefill_handoff::KvBlockLeases,
     arrivals: AtomicU64,
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
     backlog: admission::PrefillBacklog,
     message_memory: MessageMemory,
     draining: std::sync::atomic::AtomicBool,
+}
+
+/// Reports to all engines that these LoRA adapters were loaded.
+fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
+    for adapter in adapters {
+        ranks.iter().for_each(|rank| rank.report_loaded_lora(&adapter.name));
+    }
 }
 
 /// Guard of a job: its sequences count as in flight until the guard is dropped.
@@ -211,6 +215,7 @@ impl InferenceService {
         ranks: Vec<LiveEngine>,
         settings: ServiceSettings,
     ) -> Self {
+        report_adapters(&ranks, &models.adapters());
         Self {
             adapters: models.adapters(),
             models,
@@ -224,7 +229,7 @@ impl InferenceService {
             schemas: SchemaCache::default(),
             hasher: settings.hashes.clone().map(BlockHasher::new),
             settings,
-            leases: leases::KvBlockLeases::default(),
+            leases: prefill_handoff::KvBlockLeases::default(),
             arrivals: AtomicU64::new(0),
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
@@ -265,11 +270,28 @@ impl InferenceService {
         self.command_all_engines(&EngineCommand::ResetHostTier);
         self.command_all_engines(&EngineCommand::ResetEncoderCache);
         models.restore_adapters(adapters);
+        self.ranks.iter().for_each(LiveEngine::report_cleared_loras);
+        report_adapters(&self.ranks, adapters);
         media_cache.clear();
         leases.clear();
         arrivals.store(0, Ordering::Relaxed);
         next_rank.store(0, Ordering::Relaxed);
         control.clear_for_restart(self);
+    }
+
+    /// Loads a LoRA adapter into the engines.
+    ///
+    /// # Errors
+    /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
+    pub fn load_adapter(
+        &self,
+        name: &str,
+        path: &str,
+        mode: AdapterLoadMode,
+    ) -> Result<(), AdapterLoadError> {
+        let adapter = self.models.load_adapter(name, path, None, mode)?;
+        report_adapters(&self.ranks, &[adapter]);
+        Ok(())
     }
 
     /// Returns the settings of the service.

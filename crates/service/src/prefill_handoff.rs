@@ -1,10 +1,19 @@
+//! Prefill and decode on different servers: the hand-off of a prompt, the leases of its KV blocks, and
+//! the handshakes of a decode server.
+
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_engine::driver::{SequenceState, SharedProgress};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
-/// Reports the end of a hand-off: whether the prompt was prefilled.
+use super::InferenceService;
+use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedProgress};
+use vllm_sim_engine::{EngineCommand, SeqId, SequenceEndReason, SimTime};
+
+/// Callback for the end of a hand-off, with whether the prompt was prefilled.
 type EndReport = Box<dyn Fn(bool) + Send + Sync>;
 
 /// The hand-off of a prompt that is prefilled on this server for another server to decode.
@@ -35,8 +44,8 @@ impl PrefillHandoff {
         Self { request, placed: OnceLock::new(), on_end: None }
     }
 
-    /// Creates a hand-off whose end is reported: whether the prompt was prefilled. The end is that
-    /// of the reply, or a refusal.
+    /// Creates a hand-off that calls `report` when it is dropped, at the end of the reply or after
+    /// a refusal, with whether the prompt was prefilled.
     pub fn with_end_report(request: String, report: impl Fn(bool) + Send + Sync + 'static) -> Self {
         Self { request, placed: OnceLock::new(), on_end: Some(Box::new(report)) }
     }
@@ -59,5 +68,52 @@ impl PrefillHandoff {
     pub(super) fn set_placement(&self, rank: usize, progress: &Arc<SharedProgress>) {
         // Runs once per request.
         let _ = self.placed.set((rank as u32, Arc::clone(progress)));
+    }
+}
+
+/// Performs the handshakes of a decode server with prefill servers.
+pub trait PrefillHandshake: fmt::Debug + Send + Sync {
+    /// Begins the handshake with the prefill server of a request; the returned receiver gets
+    /// whether it succeeded. Returns `None` if no handshake is needed.
+    fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>>;
+}
+
+/// Minimum age at which a lease that no server has claimed is forgotten; exceeds every request and
+/// lease duration.
+const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
+
+/// Leases of finished prefills whose KV blocks other servers may still read, by
+/// `remote_request_id`.
+#[derive(Debug, Default)]
+pub(super) struct KvBlockLeases(Mutex<HashMap<String, (usize, SeqId, SimTime)>>);
+
+impl KvBlockLeases {
+    pub(super) fn add_lease(&self, request: String, rank: usize, id: SeqId, now: SimTime) {
+        let mut open = self.0.lock();
+        if open.len() >= 1024 && open.len().is_power_of_two() {
+            open.retain(|_, (_, _, since)| now - *since < LEASE_RETENTION);
+        }
+        open.insert(request, (rank, id, now));
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    fn take_lease(&self, request: &str) -> Option<(usize, SeqId)> {
+        let (rank, id, _) = self.0.lock().remove(request)?;
+        Some((rank, id))
+    }
+}
+
+impl InferenceService {
+    /// Releases the KV blocks of a prefilled request that a decode server has read.
+    ///
+    /// Returns whether the blocks were still leased.
+    pub fn release_prefill_blocks(&self, request: &str) -> bool {
+        let found = self.leases.take_lease(request);
+        found.is_some_and(|(rank, id)| {
+            self.rank_engines()[rank].apply_command(EngineCommand::Release(id))
+        })
     }
 }

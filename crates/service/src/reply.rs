@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
-use crate::{InFlightGuard, MessageReservation, PrefillHandoff};
+use crate::{InFlightGuard, LoadGuard, MessageReservation, PrefillHandoff};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
@@ -23,6 +23,8 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<MessageReservation>,
+    /// Guard that counts the request in the server's load until the reply is dropped.
+    pub load: Option<LoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,
     _in_flight: InFlightGuard,
@@ -107,6 +109,7 @@ impl Reply {
             usage: None,
             load_failure: None,
             memory_reservation: None,
+            load: None,
             handoff: None,
             _in_flight: in_flight,
         }
@@ -156,18 +159,6 @@ impl Reply {
         })
     }
 
-    /// Waits until any choice of the job leaves the waiting queue or ends.
-    pub async fn wait_until_started(&self) {
-        poll_fn(|cx| {
-            for choice in &self.choices {
-                choice.register_waker(cx);
-            }
-            let waiting = self.choices.iter().all(|c| c.sequence_state() == SequenceState::Waiting);
-            if waiting { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
-    }
-
     /// Returns the number of prompt tokens of the job; each prompt counts once, not once per
     /// choice.
     pub fn prompt_tokens(&self) -> u32 {
@@ -186,7 +177,7 @@ impl Drop for Reply {
             usage.add_counts(self.usage_counts());
         }
         if let Some(report) = &self.load_failure
-            && self.choices.iter().any(|c| c.progress().has_lost_kv_load())
+            && self.choices.iter().any(|c| c.progress().has_failed_kv_load())
         {
             report.report_failure();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::prompt::PromptSource;
-use super::{ConnectionHandle, KvTransfer, Reply, RequestFaults, ServeError, TokenUsage};
+use super::{ConnectionHandle, KvTransfer, RequestFaults, ServeError, TokenUsage};
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
@@ -148,14 +148,6 @@ pub struct ReplyFacts {
     pub params: Box<SamplingParams>,
     /// Whether the reply may call tools.
     pub offers_tools: bool,
-}
-
-/// A running reply and the properties of its request that the renderer needs.
-pub struct GeneratedReply {
-    /// The running reply to the request.
-    pub reply: Reply,
-    /// Properties of the request that the renderer needs.
-    pub facts: ReplyFacts,
 }
 
 /// The result of a request check that is computed early and reported later.

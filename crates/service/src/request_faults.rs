@@ -1,9 +1,17 @@
-//! The injected faults of one request, decided once when it arrives.
+//! The injected faults of one request: decided once when it arrives, and applied while its reply is
+//! written.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use super::{ConnectionHandle, FaultInjector, InferenceService, LiveFaultSettings};
-use crate::fault::{FaultSpec, FaultSpecError, InjectedFailure, StreamFault};
+use tokio::time::Sleep;
+
+use super::{ConnectionHandle, InferenceService, LiveFaultSettings};
+use crate::fault::{
+    FaultAction, FaultPlan, FaultSpec, FaultSpecError, InjectedFailure, StreamEnding, StreamFault,
+};
 
 /// The injected faults of one request, and the fault settings at its arrival.
 pub struct RequestFaults {
@@ -73,5 +81,131 @@ impl RequestFaults {
     pub fn injector(&self, service: &Arc<InferenceService>) -> Option<Box<FaultInjector>> {
         let conn = self.conn.clone();
         FaultInjector::new(&self.stream_faults, conn, service, &self.settings)
+    }
+}
+
+/// Delay between the last write and an injected break of the connection.
+///
+/// The delay lets data that was already written reach the client first.
+pub const BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
+
+/// An instruction of the fault injector to the writer of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InjectorAction {
+    /// Continue writing the reply.
+    Proceed,
+    /// Write an event that is not JSON.
+    Garble,
+    /// Close the client's connection.
+    Break,
+}
+
+enum AfterWait {
+    Proceed,
+    Break,
+    Reset,
+}
+
+/// Applies the injected faults of one reply, including pauses.
+pub struct FaultInjector {
+    plan: FaultPlan,
+    hold: Option<(Pin<Box<Sleep>>, AfterWait)>,
+    conn: Option<Arc<ConnectionHandle>>,
+    service: Arc<InferenceService>,
+    settings: Arc<LiveFaultSettings>,
+}
+
+impl FaultInjector {
+    /// Creates the injector of the given faults; `None` if they do not affect the stream.
+    pub fn new(
+        stream_faults: &[StreamFault],
+        conn: Option<Arc<ConnectionHandle>>,
+        service: &Arc<InferenceService>,
+        settings: &Arc<LiveFaultSettings>,
+    ) -> Option<Box<Self>> {
+        let plan = FaultPlan::new(stream_faults)?;
+        Some(Box::new(Self {
+            plan,
+            hold: None,
+            conn,
+            service: service.clone(),
+            settings: settings.clone(),
+        }))
+    }
+
+    /// Returns the number of tokens that may be sent before the next fault; 0 during a pause.
+    pub fn tokens_until_fault(&self) -> u32 {
+        if self.hold.is_some() { 0 } else { self.plan.tokens_until_fault() }
+    }
+
+    /// Records that the writer sent `tokens` more tokens.
+    pub fn count_sent_tokens(&mut self, tokens: u32) {
+        self.plan.count_sent_tokens(tokens);
+    }
+
+    /// Returns whether the plan of faults contains a malformed event.
+    pub fn has_malformed_event(&self) -> bool {
+        self.plan.has_malformed_event()
+    }
+
+    /// Returns how the stream ends, and counts a fault injected into its end.
+    pub fn count_stream_ending(&self) -> StreamEnding {
+        let ending = self.plan.stream_ending();
+        match ending {
+            StreamEnding::Proper => {}
+            StreamEnding::Missing => self.report_fault("missing_done"),
+            StreamEnding::Duplicate => self.report_fault("duplicate_done"),
+        }
+        ending
+    }
+
+    fn report_fault(&self, kind: &'static str) {
+        self.service.faults.report_fault(kind, &self.settings.origin);
+    }
+
+    fn start_wait(&mut self, time: Duration, after: AfterWait) {
+        self.hold = Some((Box::pin(tokio::time::sleep(time)), after));
+    }
+
+    /// Returns the next instruction to the writer; pending during a pause.
+    pub fn poll_action(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
+        loop {
+            if let Some((sleep, after)) = &mut self.hold {
+                ready!(sleep.as_mut().poll(cx));
+                match after {
+                    AfterWait::Proceed => self.hold = None,
+                    AfterWait::Break => return Poll::Ready(InjectorAction::Break),
+                    AfterWait::Reset => {
+                        let Some(conn) = &self.conn else {
+                            return Poll::Ready(InjectorAction::Break);
+                        };
+                        conn.reset_connection();
+                        // The reset drops the connection, and this reply with it.
+                        *after = AfterWait::Break;
+                        sleep.as_mut().reset(tokio::time::Instant::now() + BREAK_FLUSH_DELAY * 100);
+                    }
+                }
+                continue;
+            }
+            match self.plan.take_due_fault() {
+                None => return Poll::Ready(InjectorAction::Proceed),
+                Some(FaultAction::Malformed) => {
+                    self.report_fault("malformed_after");
+                    return Poll::Ready(InjectorAction::Garble);
+                }
+                Some(FaultAction::Stall(time)) => {
+                    self.report_fault("stall");
+                    self.start_wait(time, AfterWait::Proceed);
+                }
+                Some(FaultAction::Cut) => {
+                    self.report_fault("cut_after");
+                    self.start_wait(BREAK_FLUSH_DELAY, AfterWait::Break);
+                }
+                Some(FaultAction::Reset) => {
+                    self.report_fault("reset_after");
+                    self.start_wait(BREAK_FLUSH_DELAY, AfterWait::Reset);
+                }
+            }
+        }
     }
 }

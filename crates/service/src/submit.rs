@@ -91,7 +91,7 @@ impl InferenceService {
                     return Err(ServeError::Abandoned);
                 }
                 // Greedy sampling gives every choice the same text.
-                let drawn = if job.sampler.greedy { 0 } else { choice };
+                let drawn = if job.greedy { 0 } else { choice };
                 let key = mix_u64_pair(key, drawn.into());
                 let form = match chosen {
                     Some(chosen) => ReplyForm::Scripted(chosen.reply().clone()),
@@ -183,8 +183,8 @@ impl InferenceService {
         if let ModelTarget::Lora { name, .. } = &job.facts.target {
             key = name.bytes().fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
         }
-        match job.sampler.seed {
-            _ if job.sampler.greedy => key,
+        match job.seed {
+            _ if job.greedy => key,
             Some(seed) => mix_u64_pair(key, seed as u64),
             None if self.settings.repeatable => key,
             None => mix_u64_pair(key, arrival),
@@ -240,12 +240,12 @@ impl InferenceService {
             limited: job.limited,
             echo: &prompt.echo,
             echo_ids: prompt.echo_ids.as_deref(),
-            stops: &job.sampler.stops,
-            bias: &job.sampler.bias,
+            stops: &job.stops,
+            bias: &job.bias,
             form,
             reasoning: job.request.reasoning,
             reasoning_start: prompt.reasoning_start.as_deref().unwrap_or_default(),
-            thinking_budget: job.sampler.thinking_budget,
+            thinking_budget: job.thinking_budget,
             special_tokens: SpecialTokens::from_bool(!job.facts.params.skip_special_tokens),
             arrived: job.request.arrived,
             hashes: self.generator.prompt_hashes(prompt),

@@ -54,7 +54,7 @@ fn download_from_hub(
 mod tests {
     use super::*;
     use crate::error::TokenizerError;
-    use crate::source::locate_on_hub;
+    use crate::source::locate_model_on_hub;
     use std::fs;
 
     /// Starts a hub with these files of `org/name`; returns its address and the requests that it
@@ -121,14 +121,14 @@ mod tests {
             token: Some("t".into()),
             offline: false,
         };
-        let model = locate_on_hub("org/name", None, true, &hub).unwrap();
+        let model = locate_model_on_hub("org/name", None, true, &hub).unwrap();
         assert_eq!(model.found, "org/name from the hub");
         assert!(model.folder.ends_with("models--org--name/snapshots/c0ffee"));
         assert_eq!(fs::read_to_string(model.folder.join("chat_template.jinja")).unwrap(), "T");
         assert!(!model.folder.join("config.json").exists());
         let requests = seen.lock().len();
         assert!(seen.lock().iter().all(|line| line.ends_with(" true")), "{:?}", seen.lock());
-        let again = locate_on_hub("org/name", None, true, &hub).unwrap();
+        let again = locate_model_on_hub("org/name", None, true, &hub).unwrap();
         assert!(again.found.starts_with("org/name in the cache at "));
         assert_eq!(seen.lock().len(), requests);
     }
@@ -144,13 +144,13 @@ mod tests {
             offline,
         };
         for (download, offline) in [(false, false), (true, true)] {
-            let error = locate_on_hub("org/name", None, download, &hub(offline)).unwrap_err();
+            let error = locate_model_on_hub("org/name", None, download, &hub(offline)).unwrap_err();
             assert!(matches!(error, TokenizerError::NotCached { .. }), "{error}");
         }
-        let error = locate_on_hub("org/name", None, true, &hub(false)).unwrap_err();
+        let error = locate_model_on_hub("org/name", None, true, &hub(false)).unwrap_err();
         assert!(matches!(error, TokenizerError::Download { .. }), "{error}");
         for name in ["", "a/b/c", "../x", "a b", "a/", "http://x"] {
-            let error = locate_on_hub(name, None, true, &hub(false)).unwrap_err();
+            let error = locate_model_on_hub(name, None, true, &hub(false)).unwrap_err();
             assert!(matches!(error, TokenizerError::BadName { .. }), "{name}: {error}");
         }
     }

@@ -141,7 +141,7 @@ impl MediaTokenRules {
     }
 
     /// Returns the maximum number of placeholder tokens of a media item of this modality.
-    pub fn max_tokens(&self, modality: MediaModality) -> u32 {
+    pub fn max_media_tokens(&self, modality: MediaModality) -> u32 {
         match self.rule_of(modality) {
             MediaTokenRule::Fixed(tokens) => tokens,
             MediaTokenRule::Area { most, unknown, .. } => most.max(unknown),
@@ -150,7 +150,7 @@ impl MediaTokenRules {
 
     /// Returns the number of placeholder tokens of a media item; `bytes` is its content, if the
     /// request contains it.
-    pub fn token_count(&self, modality: MediaModality, bytes: Option<&[u8]>) -> u32 {
+    pub fn media_token_count(&self, modality: MediaModality, bytes: Option<&[u8]>) -> u32 {
         match self.rule_of(modality) {
             MediaTokenRule::Fixed(tokens) => tokens,
             MediaTokenRule::Area { patch, least, most, unknown } => {
@@ -313,8 +313,8 @@ impl Tokenizer {
             Self::Simulated(_) => None,
         };
         configured
-            .or_else(|| self.id_of(&format!("<|{name}_pad|>")))
-            .or_else(|| self.id_of(&format!("<{name}>")))
+            .or_else(|| self.token_id_of_entry(&format!("<|{name}_pad|>")))
+            .or_else(|| self.token_id_of_entry(&format!("<{name}>")))
             .unwrap_or(0)
     }
 
@@ -342,13 +342,13 @@ mod tests {
     fn image_tokens_follow_area_others_are_fixed() {
         let rules = MediaTokenRules::default();
         let bytes = data_url_first_bytes(PNG).expect("a data URL");
-        assert_eq!(rules.token_count(MediaModality::Image, Some(&bytes)), 10 * 2);
-        assert_eq!(rules.token_count(MediaModality::Image, None), 576);
-        assert_eq!(rules.token_count(MediaModality::Image, Some(b"no picture")), 576);
-        assert_eq!(rules.token_count(MediaModality::Audio, None), 250);
+        assert_eq!(rules.media_token_count(MediaModality::Image, Some(&bytes)), 10 * 2);
+        assert_eq!(rules.media_token_count(MediaModality::Image, None), 576);
+        assert_eq!(rules.media_token_count(MediaModality::Image, Some(b"no picture")), 576);
+        assert_eq!(rules.media_token_count(MediaModality::Audio, None), 250);
         let rules = read(json!({"image": {"patch": 14, "most": 50}, "video": 7})).expect("rules");
-        assert_eq!(rules.token_count(MediaModality::Image, Some(&bytes)), 50);
-        assert_eq!(rules.token_count(MediaModality::Video, None), 7);
+        assert_eq!(rules.media_token_count(MediaModality::Image, Some(&bytes)), 50);
+        assert_eq!(rules.media_token_count(MediaModality::Video, None), 7);
     }
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn media_items_replace_their_markers() {
-        let tokenizer = Tokenizer::simulated();
+        let tokenizer = Tokenizer::new_simulated();
         let item =
             |tokens| MediaItem { modality: MediaModality::Image, identifier: "x".into(), tokens };
         let text = format!("look {}and {}", media_marker(0), media_marker(1));

@@ -76,7 +76,7 @@ impl SimulatedTokenizer {
     }
 
     /// Appends the text of a token id to `out`; returns false if the text is not stored.
-    pub(crate) fn append_text(&self, id: u32, out: &mut String) -> bool {
+    pub(crate) fn append_token_text(&self, id: u32, out: &mut String) -> bool {
         if let Some(text) = self.texts.get(&id) {
             out.push_str(&text);
             return true;
@@ -89,7 +89,7 @@ impl SimulatedTokenizer {
     }
 
     /// Returns the token id of a text; `None` if the text is not exactly one token.
-    pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
+    pub(crate) fn token_id_of_text(&self, piece: &str) -> Option<u32> {
         let first = split_pieces(piece).next()?;
         (first.range.end == piece.len()).then(|| self.intern_piece(piece, &first))
     }
@@ -198,7 +198,7 @@ mod tests {
     fn decode(tokenizer: &SimulatedTokenizer, ids: &[u32]) -> String {
         let mut out = String::new();
         for id in ids {
-            assert!(tokenizer.append_text(*id, &mut out));
+            assert!(tokenizer.append_token_text(*id, &mut out));
         }
         out
     }
@@ -231,16 +231,16 @@ mod tests {
         let other = SimulatedTokenizer::default();
         let ids = SimulatedTokenizer::default().encode("é世😀");
         assert_eq!(decode(&other, &ids), "é世😀");
-        assert!(!other.append_text(fnv1a_32(b"never seen"), &mut String::new()));
+        assert!(!other.append_token_text(fnv1a_32(b"never seen"), &mut String::new()));
     }
 
     #[test]
     fn one_piece_has_an_id() {
         let tokenizer = SimulatedTokenizer::default();
-        assert_eq!(tokenizer.id_of("This "), Some(3_157_421_587));
-        assert_eq!(tokenizer.id_of("世"), Some(0x8000_4e16));
-        assert_eq!(tokenizer.id_of("two words"), None);
-        assert_eq!(tokenizer.id_of(""), None);
+        assert_eq!(tokenizer.token_id_of_text("This "), Some(3_157_421_587));
+        assert_eq!(tokenizer.token_id_of_text("世"), Some(0x8000_4e16));
+        assert_eq!(tokenizer.token_id_of_text("two words"), None);
+        assert_eq!(tokenizer.token_id_of_text(""), None);
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub(crate) struct ModelFolder {
     pub(crate) found: String,
 }
 
-pub(crate) fn locate_in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
+pub(crate) fn locate_model_in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     let folder = if path.is_file() && path.file_name().is_some_and(|name| name == TOKENIZER_JSON) {
         path.parent().unwrap_or(Path::new(".")).to_owned()
     } else {
@@ -110,7 +110,7 @@ pub(crate) fn locate_in_folder(path: &Path) -> Result<ModelFolder, TokenizerErro
 }
 
 /// Locates a Hugging Face model on disk and, if allowed, downloads it from the Hub.
-pub(crate) fn locate_on_hub(
+pub(crate) fn locate_model_on_hub(
     repo: &str,
     revision: Option<&str>,
     download: bool,

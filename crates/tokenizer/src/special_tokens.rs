@@ -1,9 +1,9 @@
 /// Handling of special tokens, such as BOS, in encoding and decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// Add special tokens to encoded text, and include them in decoded text.
+    /// Special tokens are added to encoded text and included in decoded text.
     With,
-    /// Do not add special tokens, and omit them in decoded text.
+    /// Special tokens are not added to encoded text and are omitted from decoded text.
     Without,
 }
 

@@ -45,9 +45,15 @@ fn texts_encode_and_decode_as_in_python() {
         let special = token_ids(&case["with_special"]);
         assert_eq!(tokenizer.encode(text, Without), plain, "{text:?}");
         assert_eq!(tokenizer.encode(text, With), special, "{text:?}");
-        let pieces: Vec<String> = plain.iter().map(|id| tokenizer.piece(*id).unwrap()).collect();
+        let pieces: Vec<String> =
+            plain.iter().map(|id| tokenizer.vocabulary_entry(*id).unwrap()).collect();
         assert_eq!(pieces, strings(&case["pieces"]));
-        assert!(pieces.iter().zip(&plain).all(|(piece, id)| tokenizer.id_of(piece) == Some(*id)));
+        assert!(
+            pieces
+                .iter()
+                .zip(&plain)
+                .all(|(piece, id)| tokenizer.token_id_of_entry(piece) == Some(*id))
+        );
         assert_eq!(tokenizer.decode(&special, With), case["decoded"].as_str().unwrap());
         assert_eq!(
             tokenizer.decode(&special, Without),
@@ -81,7 +87,7 @@ fn any_ids_decode_as_in_python() {
     }
     assert_eq!(tokenizer.decode(&[u32::MAX, 4096], With), "");
     assert_eq!(tokenizer.token_text(9999), "");
-    assert_eq!(tokenizer.piece(9999), None);
+    assert_eq!(tokenizer.vocabulary_entry(9999), None);
 }
 
 #[test]
@@ -108,8 +114,8 @@ fn vocabulary_size_and_special_ids_are_known() {
     let golden = golden_json("tiny-llama-expected.json");
     assert_eq!(u64::from(tokenizer.vocab_size()), golden["size"].as_u64().unwrap());
     assert_eq!(tokenizer.max_token_chars() as u64, golden["longest"].as_u64().unwrap());
-    assert_eq!(tokenizer.eos_id(), Some(4084));
-    assert_eq!(tokenizer.stop_ids(), [4081]);
+    assert_eq!(tokenizer.eos_token_id(), Some(4084));
+    assert_eq!(tokenizer.stop_token_ids(), [4081]);
     assert!(
         tokenizer.is_special_token(4080)
             && !tokenizer.is_special_token(4088)
@@ -187,11 +193,11 @@ fn other_decoders_stream_as_in_python() {
             assert_eq!(fragments.ids, ids);
         }
         assert!(tokenizer.chat_template().is_none());
-        assert_eq!(tokenizer.eos_id(), None);
+        assert_eq!(tokenizer.eos_token_id(), None);
     }
     let spm = folder(&[("tokenizer.json", &golden["spm"]["tokenizer"].to_string())]);
     let spm = open(&spm).unwrap();
-    let world = spm.id_of("▁world").unwrap();
+    let world = spm.token_id_of_entry("▁world").unwrap();
     assert_eq!(spm.decode(&[world], With), "world");
     assert_eq!(spm.token_text(world), " world");
 }
@@ -218,12 +224,12 @@ fn config_files_beside_tokenizer_json_are_read() {
     ];
     let named = folder(&files);
     let tokenizer = open(&named).unwrap();
-    assert_eq!((tokenizer.eos_id(), tokenizer.stop_ids()), (Some(2), &[7][..]));
+    assert_eq!((tokenizer.eos_token_id(), tokenizer.stop_token_ids()), (Some(2), &[7][..]));
     assert_eq!(tokenizer.vocab_size(), 500);
-    let image = tokenizer.id_of("<image>").unwrap();
+    let image = tokenizer.token_id_of_entry("<image>").unwrap();
     assert!(
         tokenizer.is_special_token(image)
-            && !tokenizer.is_special_token(tokenizer.id_of("<new>").unwrap())
+            && !tokenizer.is_special_token(tokenizer.token_id_of_entry("<new>").unwrap())
     );
     assert_eq!(tokenizer.encode("<image>", Without), [image]);
     let render = |chat: ChatInput<'_>| tokenizer.render_chat(&chat).unwrap();
@@ -262,7 +268,7 @@ fn broken_tokenizer_files_are_named() {
 
 #[test]
 fn broken_chat_templates_return_an_error() {
-    let tokenizer = Tokenizer::simulated();
+    let tokenizer = Tokenizer::new_simulated();
     let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"}).into()];
     let render = |template| {
         tokenizer.render_chat(&ChatInput {
@@ -365,7 +371,7 @@ fn simulated_tokenizer_needs_no_files() {
     assert_eq!(decoded_pieces(tokenizer.detokenizer(Without), &fragments.ids).concat(), text);
     assert_eq!(tokenizer.token_text(3_157_421_587), "This ");
     assert_eq!(tokenizer.token_text(1), "");
-    assert_eq!((tokenizer.eos_id(), tokenizer.stop_ids()), (None, &[][..]));
+    assert_eq!((tokenizer.eos_token_id(), tokenizer.stop_token_ids()), (None, &[][..]));
     assert!(tokenizer.chat_template().is_none() && !tokenizer.is_special_token(1));
     assert_eq!(tokenizer.tokenizer_info()["tokenizer_class"], "SimulatedTokenizer");
 }
@@ -434,7 +440,7 @@ fn large_inputs_are_encoded_in_time() {
     let blanks = " ".repeat(1 << 20);
     let lines = "a\n \n".repeat(1 << 18);
     let chinese = "世界".repeat(1 << 17);
-    for tokenizer in [tiny_tokenizer(), Tokenizer::simulated()] {
+    for tokenizer in [tiny_tokenizer(), Tokenizer::new_simulated()] {
         for text in [&word, &blanks, &lines, &chinese] {
             let ids = tokenizer.encode(text, Without);
             assert_eq!(tokenizer.decode(&ids, With).len(), text.len());

@@ -29,21 +29,21 @@ impl Tokenizer {
     pub fn open(source: &TokenizerLocation) -> Result<(Self, String), TokenizerError> {
         let model = match source {
             TokenizerLocation::Simulated => {
-                return Ok((Self::simulated(), "simulated: words and punctuation".to_owned()));
+                return Ok((Self::new_simulated(), "simulated: words and punctuation".to_owned()));
             }
-            TokenizerLocation::Folder(path) => source::locate_in_folder(path)?,
+            TokenizerLocation::Folder(path) => source::locate_model_in_folder(path)?,
             TokenizerLocation::Hub { repo, revision, download, hub } => {
-                source::locate_on_hub(repo, revision.as_deref(), *download, hub)?
+                source::locate_model_on_hub(repo, revision.as_deref(), *download, hub)?
             }
         };
         let hf = HfTokenizer::open(&model)?;
-        let template = if hf.templates().default_source().is_some() { "a" } else { "no" };
+        let template = if hf.templates().default_template_source().is_some() { "a" } else { "no" };
         let found = format!("{}, with {template} chat template", model.found);
         Ok((Self::Hf(Box::new(hf)), found))
     }
 
     /// Creates a simulated tokenizer, which needs no files.
-    pub fn simulated() -> Self {
+    pub fn new_simulated() -> Self {
         Self::Simulated(SimulatedTokenizer::default())
     }
 
@@ -62,7 +62,7 @@ impl Tokenizer {
             Self::Simulated(simulated) => {
                 let mut out = String::new();
                 for id in ids {
-                    simulated.append_text(*id, &mut out);
+                    simulated.append_token_text(*id, &mut out);
                 }
                 out
             }
@@ -70,12 +70,12 @@ impl Tokenizer {
     }
 
     /// Returns the raw vocabulary entry of a token id, such as `Ġthere`.
-    pub fn piece(&self, id: u32) -> Option<String> {
+    pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
         match self {
             Self::Hf(hf) => hf.piece(id),
             Self::Simulated(simulated) => {
                 let mut out = String::new();
-                simulated.append_text(id, &mut out).then_some(out)
+                simulated.append_token_text(id, &mut out).then_some(out)
             }
         }
     }
@@ -84,15 +84,15 @@ impl Tokenizer {
     pub fn token_text(&self, id: u32) -> String {
         match self {
             Self::Hf(hf) => hf.token_text(id),
-            Self::Simulated(_) => self.piece(id).unwrap_or_default(),
+            Self::Simulated(_) => self.vocabulary_entry(id).unwrap_or_default(),
         }
     }
 
     /// Returns the token id of a raw vocabulary entry, such as `Ġthere`.
-    pub fn id_of(&self, piece: &str) -> Option<u32> {
+    pub fn token_id_of_entry(&self, piece: &str) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.id_of(piece),
-            Self::Simulated(simulated) => simulated.id_of(piece),
+            Self::Simulated(simulated) => simulated.token_id_of_text(piece),
         }
     }
 
@@ -125,15 +125,15 @@ impl Tokenizer {
     }
 
     /// Returns the end-of-sequence token id; the simulated tokenizer has none.
-    pub fn eos_id(&self) -> Option<u32> {
+    pub fn eos_token_id(&self) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.eos(),
             Self::Simulated(_) => None,
         }
     }
 
-    /// Returns further token ids that end a generated text, in addition to [`Self::eos_id`].
-    pub fn stop_ids(&self) -> &[u32] {
+    /// Returns further token ids that end a generated text, in addition to [`Self::eos_token_id`].
+    pub fn stop_token_ids(&self) -> &[u32] {
         match self {
             Self::Hf(hf) => hf.stop_ids(),
             Self::Simulated(_) => &[],
@@ -142,7 +142,7 @@ impl Tokenizer {
 
     /// Returns the source of the model's default chat template.
     pub fn chat_template(&self) -> Option<&str> {
-        self.templates().default_source()
+        self.templates().default_template_source()
     }
 
     /// Renders a conversation to the model's prompt text; without a chat template, in the format of
@@ -212,8 +212,8 @@ impl Tokenizer {
     /// In some vocabularies the prompt determines whether the first word starts with a space.
     pub fn detokenizer_after(&self, prompt: &[u32], special: SpecialTokens) -> Detokenizer<'_> {
         match self {
-            Self::Hf(hf) => Detokenizer::hf(hf, prompt, special),
-            Self::Simulated(simulated) => Detokenizer::simulated(simulated),
+            Self::Hf(hf) => Detokenizer::from_hf_tokenizer(hf, prompt, special),
+            Self::Simulated(simulated) => Detokenizer::from_simulated_tokenizer(simulated),
         }
     }
 }
@@ -246,7 +246,7 @@ impl TokenFragments {
 
     /// Appends to `out` the text that the token at `index` adds.
     #[inline]
-    pub fn push_fragment(&self, index: usize, out: &mut String) {
+    pub fn append_fragment(&self, index: usize, out: &mut String) {
         /// Maximum length in bytes of texts that are copied with a fixed size and then truncated,
         /// which avoids a call of memcpy.
         const SHORT_FRAGMENT_BYTES: usize = 16;
@@ -286,11 +286,15 @@ enum DetokenizerKind<'t> {
 }
 
 impl<'t> Detokenizer<'t> {
-    pub(crate) fn hf(hf: &'t HfTokenizer, prompt: &[u32], special: SpecialTokens) -> Self {
+    pub(crate) fn from_hf_tokenizer(
+        hf: &'t HfTokenizer,
+        prompt: &[u32],
+        special: SpecialTokens,
+    ) -> Self {
         Self(DetokenizerKind::Hf(DecodeStream::new(hf, prompt, special)))
     }
 
-    pub(crate) fn simulated(simulated: &'t SimulatedTokenizer) -> Self {
+    pub(crate) fn from_simulated_tokenizer(simulated: &'t SimulatedTokenizer) -> Self {
         Self(DetokenizerKind::Simulated(simulated))
     }
 
@@ -306,7 +310,7 @@ impl<'t> Detokenizer<'t> {
         match &mut self.0 {
             DetokenizerKind::Hf(stream) => stream.push(id, out),
             DetokenizerKind::Simulated(simulated) => {
-                simulated.append_text(id, out);
+                simulated.append_token_text(id, out);
             }
         }
     }

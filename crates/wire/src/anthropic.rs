@@ -103,7 +103,8 @@ fn text_member<'m>(map: &'m Map<String, Value>, key: &str) -> &'m str {
     map.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Checks that a block that changes the tools has a tool, and a removal only a reference.
+/// Checks that a `tool_addition` or `tool_removal` block has a tool, and that a removal has only a
+/// `tool_reference`.
 ///
 /// Source: vLLM's `AnthropicContentBlock.validate_tool_change`.
 fn validate_tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
@@ -151,7 +152,7 @@ wire_model! {
     }
 }
 
-/// Checks that blocks that change the tools are in system messages.
+/// Checks that `tool_addition` and `tool_removal` blocks are only in system messages.
 ///
 /// Source: vLLM's `AnthropicMessage.validate_tool_change_role`.
 fn validate_tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {

@@ -81,8 +81,8 @@ pub fn check_value_count(body: &[u8]) -> Result<(), Fault> {
 /// 50,000 tools).
 const BYTES_PER_VALUE: u64 = 320;
 
-/// Returns the approximate memory of a request with this body, in bytes; for a small one only the
-/// length of the body.
+/// Returns the approximate memory of a request with this body, in bytes; for a body below 64 KiB,
+/// only its length.
 pub fn estimated_memory(body: &[u8]) -> u64 {
     const SMALL: usize = 64 << 10;
     let values = if body.len() < SMALL { 0 } else { approximate_value_count(body) };

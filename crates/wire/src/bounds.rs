@@ -3,7 +3,7 @@
 //! Schemas are constants, but vLLM's classes read `VLLM_MAX_STOP_STRINGS` and similar variables.
 //! The caller that parses a body passes the limits.
 
-/// Placeholder for the maximum length of a list in a schema, replaced by
+/// Placeholder in a schema for the maximum number of stop strings, replaced by
 /// [`RequestBounds::stop_strings`].
 pub(crate) const STOP_STRINGS_PLACEHOLDER: usize = usize::MAX - 1;
 

@@ -40,8 +40,8 @@ pub(crate) fn read_body_within<T: RequestField>(
     T::read(&checked).ok_or_else(unreadable_value_fault)
 }
 
-/// Returns a 500 for a validated value that its type cannot read, a bug of ours that must fail only
-/// one request.
+/// Returns the error for a value that passed validation but that its Rust type cannot read, a bug
+/// of ours that must fail only one request.
 fn unreadable_value_fault() -> Fault {
     Fault::bad_request("The request could not be read.")
 }

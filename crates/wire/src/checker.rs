@@ -19,11 +19,11 @@ use super::schema::{
 /// most exact match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum MatchExactness {
-    /// The value must be coerced to the type.
+    /// The value matches only after coercion to the schema's type.
     Lax,
-    /// The value is accepted in pydantic's strict mode.
+    /// The value matches the schema in pydantic's strict mode.
     Strict,
-    /// The value has exactly the type.
+    /// The value has exactly the schema's type.
     #[default]
     Exact,
 }
@@ -34,7 +34,7 @@ pub(super) enum CheckError {
     Raised(Fault),
 }
 
-/// Number of steps to the deepest values of most bodies, with the names of union branches.
+/// Typical maximum number of elements in the path of a value, names of union branches included.
 const TYPICAL_DEPTH: usize = 8;
 
 /// Index of the matching union branch, and the coerced value if it changed.
@@ -72,7 +72,7 @@ impl<'a> SchemaChecker<'a> {
         Self { orders_typed_dicts: true, ..self }
     }
 
-    /// Makes the checker build errors of this style.
+    /// Sets the form of the errors that the checker builds.
     pub(super) fn with_errors(self, style: ErrorStyle) -> Self {
         Self { style, ..self }
     }
@@ -117,6 +117,10 @@ impl<'a> SchemaChecker<'a> {
             }
             Schema::Union(branches) => self.check_union(branches, value),
             Schema::Tagged { by, choices } => self.check_tagged_union(by, choices, value),
+            Schema::Selected(select) => {
+                let (name, schema) = select(value);
+                self.check_at(LocationItem::Key(name), schema, value)
+            }
             Schema::Model(model) => self.check_model(model, value),
             Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
                 None => self.check(inner, value),
@@ -151,7 +155,9 @@ impl<'a> SchemaChecker<'a> {
         }
         let error = match self.style {
             ErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
-            ErrorStyle::Verbose => SchemaError::verbose(error, &self.path, value),
+            ErrorStyle::Verbose | ErrorStyle::Labelled => {
+                SchemaError::verbose(error, &self.path, value)
+            }
             ErrorStyle::Listed => SchemaError::listed(error, &self.path, value),
         };
         error.into()
@@ -186,7 +192,8 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
-        if matches!(PythonValue::of_json(value), PythonValue::Int(_) | PythonValue::BigInt(_)) {
+        let number = PythonValue::from_json_value(value);
+        if matches!(number, PythonValue::Int(_) | PythonValue::BigInt(_)) {
             self.lower_exactness(MatchExactness::Strict);
         }
         let outcome = lax::coerce_float(value).and_then(|changed| {
@@ -200,7 +207,7 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_list(&mut self, item: &Schema, length: LengthLimits, value: &'a Value) -> CheckResult {
-        let PythonValue::List(items) = PythonValue::of_json(value) else {
+        let PythonValue::List(items) = PythonValue::from_json_value(value) else {
             return self
                 .fail_with(PydanticError::new("list_type", "Input should be a valid list"), value);
         };
@@ -210,9 +217,7 @@ impl<'a> SchemaChecker<'a> {
             if errors.is_full() {
                 break;
             }
-            self.path.push(LocationItem::Index(i));
-            let outcome = self.check(item, element);
-            self.path.pop();
+            let outcome = self.check_at(LocationItem::Index(i), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((i, new)),
@@ -243,11 +248,9 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
-        let PythonValue::List(items) = PythonValue::of_json(value) else {
-            return self.fail_with(
-                PydanticError::new("tuple_type", "Input should be a valid tuple"),
-                value,
-            );
+        let PythonValue::List(items) = PythonValue::from_json_value(value) else {
+            let error = PydanticError::new("tuple_type", "Input should be a valid tuple");
+            return self.fail_with(error, value);
         };
         let mut errors = SchemaErrors::default();
         for (i, schema) in schemas.iter().enumerate() {
@@ -270,11 +273,9 @@ impl<'a> SchemaChecker<'a> {
     }
 
     fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
-        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
-            return self.fail_with(
-                PydanticError::new("dict_type", "Input should be a valid dictionary"),
-                value,
-            );
+        let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
+            let error = PydanticError::new("dict_type", "Input should be a valid dictionary");
+            return self.fail_with(error, value);
         };
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
@@ -293,9 +294,7 @@ impl<'a> SchemaChecker<'a> {
                     Err(raised) => return Err(raised),
                 }
             }
-            self.path.push(LocationItem::Key(name));
-            let outcome = self.check(item, element);
-            self.path.pop();
+            let outcome = self.check_at(LocationItem::Key(name), item, element);
             match outcome {
                 Ok(None) => {}
                 Ok(Some(new)) => changes.push((name, new)),
@@ -346,7 +345,9 @@ impl<'a> SchemaChecker<'a> {
             self.fields_set = None;
             let label = match self.style {
                 _ if self.quiet => None,
-                ErrorStyle::Listed => Some(LocationItem::Branch(schema_label(branch))),
+                ErrorStyle::Listed | ErrorStyle::Labelled => {
+                    Some(LocationItem::Branch(schema_label(branch)))
+                }
                 _ => branch_label(branch).map(LocationItem::Key),
             };
             let depth = self.path.len();
@@ -389,7 +390,7 @@ impl<'a> SchemaChecker<'a> {
         choices: &[(&'static str, &'static Schema)],
         value: &'a Value,
     ) -> CheckResult {
-        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+        let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_attributes_type_error(), value);
         };
         let Some(tag) = map.get(by) else {
@@ -400,14 +401,24 @@ impl<'a> SchemaChecker<'a> {
             let names = choices.iter().map(|(name, _)| *name);
             return self.fail_with(lax::tag_unknown_error(by, tag, names), value);
         };
-        self.path.push(LocationItem::Key(name));
+        self.check_at(LocationItem::Key(name), schema, value)
+    }
+
+    /// Validates a value one step deeper in the error path.
+    fn check_at(
+        &mut self,
+        item: LocationItem<'a>,
+        schema: &Schema,
+        value: &'a Value,
+    ) -> CheckResult {
+        self.path.push(item);
         let outcome = self.check(schema, value);
         self.path.pop();
         outcome
     }
 
     fn check_model(&mut self, model: &Model, value: &'a Value) -> CheckResult {
-        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+        let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_type_error(model), value);
         };
         if self.quiet && model.is_ruled_out(map) {
@@ -498,9 +509,7 @@ impl<'a> SchemaChecker<'a> {
                 }
                 continue;
             };
-            self.path.push(LocationItem::Key(name));
-            let outcome = self.check(&field.schema, element);
-            self.path.pop();
+            let outcome = self.check_at(LocationItem::Key(name), &field.schema, element);
             match outcome {
                 Ok(new) => {
                     set += 1;

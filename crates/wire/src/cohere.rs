@@ -90,7 +90,7 @@ fn validate_input_fields(map: &Map<String, Value>) -> Result<(), ValidatorError>
         .filter_map(|key| map.get(*key))
         .filter(|value| !value.is_null());
     match (given.next(), given.next()) {
-        (Some(only), None) if PythonValue::of_json(only).is_truthy() => Ok(()),
+        (Some(only), None) if PythonValue::from_json_value(only).is_truthy() => Ok(()),
         _ => Err(ValidatorError::ValueError(
             "Exactly one of texts, images, or inputs must be provided, and it must be non-empty"
                 .to_owned(),

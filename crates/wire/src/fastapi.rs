@@ -13,13 +13,13 @@ use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
 use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
-use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
+use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors, pydantic_error_text};
 use super::schema::{Model, RequestField, Schema};
 
 /// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
 const MAX_INPUT_BYTES: usize = 4096;
 
-/// Maximum length of the errors of a body for Anthropic's API, in characters.
+/// Maximum length of the text with all errors of a request body for Anthropic's API, in characters.
 const MAX_DIGEST_CHARS: usize = 500;
 
 /// The function of a route, which FastAPI names in errors of its body.
@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub line: u32,
     /// Name of the function.
     pub function: &'static str,
-    /// Method of the request.
+    /// HTTP method of the request.
     pub method: &'static str,
     /// Path of the route.
     pub path: &'static str,
@@ -42,7 +42,7 @@ pub struct Endpoint {
 pub struct BodyErrors(SchemaErrors);
 
 impl BodyErrors {
-    /// Returns the only error of a body that is not JSON.
+    /// Returns the single error of a request body that is not JSON.
     pub fn not_json(message: &str, position: usize) -> Self {
         let location = [LocationItem::Key("body"), LocationItem::Index(position)];
         let error = PydanticError::new("json_invalid", "JSON decode error")
@@ -50,7 +50,8 @@ impl BodyErrors {
         Self(SchemaError::listed(error, &location, &Value::Object(Default::default())).into())
     }
 
-    /// Returns the text of the errors: that of the exception, then the list.
+    /// Returns the error message for the client: the text of FastAPI's exception, with the list of
+    /// errors.
     pub fn message(&self, endpoint: &Endpoint) -> String {
         let Self(errors) = self;
         let count = errors.further_errors_text(0);
@@ -69,7 +70,8 @@ impl BodyErrors {
         text
     }
 
-    /// Returns SGLang's short text for Anthropic's API: the location and message of each error.
+    /// Returns the short error text that SGLang sends for Anthropic's API: location and message of
+    /// each error.
     pub fn digest(&self) -> String {
         let parts = self.0.kept.iter().map(|error| match error.loc.as_str() {
             "" => error.error.message.clone().into_owned(),
@@ -82,34 +84,64 @@ impl BodyErrors {
         }
     }
 
-    /// Returns SGLang's 400 for the errors.
+    /// Returns SGLang's error response for these errors, with status 400.
     pub fn to_fault(&self, endpoint: &Endpoint) -> Fault {
         Fault::new(400, ErrorType::BadRequestPhrase, self.message(endpoint))
     }
 }
 
-/// A body that cannot be read.
+/// Error of a request body that cannot be read.
 #[derive(Debug)]
 pub enum BodyRefusal {
-    /// The body does not match its schema.
+    /// The request body does not match its schema.
     Errors(BodyErrors),
-    /// A validator function ended the validation.
+    /// A validator function ended the validation of the request body.
     Fault(Fault),
 }
 
-/// Validates a body against its class and reads its fields; null counts as no body.
+impl BodyRefusal {
+    /// Returns SGLang's error response.
+    pub fn to_fault(self, endpoint: &Endpoint) -> Fault {
+        match self {
+            Self::Errors(errors) => errors.to_fault(endpoint),
+            Self::Fault(fault) => fault,
+        }
+    }
+}
+
+/// Validates a body against its class and reads its fields; `None` stands for a request without
+/// body.
 ///
 /// # Errors
 /// The schema errors of the body, or the error of a validator function.
-pub fn read_body<T: RequestField>(value: &Value, bounds: &RequestBounds) -> Result<T, BodyRefusal> {
+pub fn read_body<T: RequestField>(
+    value: Option<&Value>,
+    bounds: &RequestBounds,
+) -> Result<T, BodyRefusal> {
     const BODY: LocationItem<'_> = LocationItem::Key("body");
-    if value.is_null() {
+    let Some(value) = value else {
         let missing = PydanticError::new("missing", "Field required");
-        let error = SchemaError::listed(missing, &[BODY], value);
+        let error = SchemaError::listed(missing, &[BODY], &Value::Null);
         return Err(BodyRefusal::Errors(BodyErrors(error.into())));
-    }
+    };
+    read_at(BODY, value, bounds)
+}
+
+/// Validates the parameters of a query, given as an object of texts, and reads them.
+///
+/// # Errors
+/// The schema errors of the query.
+pub fn read_query<T: RequestField>(value: &Value) -> Result<T, BodyRefusal> {
+    read_at(LocationItem::Key("query"), value, &RequestBounds::default())
+}
+
+fn read_at<T: RequestField>(
+    place: LocationItem<'_>,
+    value: &Value,
+    bounds: &RequestBounds,
+) -> Result<T, BodyRefusal> {
     let mut checker =
-        SchemaChecker::at_location(BODY).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
+        SchemaChecker::at_location(place).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
     let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
         CheckError::Schema(errors) => BodyRefusal::Errors(BodyErrors(errors)),
         CheckError::Raised(fault) => BodyRefusal::Fault(fault),
@@ -119,9 +151,30 @@ pub fn read_body<T: RequestField>(value: &Value, bounds: &RequestBounds) -> Resu
     read.ok_or_else(|| BodyRefusal::Fault(Fault::bad_request("The request could not be read.")))
 }
 
+/// Reads an object that SGLang's code builds from a request, as the constructor of its class does.
+///
+/// # Errors
+/// A 400 with the text of pydantic's exception, and of its absent cause.
+pub fn construct<T: RequestField>(
+    value: &Value,
+    class: &str,
+    bounds: &RequestBounds,
+) -> Result<T, Fault> {
+    let mut checker =
+        SchemaChecker::default().with_bounds(*bounds).with_errors(ErrorStyle::Labelled);
+    let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
+        CheckError::Schema(errors) => {
+            Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))
+        }
+        CheckError::Raised(fault) => fault,
+    })?;
+    let read = T::read(changed.as_ref().unwrap_or(value));
+    read.ok_or_else(|| Fault::bad_request("The request could not be read."))
+}
+
 impl SchemaError {
-    /// Creates an error in FastAPI's form: the location without the body, and the text of
-    /// pydantic's dict in place of the input.
+    /// Creates an error in FastAPI's form: the location omits `body`, and the text of pydantic's
+    /// error dict replaces the input.
     pub(super) fn listed(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
         let items = path.iter().map(|item| match item {
             LocationItem::Index(index) => index.to_string(),
@@ -177,6 +230,7 @@ pub(super) fn schema_label(schema: &Schema) -> String {
             let labels: Vec<String> = choices.iter().map(|(_, of)| schema_label(of)).collect();
             format!("tagged-union[{}]", labels.join(","))
         }
+        Schema::Selected(_) => "tagged-union".to_owned(),
         Schema::Model(Model { name, .. }) => (*name).to_owned(),
         Schema::Before(_, inner) | Schema::After(_, inner) => schema_label(inner),
         Schema::Instance(class) => format!("is-instance[{class}]"),
@@ -197,7 +251,7 @@ mod tests {
         Endpoint { file: "/x.py", line: 3, function: "f", method: "POST", path: "/p" };
 
     fn errors(body: &Value) -> BodyErrors {
-        match read_body::<SglangCompletionRequest>(body, &RequestBounds::default()) {
+        match read_body::<SglangCompletionRequest>(Some(body), &RequestBounds::default()) {
             Err(BodyRefusal::Errors(errors)) => errors,
             other => panic!("{other:?}"),
         }
@@ -215,6 +269,9 @@ mod tests {
         let text = errors(&json!({"prompt": ["a", 5]})).message(&ENDPOINT);
         assert!(text.contains("('body', 'prompt', 'list[list[int]]', 1)"), "{text}");
         assert!(errors(&Value::Null).message(&ENDPOINT).contains("'loc': ('body',)"));
+        let absent = read_body::<SglangCompletionRequest>(None, &RequestBounds::default());
+        let text = absent.unwrap_err().to_fault(&ENDPOINT).message;
+        assert!(text.contains("'type': 'missing', 'loc': ('body',)"), "{text}");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) fn coerce_bool(value: &Value) -> CoercionResult {
             "Input should be a valid boolean, unable to interpret input",
         )
     };
-    let read = match PythonValue::of_json(value) {
+    let read = match PythonValue::from_json_value(value) {
         PythonValue::Bool(_) => return Ok(None),
         PythonValue::Str(text) => match text.to_ascii_lowercase().as_str() {
             "0" | "off" | "f" | "false" | "n" | "no" => Some(false),
@@ -76,7 +76,7 @@ fn fits_i64(value: f64) -> bool {
 }
 
 pub(super) fn coerce_int(value: &Value) -> CoercionResult {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::Int(_) | PythonValue::BigInt(_) => Ok(None),
         PythonValue::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
         PythonValue::Float(f) if !f.is_finite() => {
@@ -131,7 +131,7 @@ fn int_from_text(text: &str) -> Result<Value, PydanticError> {
     let number = if trimmed.is_empty() { "0".to_owned() } else { format!("{sign}{trimmed}") };
     Ok(number
         .parse()
-        .map_or_else(|_| python::number_beyond_json(&number), python::json_of_python_int))
+        .map_or_else(|_| python::json_of_number_text(&number), python::json_of_python_int))
 }
 
 fn remove_underscores(text: &str) -> Option<String> {
@@ -141,7 +141,7 @@ fn remove_underscores(text: &str) -> Option<String> {
 }
 
 pub(super) fn coerce_float(value: &Value) -> CoercionResult {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::Float(_) => Ok(None),
         PythonValue::Bool(b) => Ok(Some(python::json_of_python_float(f64::from(u8::from(b))))),
         #[expect(clippy::cast_precision_loss, reason = "Python's float() rounds too")]
@@ -176,7 +176,7 @@ fn float_from_text(text: &str) -> Option<f64> {
 }
 
 pub(super) fn coerce_str(value: &Value, length: LengthLimits) -> CoercionResult {
-    let PythonValue::Str(text) = PythonValue::of_json(value) else {
+    let PythonValue::Str(text) = PythonValue::from_json_value(value) else {
         return Err(PydanticError::new("string_type", "Input should be a valid string"));
     };
     if length.min == 0 && length.max == usize::MAX {
@@ -211,7 +211,7 @@ pub(super) fn coerce_bytes(value: &Value) -> CoercionResult {
 }
 
 pub(super) fn coerce_iterable(value: &Value) -> CoercionResult {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::Str(_) | PythonValue::List(_) | PythonValue::Dict(_) => Ok(None),
         _ => Err(PydanticError::new("iterable_type", "Input should be iterable")),
     }
@@ -239,7 +239,7 @@ fn choice_error(kind: &'static str, choices: &[&str]) -> PydanticError {
 }
 
 pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResult {
-    let number = match PythonValue::of_json(value) {
+    let number = match PythonValue::from_json_value(value) {
         PythonValue::Bool(b) => Some(i64::from(b)),
         PythonValue::Int(i) => Some(i64::try_from(i).map_err(|_| int_too_large())?),
         PythonValue::BigInt(_) => return Err(int_too_large()),
@@ -261,7 +261,7 @@ pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
         .with_context(format!("'class': {}", python::repr_str(class)))
 }
 
-/// Joins allowed values for a message, as `a, b or c`.
+/// Joins allowed values for an error message, as `a, b or c`.
 fn join_with_or(names: impl Iterator<Item = String>, last: &str) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
@@ -275,12 +275,12 @@ pub(super) fn check_int_bounds(
     value: &Value,
     bounds: NumberBounds<i128>,
 ) -> Result<(), PydanticError> {
-    let below = |limit: i128| match PythonValue::of_json(value) {
+    let below = |limit: i128| match PythonValue::from_json_value(value) {
         PythonValue::Int(i) => i < limit,
         PythonValue::BigInt(text) => text.starts_with('-'),
         _ => false,
     };
-    let above = |limit: i128| match PythonValue::of_json(value) {
+    let above = |limit: i128| match PythonValue::from_json_value(value) {
         PythonValue::Int(i) => i > limit,
         PythonValue::BigInt(text) => !text.starts_with('-'),
         _ => false,
@@ -301,7 +301,7 @@ pub(super) fn check_float_bounds(
     value: &Value,
     bounds: NumberBounds<f64>,
 ) -> Result<(), PydanticError> {
-    let number = PythonValue::of_json(value).as_number().unwrap_or(f64::NAN);
+    let number = PythonValue::from_json_value(value).as_number().unwrap_or(f64::NAN);
     // NaN violates no bound.
     let outside = |limit: Option<f64>, inside: fn(&f64, &f64) -> bool| {
         limit.filter(|limit| !inside(&number, limit))
@@ -318,7 +318,8 @@ pub(super) fn check_float_bounds(
     }
 }
 
-/// Builds the error of a float limit: without `.0` in the message and with it in the context.
+/// Builds the error of a violated float bound: the bound is without `.0` in the message and with it
+/// in the context.
 fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
@@ -344,7 +345,8 @@ fn greater_than_error(limit: &str) -> PydanticError {
         .with_context(format!("'gt': {limit}"))
 }
 
-/// Returns pydantic's error for a list with too many or too few items, if so.
+/// Returns pydantic's error for a list with too many or too few items; `None` if the number is
+/// allowed.
 ///
 /// Too few items are reported only if all items are valid (`good`), as in pydantic.
 pub(super) fn list_length_error(
@@ -442,7 +444,7 @@ pub(super) fn tuple_too_long_error(most: usize, count: usize) -> PydanticError {
 }
 
 pub(super) fn check_sequence(value: &Value) -> Result<(), PydanticError> {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::List(_) => Ok(()),
         PythonValue::Str(_) => Err(PydanticError::new(
             "sequence_str",

@@ -103,6 +103,9 @@ impl ServerLimits {
         }
     }
 
+    /// Returns the error for a prompt that exceeds the context length together with the requested
+    /// output.
+    ///
     /// **Source:** vLLM 0.31 `vllm/renderers/params.py`, `_token_len_check`.
     fn prompt_and_output_too_long(&self, prompt: usize, output: usize) -> Fault {
         let limit = self.max_model_len as usize;

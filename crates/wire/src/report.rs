@@ -104,11 +104,13 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
 /// Form of the schema errors that a checker collects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ErrorStyle {
-    /// Short locations and inputs, as vLLM shows them.
+    /// Locations and inputs of the errors, shortened as vLLM shows them.
     #[default]
     Summarized,
-    /// The text of pydantic's `ValidationError`.
+    /// Errors as the text of pydantic's `ValidationError`.
     Verbose,
+    /// The text of pydantic's `ValidationError`, with the names of all branches of unions.
+    Labelled,
     /// Pydantic's dicts, as FastAPI lists them.
     Listed,
 }
@@ -150,7 +152,7 @@ impl SchemaError {
     pub(super) fn verbose(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
         let loc = path.iter().map(LocationItem::text).collect::<Vec<_>>().join(".");
         let loc = truncate_chars(loc, MAX_ERROR_CHARS);
-        let kind = PythonValue::of_json(input).type_name();
+        let kind = PythonValue::from_json_value(input).type_name();
         let shown = shorten_repr(&python::python_repr(input));
         let input = format!("input_value={shown}, input_type={kind}");
         Self { error, loc, input }
@@ -198,7 +200,7 @@ fn truncate_chars(mut text: String, limit: usize) -> String {
 ///
 /// Source: vLLM's `_summarize_error_input`.
 fn summarize_error_input(input: &Value) -> String {
-    let text = match PythonValue::of_json(input) {
+    let text = match PythonValue::from_json_value(input) {
         PythonValue::Str(text) => text.chars().take(MAX_INPUT_CHARS + 1).collect(),
         PythonValue::List(items) => return format!("<list of {} items>", items.len()),
         PythonValue::Dict(map) => return format!("<dict of {} items>", map.len()),

@@ -180,10 +180,10 @@ pub struct SamplingRequest {
 /// Rule for the output limit of a request, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputLimit {
-    /// No limit but the remaining context.
+    /// The output is limited only by the remaining context.
     #[default]
     Budget,
-    /// At most this number of tokens, independent of the remaining context.
+    /// The output has at most this number of tokens, independent of the remaining context.
     Exactly(i128),
 }
 

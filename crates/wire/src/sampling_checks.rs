@@ -340,7 +340,7 @@ fn check_in_vocabulary(
 /// Returns whether any integer nested in the value exceeds 64 bits, which vLLM's msgpack transport
 /// cannot carry.
 fn has_long_integer(value: &Value) -> bool {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::BigInt(_) => true,
         PythonValue::Int(i) => i64::try_from(i).is_err() && u64::try_from(i).is_err(),
         PythonValue::List(items) => items.iter().any(has_long_integer),

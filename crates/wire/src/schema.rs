@@ -53,6 +53,8 @@ pub enum Schema {
         /// Values of the selecting field, each with the schema of its branch.
         choices: &'static [(&'static str, &'static Schema)],
     },
+    /// A union whose branch a function selects; its name is part of the error path.
+    Selected(fn(&Value) -> (&'static str, &'static Schema)),
     /// A Python class with fields.
     Model(&'static Model),
     /// Pydantic's `BeforeValidator`: may replace the value or reject the request.
@@ -67,7 +69,7 @@ pub enum Schema {
     Tuple(&'static [Schema]),
     /// A schema that is built on use, for recursive types.
     Late(fn() -> Schema),
-    /// A schema with pydantic's name of the validator around it.
+    /// A schema, and the name that pydantic gives the validator around it.
     Named(&'static str, &'static Schema),
 }
 
@@ -284,7 +286,7 @@ impl RequestField for i128 {
     const SCHEMA: Schema = INT;
 
     fn read(value: &Value) -> Option<Self> {
-        match PythonValue::of_json(value) {
+        match PythonValue::from_json_value(value) {
             PythonValue::Int(i) => Some(i),
             PythonValue::BigInt(text) => {
                 Some(if text.starts_with('-') { Self::MIN } else { Self::MAX })
@@ -314,7 +316,7 @@ impl RequestField for f64 {
     const SCHEMA: Schema = FLOAT;
 
     fn read(value: &Value) -> Option<Self> {
-        PythonValue::of_json(value).as_number()
+        PythonValue::from_json_value(value).as_number()
     }
 }
 

@@ -15,7 +15,7 @@ pub enum VllmVersion {
 }
 
 impl VllmVersion {
-    /// The releases, oldest first.
+    /// All vLLM releases that can be imitated, oldest first.
     pub const ALL: [Self; 4] = [Self::V026, Self::V031, Self::V032, Self::V033];
 
     /// Returns the complete number of the release, such as `0.33.0`.

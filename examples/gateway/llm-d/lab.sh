@@ -36,6 +36,12 @@ with_address() {
 pod() {
   local address=$((10 + $1))
   shift
+  if [ "${ENGINE:-vllm}" = sglang ]; then
+    with_address "$address" "$sim" sglang --model-path demo --host 0.0.0.0 --port 8000 --enable-metrics --enable-cache-report \
+      --page-size 16 --max-total-tokens 32000 --latency-model polynomial --dev-mode --pod-name "pod-$((address - 10))" \
+      --request-history 10000 --ready-file "$work/ready.$address"
+    return
+  fi
   # shellcheck disable=SC2086
   with_address "$address" "$sim" serve demo --host 0.0.0.0 --port 8000 $engine --dev-mode --pod-name "pod-$((address - 10))" \
     --request-history 10000 --enable-prompt-tokens-details --enable-scale-out \
@@ -52,7 +58,8 @@ roles=(both both both)
 endpoints() {
   echo "endpoints:"
   for n in 1 2 3; do
-    printf '  - { name: pod-%d, address: 10.99.0.%d, port: "8000", labels: { llm-d.ai/role: %s } }\n' "$n" $((10 + n)) "${roles[n - 1]}"
+    printf '  - { name: pod-%d, address: 10.99.0.%d, port: "8000", labels: { llm-d.ai/role: %s, llm-d.ai/engine-type: %s } }\n' \
+      "$n" $((10 + n)) "${roles[n - 1]}" "${ENGINE:-vllm}"
   done
 }
 

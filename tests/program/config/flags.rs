@@ -42,7 +42,9 @@ fn every_flag_has_help_and_a_default_that_can_be_read() {
         }
     }
     assert!(
-        FlagGroup::ALL.iter().all(|group| all_effective_flags().any(|flag| flag.group == *group))
+        FlagGroup::ALL_GROUPS
+            .iter()
+            .all(|group| all_effective_flags().any(|flag| flag.group == *group))
     );
 }
 
@@ -223,13 +225,47 @@ fn previews_are_read_by_name() {
     assert_eq!(numbers, [55_092, 48_933]);
     assert!(config.kv_events.encoding.preview.removal_after_last_copy);
     assert_eq!(
-        read("readiness").unwrap_err(),
-        "--preview: \"readiness\" is not one of remaining-copy-counts (#48933), \
-         removal-after-last-copy (#55092)"
+        read("ready").unwrap_err(),
+        "--preview: \"ready\" is not one of remaining-copy-counts (#48933), \
+         removal-after-last-copy (#55092), kv-cache-token-usage (#57336), \
+         lora-adapter-loaded (#54830), readiness (#43122)"
     );
-    let idle = read_as("0.33", &["--preview", "removal-after-last-copy"]).unwrap();
-    let warned = &idle.without_effect;
-    assert!(warned[0].starts_with("--preview: no effect"), "{warned:?}");
+}
+
+#[test]
+fn a_preview_without_effect_is_named() {
+    let warned = |words: &[&str]| {
+        let read = read_as("0.33", words).unwrap();
+        read.without_effect.first().cloned().unwrap_or_default()
+    };
+    for (name, why) in [
+        ("removal-after-last-copy", "KV events of vLLM's form are not published"),
+        ("lora-adapter-loaded", "LoRA is not enabled"),
+    ] {
+        let warning = warned(&["--preview", name]);
+        let start = format!("--preview {name}: no effect because {why}");
+        assert!(warning.starts_with(&start), "{warning}");
+    }
+    assert_eq!(warned(&["--preview", "readiness,kv-cache-token-usage"]), "");
+    assert_eq!(warned(&["--preview", "lora-adapter-loaded", "--enable-lora"]), "");
+}
+
+#[test]
+fn gaps_of_kv_events_are_a_number_and_an_interval() {
+    let read = |typed| read_as("0.33", &["--kv-event-gaps", typed]);
+    let gaps = read("3/10s").unwrap().config.faults.kv_event_gaps.unwrap();
+    assert_eq!((gaps.messages, gaps.every.as_secs()), (3, 10));
+    for (typed, why) in [
+        ("3", "there is no '/'"),
+        ("0/10s", "the number of messages is at least 1"),
+        ("3/0s", "the interval is more than 0"),
+        ("3/soon", "soon"),
+    ] {
+        let error = read(typed).unwrap_err();
+        let start =
+            format!("kv-event-gaps is {typed:?}, must be MESSAGES/INTERVAL such as 3/10s: ");
+        assert!(error.starts_with(&start) && error.contains(why), "{error}");
+    }
 }
 
 /// Returns the help page that a command line prints.
@@ -251,8 +287,8 @@ fn the_programs_page_fits_a_screen_and_names_every_command() {
             text.contains(&format!("\n  {command} ")) || text.contains(&format!(" {command}"));
         assert!(named, "{command}");
     }
-    for group in FlagGroup::ALL {
-        let word = group.title().to_lowercase().replace(' ', "-");
+    for group in FlagGroup::ALL_GROUPS {
+        let word = group.help_text_heading().to_lowercase().replace(' ', "-");
         let named = text.contains(&format!(" {word},")) || text.contains(&format!(" {word}."));
         assert!(named, "{word}");
         let flags = page(&format!("vllm-sim --help={word}"));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, RowStorage, hash_tokens};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, RowStorage, hash_prompt_tokens};
 
 const SCHEMA: &str =
     "(id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER)";
@@ -50,7 +50,7 @@ fn tokens(rows: &[(&[u32], u32, u32)]) -> Made {
         let ids: Vec<u32> = (*first..*first + *n).collect();
         let texts: Vec<String> = ids.iter().map(|id| format!("t{id} ")).collect();
         let reply = serde_json::json!({"Tokens": ids, "Strings": texts}).to_string();
-        insert(&file, &hash_tokens(prompt), &reply, *n);
+        insert(&file, &hash_prompt_tokens(prompt), &reply, *n);
     }
     made
 }

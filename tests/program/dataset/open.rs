@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, DatasetFormat, ReplyLength, RowStorage};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, DatasetFormat, RequestedReplyLength, RowStorage};
 
 use crate::dataset::{Made, SCHEMA, error, insert, tokens};
 
@@ -60,7 +60,7 @@ fn damaged_dataset_fails_or_loses_one_row() {
         if let Ok(dataset) = Dataset::open(&made.path, DEFAULT_TABLE, RowStorage::OnDisk) {
             let mut rng =
                 vllm_sim_random::request_rng(1, 1, vllm_sim_random::StreamPurpose::Content);
-            dataset.reply(&[], ReplyLength::ANY_LENGTH, &mut rng);
+            dataset.find_reply(&[], RequestedReplyLength::ANY_LENGTH, &mut rng);
         } else {
             assert!(error(&made.path, DEFAULT_TABLE).contains("is not a readable SQLite database"));
         }
@@ -150,10 +150,10 @@ fn dataset_rows_are_validated() {
 #[test]
 fn first_row_selects_dataset_version() {
     let empty = made(&format!("CREATE TABLE llmd {SCHEMA}"));
-    assert_eq!(empty.open().generation(), DatasetFormat::Tokens);
-    assert_eq!(tokens(&[(&[1], 1, 2)]).open().generation(), DatasetFormat::Tokens);
+    assert_eq!(empty.open().format_version(), DatasetFormat::Tokens);
+    assert_eq!(tokens(&[(&[1], 1, 2)]).open().format_version(), DatasetFormat::Tokens);
     insert(&empty.connect(), &[0; 32], "[\"a\"]", 1);
-    assert_eq!(empty.open().generation(), DatasetFormat::Texts);
+    assert_eq!(empty.open().format_version(), DatasetFormat::Texts);
 }
 
 #[test]

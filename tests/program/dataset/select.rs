@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use vllm_sim_dataset::{
-    DEFAULT_TABLE, Dataset, RecordedReply, ReplyLength, RowStorage, hash_text, hash_tokens,
+    DEFAULT_TABLE, Dataset, RecordedReply, RequestedReplyLength, RowStorage,
+    hash_completion_prompt, hash_prompt_tokens,
 };
 use vllm_sim_random::{StreamPurpose, request_rng};
 
@@ -17,16 +18,16 @@ fn replies(
     limit: Option<u32>,
     ignore_eos: bool,
 ) -> BTreeSet<(u32, usize, bool, bool)> {
-    let hashes = [hash_text("x"), hash_tokens(prompt)];
+    let hashes = [hash_completion_prompt("x"), hash_prompt_tokens(prompt)];
     let length = match limit {
-        Some(limit) if ignore_eos => ReplyLength::Exactly(limit),
-        Some(limit) => ReplyLength::AtMost(limit),
-        None => ReplyLength::ANY_LENGTH,
+        Some(limit) if ignore_eos => RequestedReplyLength::Exactly(limit),
+        Some(limit) => RequestedReplyLength::AtMost(limit),
+        None => RequestedReplyLength::ANY_LENGTH,
     };
     (0..50)
         .map(|request| {
             let mut rng = request_rng(1, request, StreamPurpose::Content);
-            let found = dataset.reply(&hashes, length, &mut rng).unwrap();
+            let found = dataset.find_reply(&hashes, length, &mut rng).unwrap();
             let RecordedReply { tokens, texts, cut, matched, .. } = found;
             let first = tokens[0];
             let expected: Vec<_> =
@@ -101,12 +102,16 @@ fn version_0_6_is_looked_up_by_text() {
     let made = Made::at("old.sqlite3");
     let file = made.connect();
     file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}")).unwrap();
-    insert(&file, &hash_text("This is a test."), r#"["It ","is","."]"#, 3);
+    insert(&file, &hash_completion_prompt("This is a test."), r#"["It ","is","."]"#, 3);
     drop(file);
     let dataset = made.open();
     let mut rng = request_rng(1, 1, StreamPurpose::Content);
     let mut ask = |text: &str| {
-        dataset.reply(&[hash_tokens(&[1]), hash_text(text)], ReplyLength::AtMost(2), &mut rng)
+        dataset.find_reply(
+            &[hash_prompt_tokens(&[1]), hash_completion_prompt(text)],
+            RequestedReplyLength::AtMost(2),
+            &mut rng,
+        )
     };
     let found = RecordedReply {
         tokens: Vec::new(),
@@ -124,7 +129,10 @@ fn version_0_6_is_looked_up_by_text() {
 fn empty_dataset_has_no_reply() {
     let dataset = tokens(&[]).open();
     let mut rng = request_rng(1, 1, StreamPurpose::Content);
-    assert_eq!(dataset.reply(&[hash_tokens(&[1])], ReplyLength::ANY_LENGTH, &mut rng), None);
+    assert_eq!(
+        dataset.find_reply(&[hash_prompt_tokens(&[1])], RequestedReplyLength::ANY_LENGTH, &mut rng),
+        None
+    );
 }
 
 #[test]
@@ -136,7 +144,7 @@ fn lookup_in_100_000_rows_is_under_1_ms() {
     let all = file.transaction().unwrap();
     for id in 0..100_000 {
         let reply = format!(r#"{{"Tokens":[{id},1,2],"Strings":["t{id} ","t1 ","t2 "]}}"#);
-        insert(&all, &hash_tokens(&[id]), &reply, 3);
+        insert(&all, &hash_prompt_tokens(&[id]), &reply, 3);
     }
     all.commit().unwrap();
     drop(file);
@@ -144,9 +152,10 @@ fn lookup_in_100_000_rows_is_under_1_ms() {
     let mut rng = request_rng(1, 1, StreamPurpose::Content);
     let mut times: Vec<Duration> = (0..1001)
         .map(|i| {
-            let hash = hash_tokens(&[i * 99]);
+            let hash = hash_prompt_tokens(&[i * 99]);
             let started = Instant::now();
-            let found = dataset.reply(&[hash], ReplyLength::ANY_LENGTH, &mut rng).unwrap();
+            let found =
+                dataset.find_reply(&[hash], RequestedReplyLength::ANY_LENGTH, &mut rng).unwrap();
             let took = started.elapsed();
             assert_eq!((found.tokens[0], found.matched), (i * 99, true));
             took

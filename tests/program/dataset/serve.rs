@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use vllm_sim::server::SimulatorServer;
 use vllm_sim_config::{CliMode, LoadedConfig};
-use vllm_sim_dataset::{hash_conversation, hash_text, hash_tokens};
+use vllm_sim_dataset::{hash_completion_prompt, hash_conversation, hash_prompt_tokens};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
@@ -60,12 +60,12 @@ impl Sim {
 /// Rows of the newer form: the text of a prompt, and of each token of its reply.
 fn texts(rows: &[(&str, &[&str])]) -> Made {
     let made = tokens(&[]);
-    let tokenizer = Tokenizer::simulated();
+    let tokenizer = Tokenizer::new_simulated();
     let file = made.connect();
     for (prompt, reply) in rows {
         let ids: Vec<u32> = (1..=reply.len() as u32).collect();
         let json = json!({"Tokens": ids, "Strings": reply}).to_string();
-        let hash = hash_tokens(&tokenizer.encode(prompt, SpecialTokens::With));
+        let hash = hash_prompt_tokens(&tokenizer.encode(prompt, SpecialTokens::With));
         insert(&file, &hash, &json, ids.len() as u32);
     }
     made
@@ -84,7 +84,7 @@ async fn completions_and_chats_answer_what_was_recorded() {
         let said = sim.complete(json!({"prompt": TEST})).await;
         assert_eq!(said, ("So it is.".into(), "stop".into(), 3));
         // The ids of the prompt are its name, however they arrive.
-        let ids = Tokenizer::simulated().encode(TEST, SpecialTokens::With);
+        let ids = Tokenizer::new_simulated().encode(TEST, SpecialTokens::With);
         let said = sim.complete(json!({"prompt": ids})).await;
         assert_eq!(said.0, "So it is.");
 
@@ -147,7 +147,7 @@ async fn version_0_6_is_looked_up_by_text() {
     let made = Made::at("old.sqlite3");
     let file = made.connect();
     file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}")).unwrap();
-    insert(&file, &hash_text(TEST), r#"["It ","was."]"#, 2);
+    insert(&file, &hash_completion_prompt(TEST), r#"["It ","was."]"#, 2);
     let chat = [("system", "Be  brief."), ("user", "Hi"), ("assistant", "Yes?"), ("user", TEST)];
     insert(&file, &hash_conversation(chat), r#"["Brief","ly","."]"#, 3);
     let sim = Sim::on(&made, &[]).await;
@@ -242,7 +242,7 @@ async fn lookup_in_100_000_rows_is_under_1_ms() {
     let transaction = file.transaction().unwrap();
     for row in 0..100_000u32 {
         let reply = json!({"Tokens": [row], "Strings": ["no"]}).to_string();
-        insert(&transaction, &hash_tokens(&[row]), &reply, 1);
+        insert(&transaction, &hash_prompt_tokens(&[row]), &reply, 1);
     }
     transaction.commit().unwrap();
     let mut medians = Vec::new();

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vllm_sim_dataset::{
-    DEFAULT_TABLE, Dataset, RecordedReply, ReplyLength, RowStorage, hash_conversation, hash_text,
-    hash_tokens,
+    DEFAULT_TABLE, Dataset, RecordedReply, RequestedReplyLength, RowStorage,
+    hash_completion_prompt, hash_conversation, hash_prompt_tokens,
 };
 use vllm_sim_random::{StreamPurpose, request_rng};
 use vllm_sim_record::dataset::run_dataset_command;
@@ -43,9 +43,9 @@ fn built(more: &str) -> (TempDir, Result<String, String>) {
 fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
     let dataset =
         Dataset::open(&folder.join("out/d.sqlite3"), DEFAULT_TABLE, RowStorage::OnDisk).unwrap();
-    let found = dataset.reply(
+    let found = dataset.find_reply(
         &[hash],
-        ReplyLength::ANY_LENGTH,
+        RequestedReplyLength::ANY_LENGTH,
         &mut request_rng(1, 1, StreamPurpose::Content),
     );
     found.filter(|found| found.matched)
@@ -55,9 +55,9 @@ fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
 fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     let (folder, said) = built("");
     assert!(said.unwrap().starts_with("6 replies from 2 of 3 conversations\n"));
-    let tokenizer = Tokenizer::simulated();
+    let tokenizer = Tokenizer::new_simulated();
     let text = |text: &str| {
-        let hash = hash_tokens(&tokenizer.encode(text, SpecialTokens::With));
+        let hash = hash_prompt_tokens(&tokenizer.encode(text, SpecialTokens::With));
         reply(folder.path(), hash).map(|found| found.texts.concat())
     };
     assert_eq!(text("This is a test."), Some("So it is.".to_owned()));
@@ -66,7 +66,8 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
     assert_eq!(text(chat), Some("No.".to_owned()));
     assert_eq!(text("Nobody asked."), None);
     let found =
-        reply(folder.path(), hash_tokens(&tokenizer.encode("Hi", SpecialTokens::With))).unwrap();
+        reply(folder.path(), hash_prompt_tokens(&tokenizer.encode("Hi", SpecialTokens::With)))
+            .unwrap();
     assert_eq!(found.tokens, tokenizer.encode("Hello!", SpecialTokens::Without));
 }
 
@@ -79,7 +80,7 @@ fn summary_json_matches_dataset_card() {
     let hello = json!({
         "prompt_hash": records[4]["prompt_hash"],
         "n_gen_tokens": 2,
-        "gen_tokens": {"Tokens": Tokenizer::simulated().encode("Hello!", SpecialTokens::Without), "Strings": ["Hello", "!"]},
+        "gen_tokens": {"Tokens": Tokenizer::new_simulated().encode("Hello!", SpecialTokens::Without), "Strings": ["Hello", "!"]},
         "input_text": "Hi",
         "generated": "Hello!",
     });
@@ -92,7 +93,7 @@ fn summary_json_matches_dataset_card() {
 fn version_0_6_has_its_own_format() {
     let (folder, said) = built(" --legacy");
     assert!(said.is_ok(), "{said:?}");
-    let completion = reply(folder.path(), hash_text("Hi")).unwrap();
+    let completion = reply(folder.path(), hash_completion_prompt("Hi")).unwrap();
     assert_eq!((completion.tokens.len(), completion.texts.concat()), (0, "Hello!".to_owned()));
     let chat = [("user", "This is a test."), ("assistant", "So it is."), ("user", "More?")];
     let chat = reply(folder.path(), hash_conversation(chat)).unwrap();

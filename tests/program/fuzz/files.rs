@@ -8,7 +8,9 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine};
-use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, ReplyLength, RowStorage, hash_text};
+use vllm_sim_dataset::{
+    DEFAULT_TABLE, Dataset, RequestedReplyLength, RowStorage, hash_completion_prompt,
+};
 use vllm_sim_engine::latency::{
     AicSetup, AicStepTimes, BatchWork, MixedStepTiming, ModelShape, StepOverhead, StepTimeGrid,
 };
@@ -375,7 +377,7 @@ fn fuzz_traces_and_results() {
     fuzz("traces", 2, corpus, move |input| {
         scratch.write(input);
         number += 1;
-        let named = WorkloadFormat::NAMES[number % WorkloadFormat::NAMES.len()].0;
+        let named = WorkloadFormat::NAMED_FORMATS[number % WorkloadFormat::NAMED_FORMATS.len()].0;
         for format in [WorkloadFormat::Auto, WorkloadFormat::from_str(named).unwrap()] {
             let options = WorkloadReadOptions { format, ..WorkloadReadOptions::default() };
             if let Ok(mut source) =
@@ -384,7 +386,7 @@ fn fuzz_traces_and_results() {
                 let sessions = std::iter::from_fn(|| source.next_session().ok().flatten());
                 let _ = sessions.take(SESSIONS).count();
             }
-            let _ = load::bench_runs(&scratch.path, format);
+            let _ = load::read_bench_runs(&scratch.path, format);
         }
     });
 }
@@ -486,7 +488,11 @@ fn fuzz_recordings() {
         for rows in [RowStorage::OnDisk, RowStorage::InMemory] {
             if let Ok(dataset) = Dataset::open(&scratch.path, DEFAULT_TABLE, rows) {
                 let mut rng = request_rng(1, 1, StreamPurpose::Content);
-                let _ = dataset.reply(&[hash_text("x")], ReplyLength::AtMost(7), &mut rng);
+                let _ = dataset.find_reply(
+                    &[hash_completion_prompt("x")],
+                    RequestedReplyLength::AtMost(7),
+                    &mut rng,
+                );
                 let _ = dataset.first_invalid_row();
             }
         }

@@ -196,7 +196,7 @@ fn fuzz_tokenizer_texts() {
             "\u{e0100}",
         ],
     };
-    let tokenizers = [tiny(), Tokenizer::simulated()];
+    let tokenizers = [tiny(), Tokenizer::new_simulated()];
     fuzz("texts", 2, corpus, move |input| {
         let text = String::from_utf8_lossy(input);
         for tokenizer in &tokenizers {

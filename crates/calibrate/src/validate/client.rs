@@ -25,11 +25,12 @@ pub(crate) struct SimulatedClient<'a> {
     front_end: &'a Roofline,
     /// Maximum number of requests that run in the engines concurrently.
     places: usize,
-    /// Requests in the API server, by their time of arrival at the engine.
+    /// Requests in the API server, by the time of their arrival at the engine.
     arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
     next: usize,
-    /// Number of the load stage in progress, of a run whose stages drain.
+    /// Index of the load stage in progress, if each stage begins only after all responses of the
+    /// previous one.
     stage: usize,
     /// Start time of the load stage in progress.
     stage_start: SimTime,
@@ -97,7 +98,8 @@ impl<'a> SimulatedClient<'a> {
         }
     }
 
-    /// Begins the next load stage of a run whose stages drain, once all responses have arrived.
+    /// Begins the next load stage once all responses have arrived, if the run's stages wait for the
+    /// previous one.
     fn begin_stage(&mut self, now: SimTime) {
         if !self.run.drains {
             return;
@@ -116,7 +118,7 @@ impl<'a> SimulatedClient<'a> {
         if self.in_flight >= self.run.max_in_flight || drains {
             return None;
         }
-        Some((self.stage_start + request.at.since(SimTime::ZERO)).max(now))
+        Some((self.stage_start + request.at.duration_since(SimTime::ZERO)).max(now))
     }
 
     fn send_due_requests(&mut self, now: SimTime) {

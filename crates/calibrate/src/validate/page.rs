@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use vllm_sim_replay::html::{
-    Chart, ChartLine, Tile, Tone, escape_html, format_short_number, render_command_section,
-    render_document, render_table, render_tiles, render_toned_table,
+    ChartLine, LineChart, SummaryTile, ValueTone, escape_html, format_short_number,
+    render_command_section, render_document, render_table, render_tiles, render_toned_table,
 };
 
 use super::report::quantile_curve;
@@ -35,8 +35,11 @@ impl ValidationReport {
     fn summary_tiles(&self) -> String {
         let is_stable = |run: &ValidatedRun| run.regime == "stable";
         let count = self.runs.iter().filter(|run| is_stable(run)).count();
-        let mut tiles =
-            vec![Tile::new("Runs", &self.runs.len().to_string(), &format!("{count} stable"))];
+        let mut tiles = vec![SummaryTile::new(
+            "Runs",
+            &self.runs.len().to_string(),
+            &format!("{count} stable"),
+        )];
         let stable = self.error_spread_of(is_stable);
         let all = self.error_spread_of(|_| true);
         for (key, name, _) in LATENCY_METRICS {
@@ -45,7 +48,7 @@ impl ValidationReport {
                 (None, Some(spread)) => (spread, "runs"),
                 (None, None) => continue,
             };
-            tiles.push(Tile::new(
+            tiles.push(SummaryTile::new(
                 &format!("{name}, median error"),
                 &format!("{:.1} %", value.median),
                 &format!("of {} {of}; mean {:.1} %", value.runs, value.mean),
@@ -76,7 +79,7 @@ impl ValidationReport {
                 error_distribution_line(&name, self.runs.iter().filter_map(of), i + 1)
             }));
             let title = format!("{name}: error of the mean");
-            Chart {
+            LineChart {
                 title: &title,
                 x: "%",
                 y: "% of the runs",
@@ -218,16 +221,16 @@ impl ValidationReport {
     }
 }
 
-/// Returns whether vllm-sim's error, in every second column from the fourth, is below the error of
-/// the other simulator, in the column before.
-fn peer_tone(row: &[String], column: usize) -> Tone {
+/// Returns the tone of a table cell with vllm-sim's error: better or worse than the other
+/// simulator's error, in the column before it.
+fn peer_tone(row: &[String], column: usize) -> ValueTone {
     if column < 3 || column.is_multiple_of(2) {
-        return Tone::Plain;
+        return ValueTone::Plain;
     }
     match (row[column].parse::<f64>(), row[column - 1].parse::<f64>()) {
-        (Ok(ours), Ok(theirs)) if ours < theirs => Tone::Better,
-        (Ok(ours), Ok(theirs)) if ours > theirs => Tone::Worse,
-        _ => Tone::Plain,
+        (Ok(ours), Ok(theirs)) if ours < theirs => ValueTone::Better,
+        (Ok(ours), Ok(theirs)) if ours > theirs => ValueTone::Worse,
+        _ => ValueTone::Plain,
     }
 }
 
@@ -291,7 +294,7 @@ fn write_distribution_chart(
     // A long tail would compress the rest of the chart; the measurements determine the width.
     let most = measured.iter().map(|point| point.0).fold(0.0, f64::max);
     points.retain(|(ms, share)| *share <= 98.0 || *ms <= most * 1.2);
-    Chart {
+    LineChart {
         title,
         x: "ms",
         y: "% of the requests",

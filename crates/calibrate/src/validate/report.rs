@@ -1,6 +1,6 @@
 use serde::Serialize;
 
-use super::Replay;
+use super::RunReplay;
 use super::client::RequestTiming;
 use super::spec::RecordedRun;
 use vllm_sim_replay::statistics;
@@ -58,7 +58,7 @@ impl LatencyPrediction {
     }
 
     /// Returns the median over replays of each statistic.
-    pub(super) fn median(replays: &[Replay]) -> Self {
+    pub(super) fn median_over_replays(replays: &[RunReplay]) -> Self {
         let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
         let stages = all.first().map_or(0, |one| one.stages.len());
         let summaries: Vec<&LatencySummary> = all.iter().map(|one| &one.summary).collect();

@@ -196,7 +196,7 @@ fn roofline_setup(
         ),
     };
     let gpu = match major_minor_version(fields.value_at("vllm.version")) {
-        Some(version) => gpu.with_kernels_of(version),
+        Some(version) => gpu.with_kernels_of_version(version),
         None => gpu.clone(),
     };
     Ok(RooflineSetup {

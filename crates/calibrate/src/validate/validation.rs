@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use vllm_sim_engine::latency::KvCacheMemory;
 
-use super::Replay;
+use super::RunReplay;
 use super::report::{LatencyCurves, LatencyPrediction, LatencySummary, mean, percentile};
 
 /// Name and version of the validation report's JSON schema.
 pub const VALIDATION_SCHEMA: &str = "vllm-sim/fidelity/1";
 
-/// JSON key, table label, and reader of one latency metric.
+/// JSON key and table label of a latency metric, and the function that reads it from a summary.
 type LatencyMetric = (&'static str, &'static str, fn(&LatencySummary) -> f64);
 pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
     ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
@@ -78,7 +78,7 @@ pub(super) struct ErrorSpread {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct RunGroup {
-    /// Name of the property for grouping, such as `GPU` or `regime`.
+    /// Name of the property by which the runs are grouped, such as `GPU` or `regime`.
     pub(super) by: &'static str,
     pub(super) name: String,
     pub(super) runs: usize,
@@ -96,8 +96,8 @@ pub(super) struct PeerSimulator {
 
 impl ValidatedRun {
     /// Compares the replays of a recorded run, at least one, with its measurements.
-    pub(super) fn new(json: &Value, replays: &[Replay]) -> Self {
-        let predicted = LatencyPrediction::median(replays);
+    pub(super) fn new(json: &Value, replays: &[RunReplay]) -> Self {
+        let predicted = LatencyPrediction::median_over_replays(replays);
         let (run, done) = &replays[0];
         let setup = &run.setup;
         let block = (run.engine.block_size, setup.kv_bytes);

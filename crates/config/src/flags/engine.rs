@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{EncoderTpMode, LatencyKind, PerformanceMode, SchedulerKind};
+use crate::choices::{EncoderTpMode, LatencyModelKind, PerformanceMode, SchedulerKind};
 use crate::flag::{Flag, MAX_COUNT, RuntimeChangeScope};
 use crate::group::FlagGroup::{Delays, Parallel, Scheduler, Timing};
 use crate::read::JsonMap;
@@ -139,7 +139,7 @@ flags! {
         .with_default("4096").with_integer_bounds(1, MAX_COUNT, "sglang-clip-max-new-tokens cannot be less than 1");
     SGLANG_SCHEDULE_CONSERVATIVENESS: f64 = Flag::new("sglang-schedule-conservativeness", Scheduler, "SGLang: conservativeness of admission; higher values admit fewer requests.")
         .with_default("1.0").with_float_bounds(0.0, 1e9, "sglang-schedule-conservativeness cannot be negative");
-    LATENCY_MODEL: LatencyKind = Flag::choice("latency-model", Timing, words![("auto", LatencyKind::Auto), ("aic", LatencyKind::Aic), ("delays", LatencyKind::Delays), ("polynomial", LatencyKind::Polynomial), ("profile", LatencyKind::Profile), ("roofline", LatencyKind::Roofline)], "Source of step times. auto: the profile, kernel tables or GPU set by other flags, else the delays.")
+    LATENCY_MODEL: LatencyModelKind = Flag::choice("latency-model", Timing, words![("auto", LatencyModelKind::Auto), ("aic", LatencyModelKind::Aic), ("delays", LatencyModelKind::Delays), ("polynomial", LatencyModelKind::Polynomial), ("profile", LatencyModelKind::Profile), ("roofline", LatencyModelKind::Roofline)], "Source of step times. auto: the profile, kernel tables or GPU set by other flags, else the delays.")
         .with_default("auto");
     AIC_DATA: Option<PathBuf> = Flag::new("aic-data", Timing, "Folder of NVIDIA's kernel tables: an installed aiconfigurator-core or aisimulate. Default: search $VIRTUAL_ENV and $CONDA_PREFIX.");
     AIC_BACKEND_VERSION: Option<String> = Flag::new("aic-backend-version", Timing, "Version of the engine in the kernel tables: current, previous or a supported number. Default: current.")

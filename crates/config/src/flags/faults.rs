@@ -21,6 +21,10 @@ flags! {
         .with_integer_bounds(200, 599, "health status should be between 200 and 599");
     LOSE_KV_EVENTS: bool = Flag::new("lose-kv-events", Failures, "Lose KV event messages: subscribers see a gap in sequence numbers; the replay endpoint still has the messages.")
         .with_default("false").changeable_at_run_time(RuntimeChangeScope::Server);
+    KV_EVENT_GAPS: Option<String> = Flag::new("kv-event-gaps", Failures, "Lose KV event messages on a schedule: MESSAGES/INTERVAL such as 3/10s loses the first three messages of every ten seconds.")
+        .changeable_at_run_time(RuntimeChangeScope::Server);
+    HANG_ENGINE: bool = Flag::new("hang-engine", Failures, "Run no engine steps: requests wait, while /health returns 200.")
+        .with_default("false").changeable_at_run_time(RuntimeChangeScope::Server);
     STALE_METRICS: bool = Flag::new("stale-metrics", Failures, "Freeze the /metrics page at its current values.")
         .with_default("false").changeable_at_run_time(RuntimeChangeScope::Server);
     LATENCY_FACTOR: f64 = Flag::new("latency-factor", Failures, "Multiplies all delays and step times; below 1 they are shorter.")

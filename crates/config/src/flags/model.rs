@@ -23,7 +23,7 @@ flags! {
         .with_default("vllm");
     VLLM_VERSION: VllmVersion = Flag::choice("vllm-version", General, words![("0.33.0", VllmVersion::V033), ("0.33", VllmVersion::V033), ("0.32.0", VllmVersion::V032), ("0.32", VllmVersion::V032), ("0.31.0", VllmVersion::V031), ("0.31", VllmVersion::V031), ("0.26.0", VllmVersion::V026), ("0.26", VllmVersion::V026)], "vLLM release to imitate: its flags, defaults, metrics, OpenAPI document, error texts and KV events.")
         .with_default("0.33.0");
-    PREVIEW: Vec<String> = Flag::new("preview", General, "Behaviour of open pull requests of vLLM, names separated by commas: remaining-copy-counts (#48933), removal-after-last-copy (#55092).");
+    PREVIEW: Vec<String> = Flag::new("preview", General, "Behaviour of open pull requests of vLLM, separated by commas: remaining-copy-counts, removal-after-last-copy, kv-cache-token-usage, lora-adapter-loaded, readiness. See docs/versions.md.");
     REPLICAS: u32 = Flag::new("replicas", General, "Number of independent servers in one process, on consecutive ports.")
         .with_default("1").with_aliases(&["num-workers"]).with_integer_bounds(1, 1024, "replicas must be between 1 and 1024");
     STAGGER_DELAY: f64 = Flag::new("stagger-delay", General, "Delay between the starts of two replicas, in seconds, plus 2 s after every 32; -1: 0 up to 32 replicas, 0.1 up to 128, else 0.2.")

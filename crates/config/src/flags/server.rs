@@ -37,6 +37,10 @@ flags! {
         .with_default_by_mode("30", "0").default_unit_seconds().with_bounds_error("shutdown timeout cannot be negative");
     STARTUP_DURATION: Duration = Flag::new("startup-duration", Server, "Time after the start during which /health/ready returns HTTP 503.")
         .with_default("0").with_bounds_error("startup duration cannot be negative");
+    READY_CHECK_IDLE_TIMEOUT: Duration = Flag::new("ready-check-idle-timeout", Server, "With --preview readiness: time without a first output token after which /health/ready returns HTTP 503.")
+        .with_default("60").with_env_names(&["VLLM_READY_CHECK_IDLE_TIMEOUT_S"]).default_unit_seconds().with_bounds_error("ready-check timeouts cannot be negative");
+    READY_CHECK_PROGRESS_TIMEOUT: Duration = Flag::new("ready-check-progress-timeout", Server, "With --preview readiness: time without a further output token after which /health/ready returns HTTP 503.")
+        .with_default("60").with_env_names(&["VLLM_READY_CHECK_PROGRESS_TIMEOUT_S"]).default_unit_seconds().with_bounds_error("ready-check timeouts cannot be negative");
     STARTUP_TIME: Duration = Flag::new("startup-time", Server, "Alias of --startup-duration with seconds as default unit, as in Dynamo.")
         .hidden_from_help().default_unit_seconds().with_bounds_error("startup duration cannot be negative");
     KEEP_ALIVE_TIMEOUT: Duration = Flag::new("keep-alive-timeout", Server, "Time after which an idle connection is closed.")

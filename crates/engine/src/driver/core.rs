@@ -3,9 +3,10 @@
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::progress::SharedProgress;
-use super::record::{EngineObserver, SequenceRecord, Submission};
+use super::record::{EngineObserver, EngineObservers, SequenceRecord, Submission};
 use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason,
@@ -24,6 +25,9 @@ pub(super) struct EngineDriver {
     free: Vec<u32>,
     generation: u64,
     stats: EngineStats,
+    /// Whether an observer needs [`EngineStats::empty_token_slots`].
+    counts_empty_slots: bool,
+    pub progress: EngineProgress,
     pub stopped: bool,
 }
 
@@ -33,6 +37,8 @@ impl EngineDriver {
         observer: Box<dyn EngineObserver>,
     ) -> Self {
         Self {
+            counts_empty_slots: observer.needs_empty_token_slots(),
+            progress: EngineProgress::default(),
             engine,
             observer,
             outbox: Outbox::new(),
@@ -42,6 +48,12 @@ impl EngineDriver {
             stats: EngineStats::default(),
             stopped: false,
         }
+    }
+
+    pub(super) fn add_observer(&mut self, observer: Box<dyn EngineObserver>) {
+        self.counts_empty_slots |= observer.needs_empty_token_slots();
+        let first = std::mem::replace(&mut self.observer, Box::new(EngineObservers(Vec::new())));
+        self.observer = Box::new(EngineObservers(vec![first, observer]));
     }
 
     pub(super) fn next_wakeup(&self) -> SimTime {
@@ -77,34 +89,19 @@ impl EngineDriver {
         });
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
-        let progress = Arc::new(SharedProgress::new(submission.arrived));
-        let mut sequence = submission.sequence;
+        let Submission { mut sequence, arrived, request } = submission;
         sequence.id = id;
-        sequence.preparation_time = now.since(submission.arrived);
-        self.records[slot as usize] = Some(SequenceRecord {
-            id,
-            prompt: sequence.prompt,
-            output: 0,
-            arrived: submission.arrived,
-            queued: now,
-            scheduled: now,
-            first: now,
-            last: now,
-            cached: 0,
-            external: 0,
-            preemptions: 0,
-            running: false,
-            drafted: false,
-            looked_up: !sequence.skip_cache_read,
-            request: submission.request,
-            progress: progress.clone(),
-        });
+        sequence.preparation_time = now.duration_since(arrived);
+        let record = SequenceRecord::new(now, arrived, &sequence, request);
+        let progress = record.progress.clone();
+        self.records[slot as usize] = Some(record);
         if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {
             self.records[slot as usize] = None;
             self.free.push(slot);
             return Err(error);
         }
         if let Some(Some(record)) = self.records.get(slot as usize) {
+            self.progress.record_submission(now);
             self.observer.on_sequence_queued(record);
         }
         // Otherwise the caller advances the engine next, which delivers these events too.
@@ -161,7 +158,7 @@ impl EngineDriver {
     }
 
     fn sequence_record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
-        self.records.get_mut(record_slot(id))?.as_mut().filter(|record| record.id == id)
+        self.records.get_mut(record_index_of(id))?.as_mut().filter(|record| record.id == id)
     }
 
     fn deliver_events(&mut self) {
@@ -170,24 +167,31 @@ impl EngineDriver {
                 self.observer.on_engine_event(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(record_slot(id)) else {
+            let Some(Some(record)) = self.records.get_mut(record_index_of(id)) else {
                 continue;
             };
             let since = record.last;
             record.apply_event(at, &event);
             self.observer.on_sequence_event(at, &event, record, since);
             match event {
-                SchedulerEvent::Tokens { .. } => record.progress.wake_reply(),
+                SchedulerEvent::Tokens { .. } => {
+                    self.progress.record_output(at);
+                    record.progress.wake_reply();
+                }
                 SchedulerEvent::Ended { end, .. } => {
+                    self.progress.record_end(at);
                     record.progress.record_end(end);
                     record.progress.wake_reply();
-                    self.records[record_slot(id)] = None;
-                    self.free.push(record_slot(id) as u32);
+                    self.records[record_index_of(id)] = None;
+                    self.free.push(record_index_of(id) as u32);
                 }
                 _ => {}
             }
         }
-        let stats = self.engine.stats();
+        let mut stats = self.engine.stats();
+        if self.counts_empty_slots {
+            stats.empty_token_slots = self.engine.empty_token_slots();
+        }
         if stats != self.stats {
             self.stats = stats;
             self.observer.on_engine_stats(&stats);
@@ -196,15 +200,55 @@ impl EngineDriver {
     }
 }
 
+/// Tracks whether an engine with sequences makes progress.
+///
+/// **Source:** `check_ready` of vllm-project/vllm#43122, as its tests describe it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineProgress {
+    sequences: usize,
+    busy_since: SimTime,
+    last_output: Option<SimTime>,
+}
+
+impl EngineProgress {
+    fn record_submission(&mut self, now: SimTime) {
+        if self.sequences == 0 {
+            (self.busy_since, self.last_output) = (now, None);
+        }
+        self.sequences += 1;
+    }
+
+    fn record_output(&mut self, at: SimTime) {
+        self.last_output = Some(at);
+    }
+
+    fn record_end(&mut self, at: SimTime) {
+        self.sequences = self.sequences.saturating_sub(1);
+        self.last_output = Some(at);
+    }
+
+    /// Returns whether the engine has unfinished sequences but no output for too long: more than
+    /// `first` since it became busy, or more than `next` since its last output.
+    pub fn is_stalled(&self, now: SimTime, first: Duration, next: Duration) -> bool {
+        if self.sequences == 0 {
+            return false;
+        }
+        match self.last_output {
+            Some(at) => now.duration_since(at) > next,
+            None => now.duration_since(self.busy_since) > first,
+        }
+    }
+}
+
 /// Returns the index of a sequence's record: the low 32 bits of the sequence id.
-pub(super) fn record_slot(id: SeqId) -> usize {
+pub(super) fn record_index_of(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 
 /// The engines under one lock: a single one, or data-parallel ranks that step together.
 pub(super) struct RankGroup {
     pub cores: Vec<EngineDriver>,
-    /// Whether no further data-parallel rank can join.
+    /// Whether the group of data-parallel ranks accepts no further ranks.
     pub closed: bool,
     lock_step: Option<RankLockStep>,
     pub sleeps_until: SimTime,

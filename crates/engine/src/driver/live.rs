@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::core::{EngineDriver, RankGroup};
+use super::core::{EngineDriver, EngineProgress, RankGroup};
 use super::progress::{SequenceState, SharedProgress};
 use super::record::{EngineObserver, RequestInfo, Submission};
 use crate::SimTime;
@@ -172,6 +172,32 @@ impl LiveEngine {
         ranks[self.rank].engine.stats()
     }
 
+    /// Adds an observer of the engine's events from now on.
+    pub fn add_observer(&self, observer: Box<dyn EngineObserver>) {
+        self.shared.ranks.lock()[self.rank].add_observer(observer);
+    }
+
+    /// Returns the progress of the engine up to now.
+    pub fn engine_progress(&self) -> EngineProgress {
+        let mut ranks = self.shared.ranks.lock();
+        ranks.advance(self.shared.now());
+        let progress = ranks[self.rank].progress;
+        self.shared.wake_timer_if_earlier(ranks);
+        progress
+    }
+
+    /// Reports to the observer that the LoRA adapter `lora` was loaded.
+    pub fn report_loaded_lora(&self, lora: &Arc<str>) {
+        let mut ranks = self.shared.ranks.lock();
+        ranks[self.rank].observer.on_lora_loaded(lora);
+    }
+
+    /// Reports to the observer that the engine restarts without LoRA adapters.
+    pub fn report_cleared_loras(&self) {
+        let mut ranks = self.shared.ranks.lock();
+        ranks[self.rank].observer.on_loras_cleared();
+    }
+
     /// Reports to the observer that a request for the LoRA adapter `lora` was rejected.
     pub fn report_refused_lora(&self, lora: &Arc<str>) {
         let mut ranks = self.shared.ranks.lock();
@@ -258,7 +284,7 @@ impl SharedRanks {
             let mut until = ranks.next_wakeup();
             if served >= self.tune.busy && quantum > 0 {
                 let grid = quantum * if served < self.tune.crowded { 1 } else { 2 };
-                until = until.max(SimTime::from_nanos((now.nanos() / grid + 1) * grid));
+                until = until.max(SimTime::from_nanos((now.as_nanos() / grid + 1) * grid));
             }
             if until > now {
                 self.sleep_until(&mut ranks, until);
@@ -271,7 +297,7 @@ impl SharedRanks {
         if until == SimTime::MAX {
             self.wake.wait(ranks);
         } else {
-            let at = self.epoch + Duration::from_nanos(until.nanos());
+            let at = self.epoch + Duration::from_nanos(until.as_nanos());
             self.wake.wait_until(ranks, at);
         }
         // While this thread is awake, submitters need not notify it.
@@ -307,7 +333,7 @@ impl LiveRankGroup {
     }
 
     /// Ends the timer thread of the ranks if no engine joined; no engine can join afterwards.
-    pub fn close(&self) {
+    pub fn stop_accepting_engines(&self) {
         self.shared.ranks.lock().closed = true;
         self.shared.wake.notify_all();
     }

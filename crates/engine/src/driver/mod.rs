@@ -6,6 +6,7 @@ mod progress;
 mod record;
 mod snapshot;
 
+pub use core::EngineProgress;
 pub use live::{
     EngineLocks, LiveEngine, LiveRankGroup, SequenceHandle, TimerTuning, minimize_timer_slack,
     unix_now_secs, unix_secs_at,

@@ -119,7 +119,7 @@ impl SharedProgress {
     }
 
     /// Returns the times of the sequence's admission, of its first token and of its latest token.
-    pub fn admission_first_latest_times(&self) -> [SimTime; 3] {
+    pub fn admission_and_token_times(&self) -> [SimTime; 3] {
         [&self.scheduled, &self.first, &self.last]
             .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
     }
@@ -133,7 +133,7 @@ impl SharedProgress {
     /// Returns the end index of a chunk of output that starts at token `from` and has at least
     /// `least` tokens. Tokens released together stay in one chunk. The end may be greater than
     /// [`Self::released_tokens`].
-    pub fn chunk_end(&self, from: u32, least: u32) -> u32 {
+    pub fn output_chunk_end(&self, from: u32, least: u32) -> u32 {
         let wanted = from.saturating_add(least);
         let Some(groups) = self.groups.get() else {
             return wanted;
@@ -148,11 +148,11 @@ impl SharedProgress {
     }
 
     /// Returns whether some output tokens were released together, by accepted draft tokens.
-    pub fn has_token_groups(&self) -> bool {
+    pub fn has_multi_token_releases(&self) -> bool {
         self.groups.get().is_some()
     }
 
-    pub(super) fn record_token_group(&self, from: u32, to: u32) {
+    pub(super) fn record_multi_token_release(&self, from: u32, to: u32) {
         let groups = self.groups.get_or_init(Box::default);
         let mut groups = groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         groups.push_back((from, to));
@@ -184,15 +184,15 @@ impl SharedProgress {
     pub(super) fn record_admission(&self, at: SimTime, cached: u32, external: u32) {
         self.cached.store(cached, Ordering::Relaxed);
         self.external.store(external, Ordering::Relaxed);
-        self.scheduled.store(at.nanos(), Ordering::Relaxed);
+        self.scheduled.store(at.as_nanos(), Ordering::Relaxed);
         self.state.store(STATE_RUNNING, Ordering::Release);
     }
 
     pub(super) fn record_released_tokens(&self, at: SimTime, total: u32, first: bool) {
         if first {
-            self.first.store(at.nanos(), Ordering::Relaxed);
+            self.first.store(at.as_nanos(), Ordering::Relaxed);
         }
-        self.last.store(at.nanos(), Ordering::Relaxed);
+        self.last.store(at.as_nanos(), Ordering::Relaxed);
         self.released.store(total, Ordering::Release);
     }
 
@@ -208,11 +208,11 @@ impl SharedProgress {
     }
 
     /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
-    pub fn has_lost_kv_load(&self) -> bool {
+    pub fn has_failed_kv_load(&self) -> bool {
         self.lost_load.load(Ordering::Acquire)
     }
 
-    pub(super) fn record_lost_kv_load(&self) {
+    pub(super) fn record_failed_kv_load(&self) {
         self.lost_load.store(true, Ordering::Release);
     }
 

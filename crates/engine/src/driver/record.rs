@@ -46,7 +46,7 @@ pub struct RequestInfo {
     pub lora: Option<Arc<str>>,
     /// Counts shared by the sequences of one request; `None` if the request has one sequence.
     pub parent: Option<Arc<ParentRequestCounters>>,
-    /// Prefill server with the prompt's KV blocks, kept there until they are read, if any.
+    /// The prefill server that keeps the prompt's KV blocks until they are read, if any.
     pub kv_source: Option<Arc<KvSourceServer>>,
     /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<RequestSpanAttributes>>,
@@ -132,9 +132,31 @@ pub struct SequenceRecord {
 }
 
 impl SequenceRecord {
+    /// Creates the record of a sequence that is submitted at `now`.
+    pub fn new(now: SimTime, arrived: SimTime, sequence: &Sequence, request: RequestInfo) -> Self {
+        Self {
+            id: sequence.id,
+            prompt: sequence.prompt,
+            output: 0,
+            arrived,
+            queued: now,
+            scheduled: now,
+            first: now,
+            last: now,
+            cached: 0,
+            external: 0,
+            preemptions: 0,
+            running: false,
+            drafted: false,
+            looked_up: !sequence.skip_cache_read,
+            request,
+            progress: Arc::new(SharedProgress::new(arrived)),
+        }
+    }
+
     /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
-    pub fn has_lost_kv_load(&self) -> bool {
-        self.progress.has_lost_kv_load()
+    pub fn has_failed_kv_load(&self) -> bool {
+        self.progress.has_failed_kv_load()
     }
 
     pub(super) fn apply_event(&mut self, at: SimTime, event: &SchedulerEvent) {
@@ -151,7 +173,7 @@ impl SequenceRecord {
                     self.first = at;
                 }
                 if std::mem::take(&mut self.drafted) && *n > 1 {
-                    self.progress.record_token_group(self.output, self.output + n);
+                    self.progress.record_multi_token_release(self.output, self.output + n);
                 }
                 self.output += n;
                 self.last = at;
@@ -167,7 +189,7 @@ impl SequenceRecord {
             }
             SchedulerEvent::Resumed { .. } => self.running = true,
             SchedulerEvent::Leased { blocks, .. } => self.progress.record_leased_blocks(blocks),
-            SchedulerEvent::LoadFailed { .. } => self.progress.record_lost_kv_load(),
+            SchedulerEvent::LoadFailed { .. } => self.progress.record_failed_kv_load(),
             _ => {}
         }
     }
@@ -177,7 +199,7 @@ impl SequenceRecord {
 /// must not block.
 pub trait EngineObserver: Send {
     /// Handles the submission of a sequence, before its first event.
-    fn on_sequence_queued(&mut self, record: &SequenceRecord);
+    fn on_sequence_queued(&mut self, _record: &SequenceRecord) {}
     /// Handles an event of a sequence, after the update of its record. For token events, `since` is
     /// the time of the sequence's previous output.
     fn on_sequence_event(
@@ -188,12 +210,22 @@ pub trait EngineObserver: Send {
         since: SimTime,
     );
     /// Handles an engine event without a sequence, such as a KV cache change or a step.
-    fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent);
+    fn on_engine_event(&mut self, _at: SimTime, _event: &SchedulerEvent) {}
     /// Handles a change of the engine's gauges.
-    fn on_engine_stats(&mut self, stats: &EngineStats);
+    fn on_engine_stats(&mut self, _stats: &EngineStats) {}
     /// Handles a rejected request for a LoRA adapter, reported by
     /// [`LiveEngine::report_refused_lora`](super::LiveEngine::report_refused_lora).
     fn on_lora_refused(&mut self, _lora: &Arc<str>) {}
+    /// Handles the load of a LoRA adapter outside of requests, reported by
+    /// [`LiveEngine::report_loaded_lora`](super::LiveEngine::report_loaded_lora).
+    fn on_lora_loaded(&mut self, _lora: &Arc<str>) {}
+    /// Handles a restart of the engine, which forgets all LoRA adapters; reported by
+    /// [`LiveEngine::report_cleared_loras`](super::LiveEngine::report_cleared_loras).
+    fn on_loras_cleared(&mut self) {}
+    /// Returns whether the observer needs [`EngineStats::empty_token_slots`].
+    fn needs_empty_token_slots(&self) -> bool {
+        false
+    }
     /// Handles the end of a batch of events, when no further events are pending.
     fn on_events_delivered(&mut self) {}
 }
@@ -226,6 +258,18 @@ impl EngineObserver for EngineObservers {
 
     fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.0.iter_mut().for_each(|o| o.on_lora_refused(lora));
+    }
+
+    fn on_lora_loaded(&mut self, lora: &Arc<str>) {
+        self.0.iter_mut().for_each(|o| o.on_lora_loaded(lora));
+    }
+
+    fn on_loras_cleared(&mut self) {
+        self.0.iter_mut().for_each(|o| o.on_loras_cleared());
+    }
+
+    fn needs_empty_token_slots(&self) -> bool {
+        self.0.iter().any(|o| o.needs_empty_token_slots())
     }
 
     fn on_events_delivered(&mut self) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::core::record_slot;
+use super::core::record_index_of;
 use super::live::LiveEngine;
 use super::record::SequenceRecord;
 use crate::{EngineStats, KvBlockUsage, SequenceProgress, SimTime};
@@ -39,7 +39,7 @@ impl SequencePhase {
         [Self::Waiting, Self::WaitingForRemoteKvs, Self::Prefill, Self::Decode, Self::Preempted];
 
     /// Returns the name of the phase, as in vLLM's `RequestStatus` if it has one.
-    pub fn name(self) -> &'static str {
+    pub fn phase_name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
             Self::WaitingForRemoteKvs => "waiting_for_remote_kvs",
@@ -139,7 +139,7 @@ impl LiveEngine {
         let now = self.shared.now();
         let newest = newest.into_sorted_vec().into_iter();
         let found = newest.filter_map(|Reverse(id)| {
-            let record = core.records[record_slot(id)].as_ref();
+            let record = core.records[record_index_of(id)].as_ref();
             let record = record.filter(|record| record.id == id)?;
             Some(snapshot_sequence(record, core.engine.sequence_progress(id), now))
         });
@@ -182,6 +182,6 @@ fn snapshot_sequence(
         computed: progress.map(|progress| progress.computed),
         output: record.output,
         max_tokens: record.request.max_tokens,
-        age: now.since(record.arrived),
+        age: now.duration_since(record.arrived),
     }
 }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::groups::{BlockAllocationRequest, GroupBlockTable, LayerGroup, TokenNeed};
+use super::groups::{BlockAllocationRequest, GroupBlockTable, LayerGroup, TokensNeedingBlocks};
 use super::pool::{BlockPool, BlockTable};
 use crate::{BlockKey, BlockPlan, LayerGroupCacheEvent, SchedulerEvent};
 
@@ -16,10 +16,10 @@ impl BlockPool {
     }
 
     /// Returns the number of the first layer group with full attention, or 0 without one.
-    pub(crate) fn first_group(&self) -> u32 {
+    pub(crate) fn first_full_attention_group(&self) -> u32 {
         match self.groups.is_first_null {
             true => 0,
-            false => self.groups.order().0.len() as u32,
+            false => self.groups.sparse_and_other_groups().0.len() as u32,
         }
     }
 
@@ -32,7 +32,7 @@ impl BlockPool {
         first.into_iter().chain(groups.all.iter().copied()).collect()
     }
 
-    /// Returns whether a table holds block `i` of layer group `at` (index in
+    /// Returns whether a block table holds block `i` of layer group `at` (index in
     /// [`BlockPool::all_layer_groups`]) and the group keeps that block in the prefix cache.
     pub(crate) fn is_kept_in_prefix_cache(&self, table: &BlockTable, at: usize, i: u32) -> bool {
         let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
@@ -72,14 +72,14 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Returns an upper bound of the number of new KV blocks that a table needs for `tokens`
+    /// Returns an upper bound of the number of new KV blocks that a block table needs for `tokens`
     /// tokens.
     pub(crate) fn max_new_blocks(&self, table: &BlockTable, tokens: u32) -> u32 {
         let first = self.blocks_for_tokens(tokens).saturating_sub(table.len());
         if !self.has_layer_groups() {
             return first;
         }
-        self.missing_group_blocks(table, TokenNeed::Step(tokens))
+        self.missing_group_blocks(table, TokensNeedingBlocks::Step(tokens))
     }
 
     /// Returns the number of KV blocks that a sequence still needs to reach `tokens` tokens.
@@ -95,7 +95,22 @@ impl BlockPool {
         self.max_blocks_for_tokens(tokens).saturating_sub(first + others.sum::<u32>())
     }
 
-    fn missing_group_blocks(&self, table: &BlockTable, need: TokenNeed) -> u32 {
+    /// Returns the number of token slots in the blocks of a table whose sequence has `tokens` tokens
+    /// in the KV cache. The block of a state layer counts as filled.
+    pub(crate) fn empty_slots(&self, table: &BlockTable, tokens: u32) -> u64 {
+        let empty = |blocks: u32, size: u32| {
+            (u64::from(blocks) * u64::from(size)).saturating_sub(tokens.into())
+        };
+        let first = match self.groups.is_first_null {
+            true => 0,
+            false => empty(table.len(), self.config().block_size),
+        };
+        let others = self.groups.all.iter().zip(&table.groups);
+        let others = others.filter(|(group, _)| !group.is_state);
+        others.fold(first, |sum, (group, table)| sum + empty(table.len(), group.block_size))
+    }
+
+    fn missing_group_blocks(&self, table: &BlockTable, need: TokensNeedingBlocks) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
             false => self.blocks_for_tokens(need.token_count()).saturating_sub(table.len()),
@@ -103,7 +118,7 @@ impl BlockPool {
         let none = GroupBlockTable::default();
         let others = self.groups.all.iter().enumerate().map(|(at, group)| {
             let table = table.groups.get(at).unwrap_or(&none);
-            group.missing_blocks(table, need)
+            group.missing_block_count(table, need)
         });
         others.fold(first, u32::saturating_add)
     }
@@ -197,12 +212,13 @@ impl BlockPool {
         };
         let now = self.new_blocks_needed(table, need);
         let whole = match starts {
-            true => self.missing_group_blocks(table, TokenNeed::Admission(need.whole)),
+            true => self.missing_group_blocks(table, TokensNeedingBlocks::Admission(need.whole)),
             false => 0,
         };
         let fresh = now.max(whole).saturating_add(idle);
         let takes = now.saturating_add(idle) > 0;
-        if !is_found || ((starts || takes) && fresh.saturating_add(need.spare) > self.free_blocks())
+        if !is_found
+            || ((starts || takes) && fresh.saturating_add(need.spare) > self.free_block_count())
         {
             if starts {
                 self.clear_found_blocks(table);
@@ -233,12 +249,15 @@ impl BlockPool {
         table: &GroupBlockTable,
         need: &BlockAllocationRequest,
     ) -> u32 {
-        let fresh = group.missing_blocks(table, TokenNeed::Step(group.slots(need)));
+        let fresh = group.missing_block_count(
+            table,
+            TokensNeedingBlocks::Step(group.tokens_needing_blocks(need)),
+        );
         if need.is_capped { fresh.min(group.most) } else { fresh }
     }
 
-    /// Adds the cached prefix blocks of all layer groups to an empty table; returns false if part
-    /// of the prefix is missing.
+    /// Adds the cached prefix blocks of all layer groups to an empty block table; returns false if
+    /// part of the prefix is missing.
     fn find_prefix_in_groups(
         &self,
         table: &mut BlockTable,
@@ -268,12 +287,12 @@ impl BlockPool {
         is_found
     }
 
-    /// Returns the number of blocks in a table that no sequence holds yet; allocating them removes
-    /// them from the free queue.
+    /// Returns the number of blocks in a block table that no sequence holds yet; allocating them
+    /// removes them from the free queue.
     fn idle_block_count(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
-        all.filter(|&&id| id != 0 && self.is_block_idle(id)).count() as u32
+        all.filter(|&&id| id != 0 && self.is_block_unreferenced(id)).count() as u32
     }
 
     fn clear_found_blocks(&self, table: &mut BlockTable) {
@@ -284,7 +303,7 @@ impl BlockPool {
     fn hold_found_blocks(&mut self, table: &mut BlockTable, hits: u32) {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         for &id in table.blocks.iter().chain(others).filter(|&&id| id != 0) {
-            self.hold_block(id);
+            self.add_block_reference(id);
         }
         self.record_prefix_hit(table, hits.min(table.len()));
     }
@@ -295,7 +314,7 @@ impl BlockPool {
         need: &BlockAllocationRequest,
         out: &mut impl FnMut(SchedulerEvent),
     ) {
-        let (sparse, others) = self.groups.order();
+        let (sparse, others) = self.groups.sparse_and_other_groups();
         self.take_further(table, need, sparse, out);
         let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());
         match self.groups.is_first_null {
@@ -305,7 +324,7 @@ impl BlockPool {
         self.take_further(table, need, others, out);
     }
 
-    /// Takes new blocks for these layer groups, of those that follow the first.
+    /// Allocates new KV blocks in the extra layer groups with these indices.
     fn take_further(
         &mut self,
         table: &mut BlockTable,
@@ -324,7 +343,7 @@ impl BlockPool {
             }
             let spare = group.spare - table.spare.len() as u32;
             self.take_free_blocks(&mut table.spare, owner, spare, out);
-            let all = group.slots(need).div_ceil(group.block_size);
+            let all = group.tokens_needing_blocks(need).div_ceil(group.block_size);
             if all > table.len() {
                 if table.blocks.is_empty() {
                     table.first = all - 1;
@@ -356,7 +375,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks of a table in these layer groups.
+    /// Frees the KV blocks of a sequence in the extra layer groups with these indices.
     pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable, groups: Range<usize>) {
         table.ends = [0; 4];
         let tables = table.groups.get_mut(groups).into_iter().flatten();
@@ -367,8 +386,8 @@ impl BlockPool {
         }
     }
 
-    /// Adds blocks `from..to` of a table to the prefix cache, except those that their layer groups
-    /// do not keep.
+    /// Adds blocks `from..to` of a block table to the prefix cache, except those that their layer
+    /// groups do not keep.
     pub(super) fn cache_group_blocks(
         &mut self,
         table: &BlockTable,
@@ -407,7 +426,7 @@ impl BlockPool {
         }
     }
 
-    pub(super) fn settled_tokens_in_groups(&self, table: &BlockTable) -> u32 {
+    pub(super) fn tokens_before_group_block_change(&self, table: &BlockTable) -> u32 {
         let tables = self.groups.all.iter().zip(&table.groups);
         let settled = tables.map(|(group, table)| {
             let room = table.len().saturating_mul(group.block_size);

@@ -74,16 +74,17 @@ pub(crate) struct LayerGroupLimits {
     pub drops_last: bool,
 }
 
-/// Number of tokens for which blocks are counted.
+/// Number of tokens for which a sequence needs KV blocks, and the purpose of the count.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum TokenNeed {
-    /// Tokens after the next step.
+pub(super) enum TokensNeedingBlocks {
+    /// Number of the sequence's tokens after the next step.
     Step(u32),
-    /// Tokens of a whole sequence, for its admission; blocks outside the window do not count.
+    /// Number of tokens of the whole sequence, for its admission; KV blocks outside the attention
+    /// window do not count.
     Admission(u32),
 }
 
-impl TokenNeed {
+impl TokensNeedingBlocks {
     pub(super) fn token_count(self) -> u32 {
         match self {
             Self::Step(tokens) | Self::Admission(tokens) => tokens,
@@ -96,7 +97,7 @@ pub(crate) struct LayerGroup {
     /// Attention window of the group's layers, in tokens, including the newest.
     pub(super) window: u32,
     pub(super) block_size: u32,
-    /// Maximum number of the group's blocks that an admission counts.
+    /// Maximum number of the layer group's KV blocks that count for the admission of a sequence.
     pub(super) cap: u32,
     pub(super) most: u32,
     /// Whether the group has state layers, which hold a block only at the end of the computed
@@ -187,18 +188,24 @@ impl LayerGroup {
     }
 
     /// Returns the number of tokens for which the group needs blocks.
-    pub(super) fn slots(&self, need: &BlockAllocationRequest) -> u32 {
+    pub(super) fn tokens_needing_blocks(&self, need: &BlockAllocationRequest) -> u32 {
         match self.is_state {
             true => need.tokens.saturating_sub(need.lookahead),
             false => need.tokens,
         }
     }
 
-    /// Returns the blocks that the table lacks for these tokens.
-    pub(super) fn missing_blocks(&self, table: &GroupBlockTable, need: TokenNeed) -> u32 {
+    /// Returns the number of KV blocks that the group's block table lacks for the needed tokens.
+    pub(super) fn missing_block_count(
+        &self,
+        table: &GroupBlockTable,
+        need: TokensNeedingBlocks,
+    ) -> u32 {
         let all = match need {
-            TokenNeed::Step(tokens) => tokens.div_ceil(self.block_size),
-            TokenNeed::Admission(tokens) => tokens.div_ceil(self.block_size).min(self.cap),
+            TokensNeedingBlocks::Step(tokens) => tokens.div_ceil(self.block_size),
+            TokensNeedingBlocks::Admission(tokens) => {
+                tokens.div_ceil(self.block_size).min(self.cap)
+            }
         };
         let fresh = all.saturating_sub(table.len());
         match self.is_state {
@@ -211,7 +218,7 @@ impl LayerGroup {
 impl ExtraLayerGroups {
     /// Returns the layer groups before and after the first full-attention group, in vLLM's order:
     /// sparse groups, then the others.
-    pub(super) fn order(&self) -> (Range<usize>, Range<usize>) {
+    pub(super) fn sparse_and_other_groups(&self) -> (Range<usize>, Range<usize>) {
         let sparse = self.all.partition_point(|group| !group.has_full_attention());
         (0..sparse, sparse..self.all.len())
     }

@@ -95,7 +95,7 @@ pub struct BlockHashConfig {
     pub seed: Option<String>,
     /// Number of tokens per KV block; 0 counts as 1.
     pub block_size: u32,
-    /// Number of tokens after a block that its hash covers too, in vLLM's algorithms.
+    /// Number of tokens after a KV block that the block's hash also covers, in vLLM's algorithms.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_request_block_hasher`.
     pub lookahead: u32,
@@ -305,7 +305,7 @@ impl BlockPlanBuilder<'_> {
             let key = match self.hasher.config.algo {
                 HashAlgo::Sglang => {
                     let adapter = self.extras.lora.as_ref().map(|lora| &*lora.name);
-                    sglang_hash::block_key(&self.parent.bytes, adapter)
+                    sglang_hash::sglang_page_key(&self.parent.bytes, adapter)
                 }
                 _ => self.parent.low_u64(),
             };
@@ -379,7 +379,7 @@ struct BlockHashInput<'a> {
     parent: &'a BlockHash,
     tokens: &'a [u32],
     extra_keys: &'a [ExtraKeyPart<'a>],
-    /// Tokens after the block that its hash covers too, with `lookahead`.
+    /// Tokens after the KV block that the block's hash also covers, with `lookahead`.
     ahead: &'a [u32],
 }
 

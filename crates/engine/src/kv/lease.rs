@@ -36,7 +36,7 @@ impl BlockLeases {
     pub(crate) fn release_lease(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
         let table = self.tables.remove(&id);
         if let Some(mut table) = table {
-            pool.release_table(&mut table);
+            pool.release_block_table(&mut table);
             return true;
         }
         false

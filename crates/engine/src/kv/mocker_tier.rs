@@ -61,9 +61,9 @@ pub(crate) struct MockerHostCache {
     ends: HashMap<HostCopyId, SimTime>,
     /// Copies to host memory that start at the end of the current scheduling pass.
     prepared: Vec<(HostCopyId, MockerHostCopy)>,
-    /// Ends of the last queued copies: to host memory, and to the GPU.
+    /// End times of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
-    /// End of the last copy from each GPU block.
+    /// End time of the last copy from each GPU block.
     read: HashMap<u32, SimTime>,
     next: HostCopyId,
 }
@@ -115,7 +115,7 @@ impl MockerHostCache {
 
     /// Prepares a copy to host memory of the prompt blocks missing there, from their GPU blocks.
     /// Returns `None` if they do not all fit.
-    pub(crate) fn prepare_store(
+    pub(crate) fn prepare_host_store(
         &mut self,
         seq: SeqId,
         blocks: &[(BlockKey, u32)],
@@ -155,7 +155,7 @@ impl MockerHostCache {
         self.next
     }
 
-    pub(crate) fn start_prepared_stores(&mut self, now: SimTime) {
+    pub(crate) fn start_prepared_host_stores(&mut self, now: SimTime) {
         for (id, copy) in std::mem::take(&mut self.prepared) {
             let end = self.start_copy(now, id, copy);
             for block in &self.copies[&(end, false, id)].sources {
@@ -185,7 +185,7 @@ impl MockerHostCache {
     }
 
     /// Starts to copy blocks from host memory to the GPU, at `from` or later.
-    pub(crate) fn start_load(
+    pub(crate) fn start_host_load(
         &mut self,
         seq: SeqId,
         keys: Vec<BlockKey>,
@@ -206,7 +206,7 @@ impl MockerHostCache {
     }
 
     /// Cancels a copy to the GPU. Later copies in its direction still wait for its planned end.
-    pub(crate) fn cancel_load(&mut self, id: HostCopyId) {
+    pub(crate) fn cancel_host_load(&mut self, id: HostCopyId) {
         let Some(end) = self.ends.remove(&id) else {
             return;
         };
@@ -215,7 +215,7 @@ impl MockerHostCache {
         }
     }
 
-    pub(crate) fn copy_end(&self, id: HostCopyId) -> Option<SimTime> {
+    pub(crate) fn copy_end_time(&self, id: HostCopyId) -> Option<SimTime> {
         self.ends.get(&id).copied()
     }
 

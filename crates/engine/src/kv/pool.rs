@@ -17,7 +17,8 @@ pub struct BlockPoolConfig {
     pub block_size: u32,
     /// Whether full KV blocks are kept for later prompts.
     pub prefix_caching: bool,
-    /// Whether the pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and [`SchedulerEvent::Cleared`].
+    /// Whether the block pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and
+    /// [`SchedulerEvent::Cleared`].
     pub events: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct BlockTable {
     pub(super) ends: [u32; 4],
     cached: u32,
     settled: u32,
-    /// Reset count of the pool's prefix cache when the table got its first block.
+    /// Reset count of the block pool's prefix cache when the block table got its first block.
     epoch: u32,
 }
 
@@ -55,7 +56,7 @@ impl BlockTable {
     /// Returns the number of tokens up to which the sequence needs no new KV block and fills none.
     ///
     /// A scheduler may skip the allocation in steps that stay at or below it.
-    pub(crate) const fn settled_tokens(&self) -> u32 {
+    pub(crate) const fn tokens_before_block_change(&self) -> u32 {
         self.settled
     }
 }
@@ -92,8 +93,8 @@ pub struct BlockPool {
     cache: CachedBlockMap,
     idle: u32,
     epoch: u32,
-    /// Number of tokens by which a block that fills one token at a time enters the prefix cache
-    /// later than it is full.
+    /// Delay, in tokens, between the token that fills a decoded block and the entry of the block in
+    /// the prefix cache.
     late: u32,
     pub(super) groups: ExtraLayerGroups,
     /// Index of the KV cache group of each block, if there are several groups.
@@ -121,10 +122,10 @@ impl BlockPool {
         }
     }
 
-    /// Sets the number of tokens by which decoded blocks enter the prefix cache later than they are
-    /// full: 1 with asynchronous scheduling, where the last token is not known before.
+    /// Sets the delay, in tokens, with which full decoded blocks enter the prefix cache: 1 with
+    /// asynchronous scheduling, where the last token is not known before.
     #[must_use]
-    pub(crate) fn caching_late(self, late: u32) -> Self {
+    pub(crate) fn with_caching_delay(self, late: u32) -> Self {
         Self { late, ..self }
     }
 
@@ -238,7 +239,7 @@ impl BlockPool {
             return false;
         }
         for &id in &table.blocks {
-            self.hold_block(id);
+            self.add_block_reference(id);
         }
         self.record_prefix_hit(table, hits);
         true
@@ -270,11 +271,11 @@ impl BlockPool {
         self.cache.find_block(key)
     }
 
-    pub(super) fn is_block_idle(&self, id: u32) -> bool {
+    pub(super) fn is_block_unreferenced(&self, id: u32) -> bool {
         self.blocks[id as usize].refs == 0
     }
 
-    pub(super) fn hold_block(&mut self, id: u32) {
+    pub(super) fn add_block_reference(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         if block.refs == 0 {
             self.free.remove(id);
@@ -287,8 +288,8 @@ impl BlockPool {
         (table.cached, table.epoch) = (hits, self.epoch);
     }
 
-    /// Moves `n` free KV blocks into a table of layer group `owner`. The caller has checked that
-    /// there are enough.
+    /// Moves `n` free KV blocks into a block table of layer group `owner`. The caller has checked
+    /// that there are enough.
     pub(super) fn take_free_blocks(
         &mut self,
         table: &mut Vec<u32>,
@@ -364,7 +365,7 @@ impl BlockPool {
                 }
             }
             table.cached = full;
-            let (sparse, others) = self.groups.order();
+            let (sparse, others) = self.groups.sparse_and_other_groups();
             self.cache_group_blocks(table, plan, (from, full), sparse, out);
             if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
@@ -385,7 +386,7 @@ impl BlockPool {
     /// ([`BlockTable::settled`]).
     fn compute_settled_tokens(&self, table: &BlockTable, first: u32) -> u32 {
         match self.has_layer_groups() {
-            true => first.min(self.settled_tokens_in_groups(table)),
+            true => first.min(self.tokens_before_group_block_change(table)),
             false => first,
         }
     }
@@ -428,8 +429,8 @@ impl BlockPool {
     ///
     /// Cached blocks are appended to the free queue, last block first, so that a prefix is evicted
     /// after its continuation. Other blocks go to the front.
-    pub(crate) fn release_table(&mut self, table: &mut BlockTable) {
-        let (sparse, others) = self.groups.order();
+    pub(crate) fn release_block_table(&mut self, table: &mut BlockTable) {
+        let (sparse, others) = self.groups.sparse_and_other_groups();
         self.release_group_blocks(table, sparse);
         if !self.groups.is_first_null {
             self.release_block_ids(&table.blocks);
@@ -464,7 +465,7 @@ impl BlockPool {
     /// Empties the prefix cache (vLLM's `reset_prefix_cache`). Returns false without any change if
     /// sequences hold blocks.
     pub(crate) fn reset_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) -> bool {
-        let unheld = self.used_blocks() == 0;
+        let unheld = self.used_block_count() == 0;
         if unheld {
             self.forget_prefix_cache(out);
         }
@@ -522,25 +523,25 @@ impl BlockPool {
     }
 
     /// Returns the number of KV blocks without the null block.
-    pub const fn usable_blocks(&self) -> u32 {
+    pub const fn usable_block_count(&self) -> u32 {
         self.config.num_blocks - 1
     }
 
     /// Returns the number of free KV blocks, including those in the prefix cache.
-    pub const fn free_blocks(&self) -> u32 {
+    pub const fn free_block_count(&self) -> u32 {
         self.free.len()
     }
 
-    pub(crate) const fn used_blocks(&self) -> u32 {
-        self.usable_blocks() - self.free.len()
+    pub(crate) const fn used_block_count(&self) -> u32 {
+        self.usable_block_count() - self.free.len()
     }
 
-    /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable_blocks`].
+    /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable_block_count`].
     pub const fn block_counts(&self) -> BlockCounts {
         BlockCounts {
             unused: self.free.len() - self.idle,
             idle: self.idle,
-            used: self.used_blocks(),
+            used: self.used_block_count(),
         }
     }
 }

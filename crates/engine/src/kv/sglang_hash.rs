@@ -18,7 +18,7 @@ pub(super) fn salt_digest(salt: &str) -> [u8; 32] {
 /// adapter.
 ///
 /// SGLang uses a random id for each load of an adapter in place of its name.
-pub(super) fn block_key(hash: &[u8; 32], adapter: Option<&str>) -> u64 {
+pub(super) fn sglang_page_key(hash: &[u8; 32], adapter: Option<&str>) -> u64 {
     let Some(adapter) = adapter else {
         return first_u64(hash);
     };

@@ -37,10 +37,12 @@ pub(super) struct Fabric {
 const NETWORK_GBS: f64 = 50.0;
 /// Delay of a message through the network, in us. Assumed.
 const NETWORK_DELAY_US: f64 = 20.0;
-/// Time of dispatch and combine for few tokens, in us: low latency, high throughput. Tables of
-/// vLLM 0.24 over eight GPUs (aisimulate 0.13, `moe_a2a_perf`) hold 91 to 125 and 310 to 370 us.
+/// Minimum time to dispatch and combine tokens, in us: by low-latency and by high-throughput
+/// kernels. Tables of vLLM 0.24 over eight GPUs (aisimulate 0.13, `moe_a2a_perf`) hold 91 to 125
+/// and 310 to 370 us.
 const KERNEL_FLOOR_US: (f64, f64) = (90.0, 300.0);
-/// Rates of low-latency kernels by the most GPUs, in GB/s per GPU, over 400 Gbit/s cards.
+/// Rates of low-latency kernels over 400 Gbit/s network cards, in GB/s per GPU, each with the
+/// maximum number of GPUs for which it applies.
 ///
 /// **Source:** DeepEP `docs/legacy.md`: 128 tokens of 7168 to eight experts take 313 to 561 us.
 const NETWORK_LOW_LATENCY_GBS: [(u32, f64); 4] =
@@ -64,7 +66,13 @@ impl Fabric {
 
     /// Returns the time to dispatch `tokens` of one GPU to `chosen` experts on `gpus` GPUs and to
     /// combine their results, in us.
-    pub(super) fn low_latency_us(&self, gpus: u32, tokens: f64, chosen: f64, hidden: f64) -> f64 {
+    pub(super) fn low_latency_exchange_us(
+        &self,
+        gpus: u32,
+        tokens: f64,
+        chosen: f64,
+        hidden: f64,
+    ) -> f64 {
         // Each expert gets a token in fp8 and returns it in bf16.
         let bytes = tokens * chosen * hidden * 3.0;
         let network = NETWORK_LOW_LATENCY_GBS.iter().find(|(most, _)| gpus <= *most);
@@ -75,9 +83,9 @@ impl Fabric {
         KERNEL_FLOOR_US.0 + bytes / (rate * 1e3)
     }
 
-    /// Returns the same time of kernels for many tokens, in us. A token is sent once to each GPU,
-    /// and once to each other node.
-    pub(super) fn high_throughput_us(
+    /// Returns the time in us to dispatch `tokens` of one GPU and to combine their results with
+    /// kernels for many tokens. A token is sent once to each GPU, and once to each other node.
+    pub(super) fn high_throughput_exchange_us(
         &self,
         gpus: u32,
         tokens: f64,
@@ -103,8 +111,8 @@ mod tests {
     /// Compares with tables of vLLM 0.24 on one H200 node and with DeepEP's own figures.
     #[test]
     fn kernel_times_are_near_those_measured() {
-        let low = |gpus, tokens| HOPPER.low_latency_us(gpus, tokens, 8.0, 7168.0);
-        let high = |tokens| HOPPER.high_throughput_us(8, tokens, 8.0, 7168.0);
+        let low = |gpus, tokens| HOPPER.low_latency_exchange_us(gpus, tokens, 8.0, 7168.0);
+        let high = |tokens| HOPPER.high_throughput_exchange_us(8, tokens, 8.0, 7168.0);
         for (predicted, measured) in [
             (low(8, 1.0), 97.9),
             (low(8, 64.0), 162.9),

@@ -37,7 +37,7 @@ pub(super) fn all_reduce_us(row: &AllReduceRow, bytes: f64) -> f64 {
 
 /// Estimates an all-reduce table from a fixed time in us and a bandwidth in GB/s over 2, 4 and 8
 /// GPUs, where no measurements exist.
-pub(super) const fn estimated_table(rows: [(f64, f64); 3]) -> AllReduceTable {
+pub(super) const fn estimated_all_reduce_table(rows: [(f64, f64); 3]) -> AllReduceTable {
     let mut table = [[0.0; MESSAGE_SIZES_BYTES.len()]; 3];
     let mut row = 0;
     while row < rows.len() {
@@ -52,8 +52,8 @@ pub(super) const fn estimated_table(rows: [(f64, f64); 3]) -> AllReduceTable {
     table
 }
 
-/// Scales measured times by 0.911 up to 1 MiB, rising with the logarithm of the size to 1.66 from
-/// 16 MiB.
+/// Scales measured all-reduce times by 0.911 up to 1 MiB, rising with the logarithm of the size to
+/// 1.66 from 16 MiB.
 const fn scaled_to_servers(measured: AllReduceTable) -> AllReduceTable {
     const LAST_SMALL: usize = 4;
     const FIRST_LARGE: usize = 8;
@@ -75,7 +75,7 @@ const fn scaled_to_servers(measured: AllReduceTable) -> AllReduceTable {
     table
 }
 
-pub(super) fn row_of_gpu_count(gpus: u32) -> usize {
+pub(super) fn all_reduce_row_index(gpus: u32) -> usize {
     match gpus {
         0..=2 => 0,
         3..=4 => 1,
@@ -110,8 +110,8 @@ pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
     [15.8, 25.0, 57.3, 76.5, 87.7, 145.8, 246.9, 462.0, 886.9, 1792.1],
     [29.8, 49.4, 84.3, 133.5, 133.5, 222.6, 346.9, 674.6, 1274.5, 2546.5],
 ];
-/// All-reduce times of the B200, in us. Those over eight GPUs from 256 KiB to 1 MiB were measured
-/// longer than at 1 MiB; they are lowered to its time.
+/// All-reduce times of the B200, in us. Over eight GPUs, the times measured from 256 KiB to 1 MiB
+/// exceed the time at 1 MiB, and are lowered to it.
 const B200_MEASURED: AllReduceTable = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],
@@ -143,11 +143,18 @@ mod tests {
 
     #[test]
     fn estimated_all_reduce_is_latency_plus_bandwidth() {
-        let table = estimated_table([(5.0, 100.0), (6.0, 100.0), (7.0, 100.0)]);
+        let table = estimated_all_reduce_table([(5.0, 100.0), (6.0, 100.0), (7.0, 100.0)]);
         let mib = 1024.0 * 1024.0;
-        assert!((all_reduce_us(&table[row_of_gpu_count(2)], mib) - (5.0 + mib / 1e5)).abs() < 1e-9);
+        assert!(
+            (all_reduce_us(&table[all_reduce_row_index(2)], mib) - (5.0 + mib / 1e5)).abs() < 1e-9
+        );
         assert_eq!(
-            [row_of_gpu_count(1), row_of_gpu_count(3), row_of_gpu_count(4), row_of_gpu_count(16)],
+            [
+                all_reduce_row_index(1),
+                all_reduce_row_index(3),
+                all_reduce_row_index(4),
+                all_reduce_row_index(16)
+            ],
             [0, 1, 1, 2]
         );
     }

@@ -3,7 +3,7 @@
 /// Time to launch the kernels of a layer from Python, without CUDA graphs or compilation, in us.
 ///
 /// Not measured: 3 to 8 ms per step are usual for models of 32 to 80 layers.
-pub(super) const EAGER_LAYER_US: f64 = 95.0;
+pub(super) const EAGER_LAYER_LAUNCH_US: f64 = 95.0;
 
 /// Number of tokens per step above which computing takes longer than launching kernels.
 const LAUNCH_BOUND_TOKENS: u64 = 512;
@@ -100,7 +100,7 @@ impl CudaGraphs {
     }
 
     /// Returns whether a step of `tokens` is larger than every captured size.
-    pub(super) fn is_exceeded_by(&self, tokens: u64) -> bool {
+    pub(super) fn is_largest_graph_exceeded(&self, tokens: u64) -> bool {
         self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }
 

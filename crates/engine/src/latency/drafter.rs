@@ -201,8 +201,9 @@ pub enum DraftLatency {
         /// Number of passes through the draft layers; the first covers all tokens of the step to
         /// fill their KV cache.
         passes: u32,
-        /// Number of tokens per sequence in each pass after the first, or in addition to those of
-        /// the only pass.
+        /// Number of tokens per sequence in the last pass through the draft layers: 1 if there are
+        /// several passes. The first pass computes `rows - 1` tokens per sequence in addition to
+        /// those of the step.
         rows: u32,
     },
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::shape::{clamp_size, read_size};
+use super::shape::{clamp_layer_size, read_config_size};
 use super::{
     BatchWork, CudaGraphs, Gpu, MAX_SIMULATED_DELAY, ModelShape, Quantization, Roofline,
     RooflineCoefficients, RooflineError, RooflineSetup, SlidingWindowLayers, divide_duration,
@@ -50,9 +50,9 @@ impl EncoderShape {
     /// Idefics 3, Kimi-VL and GLM-4V.
     pub fn vision_from_config(config: &Value) -> Option<Self> {
         let (config, part) = find_config_part(config, "vision_config")?;
-        let hidden = read_size(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
+        let hidden = read_config_size(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
         let layers =
-            read_size(part, &["depth", "num_hidden_layers", "layers"]).filter(|&n| n > 0)?;
+            read_config_size(part, &["depth", "num_hidden_layers", "layers"]).filter(|&n| n > 0)?;
         let ratio = part["mlp_ratio"].as_f64().unwrap_or(4.0);
         let usual = (f64::from(hidden) * ratio) as u32;
         let kind = part["model_type"].as_str().unwrap_or_default();
@@ -66,13 +66,13 @@ impl EncoderShape {
         Some(Self {
             hidden,
             layers,
-            intermediate: read_size(part, &["intermediate_size"]).unwrap_or(usual),
+            intermediate: read_config_size(part, &["intermediate_size"]).unwrap_or(usual),
             gated: kind.starts_with("pixtral") || part["hidden_act"].as_str() == Some("silu"),
             merged: patches_per_embedding(config, part, tile).clamp(1, 1024),
             tile,
             window: window.map(|(pixels, full)| SlidingWindowLayers {
                 tokens: square(pixels),
-                layers: layers.saturating_sub(clamp_size(full as u64)),
+                layers: layers.saturating_sub(clamp_layer_size(full as u64)),
             }),
         })
     }
@@ -81,17 +81,18 @@ impl EncoderShape {
     /// Whisper (Qwen2-Audio, Qwen2.5-Omni, Ultravox).
     pub fn audio_from_config(config: &Value) -> Option<Self> {
         let (config, part) = find_config_part(config, "audio_config")?;
-        let hidden = read_size(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
-        let ffn = read_size(part, &["encoder_ffn_dim", "intermediate_size"]);
+        let hidden = read_config_size(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
+        let ffn = read_config_size(part, &["encoder_ffn_dim", "intermediate_size"]);
         Some(Self {
             hidden,
-            layers: read_size(part, &["encoder_layers", "num_hidden_layers"]).filter(|&n| n > 0)?,
+            layers: read_config_size(part, &["encoder_layers", "num_hidden_layers"])
+                .filter(|&n| n > 0)?,
             intermediate: ffn.unwrap_or(hidden.saturating_mul(4)),
             gated: false,
-            merged: read_size(config, &["stack_factor"])
+            merged: read_config_size(config, &["stack_factor"])
                 .unwrap_or(FRAMES_PER_EMBEDDING)
                 .clamp(1, 1024),
-            tile: read_size(part, &["max_source_positions"]).filter(|&n| n > 0),
+            tile: read_config_size(part, &["max_source_positions"]).filter(|&n| n > 0),
             window: None,
         })
     }
@@ -139,21 +140,23 @@ fn find_config_part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a
 
 fn first_positive_size(value: &Value) -> Option<u32> {
     let number = value.as_u64().or_else(|| value[0].as_u64());
-    number.map(clamp_size).filter(|&n| n > 0)
+    number.map(clamp_layer_size).filter(|&n| n > 0)
 }
 
 fn patches_per_embedding(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
     let square = |n: u32| n.saturating_mul(n);
-    let either = |key: &'static str| read_size(part, &[key]).or_else(|| read_size(config, &[key]));
+    let either = |key: &'static str| {
+        read_config_size(part, &[key]).or_else(|| read_config_size(config, &[key]))
+    };
     if let Some(edge) =
-        either("spatial_merge_size").or_else(|| read_size(config, &["scale_factor"]))
+        either("spatial_merge_size").or_else(|| read_config_size(config, &["scale_factor"]))
     {
         return square(edge);
     }
     if let Some(edge) = first_positive_size(&part["merge_kernel_size"]) {
         return square(edge);
     }
-    if let (Some(tokens), Some(tile)) = (read_size(config, &["mm_tokens_per_image"]), tile) {
+    if let (Some(tokens), Some(tile)) = (read_config_size(config, &["mm_tokens_per_image"]), tile) {
         return tile / tokens.max(1);
     }
     let ratio = [&config["downsample_ratio"], &part["pixel_shuffle_ratio"]];

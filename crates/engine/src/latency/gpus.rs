@@ -46,9 +46,9 @@ pub struct Gpu {
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
-    /// Time per layer of steps with a prompt chunk that are larger than every CUDA graph, in us:
-    /// what is added to their kernels, and the least time to launch these. Fitted to InferenceX
-    /// points of Hopper and data-center Blackwell GPUs; other GPUs have Hopper's.
+    /// Times per layer of steps with a prompt chunk that are larger than every CUDA graph, in us:
+    /// the time added to their kernels, and the minimum time to launch the kernels. Fitted to
+    /// InferenceX points of Hopper and data-center Blackwell GPUs; other GPUs have Hopper's.
     pub eager_prefill_us: (f64, f64),
     /// All-reduce times over 2, 4 and 8 GPUs, in us.
     pub all_reduce: AllReduceTable,
@@ -441,7 +441,8 @@ const FAST_KERNELS_VERSION: (u32, u32) = (0, 12);
 /// First vLLM version (major, minor) with the fast bf16 products and MXFP4 experts on Hopper. Those
 /// measured are of 0.18 and before, and of 0.22 and after.
 const FAST_HOPPER_VERSION: (u32, u32) = (0, 20);
-/// Factor of the arithmetic share of bf16 products on H100 and H200 before `FAST_HOPPER_VERSION`.
+/// Factor of the arithmetic efficiency of bf16 products on H100 and H200 before
+/// `FAST_HOPPER_VERSION`.
 const HOPPER_BF16_FACTOR_BEFORE_V0_20: f64 = 0.591 / 0.70;
 
 impl Gpu {
@@ -471,14 +472,14 @@ impl Gpu {
     ///
     /// The factors of versions before 0.12 are fitted to InferenceX points of Llama 70B from
     /// October 2025. Those since 0.20 are fitted to `tests/fixtures/capacity`.
-    pub fn with_kernels_of(&self, version: (u32, u32)) -> Self {
+    pub fn with_kernels_of_version(&self, version: (u32, u32)) -> Self {
         let mut gpu = self.clone();
         if version < FAST_BLOCK_FP8_EXPERTS_VERSION {
             gpu.experts.fp8_block = gpu.experts.fp8;
         }
         if version < FAST_HOPPER_VERSION && gpu.is_hopper() {
             gpu.experts.mxfp4 = gpu.experts.int4;
-            // GPUs without a fit have one share for all versions.
+            // GPUs without a fit have one arithmetic efficiency for all versions.
             if gpu.gemm.compute > FALLBACK_GPU.gemm.compute {
                 gpu.gemm.compute *= HOPPER_BF16_FACTOR_BEFORE_V0_20;
             }

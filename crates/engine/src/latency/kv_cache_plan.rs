@@ -95,7 +95,7 @@ impl KvCachePlan {
     /// Sets the number of states per request of state layers, from prefix caching and the number of
     /// drafts per step.
     #[must_use]
-    pub fn with_request_states(self, caching: bool, drafts: u32) -> Self {
+    pub fn with_states_per_request(self, caching: bool, drafts: u32) -> Self {
         let sparse = match self.sparse {
             SparseLayerKind::State(most) => {
                 SparseLayerKind::State(drafts + if caching { most } else { 1 })
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(plan.bytes_per_token(), 12.0 * 2048.0);
         // 482 blocks for the tokens, two states in each of three groups; one without a prefix cache.
         assert_eq!(plan.blocks_per_request(262_144, 8192), 482 + 3 * 2);
-        let plain = plan.with_request_states(false, 0);
+        let plain = plan.with_states_per_request(false, 0);
         assert_eq!(plain.blocks_per_request(262_144, 8192), 482 + 3);
         assert_eq!(
             KvCachePlan::min_block_size_for_state(

@@ -17,6 +17,7 @@ mod grid;
 mod host_link;
 mod kv_cache_plan;
 mod memory;
+mod mfu;
 mod models;
 #[cfg(feature = "npz")]
 mod npz;
@@ -44,6 +45,7 @@ pub use grid::{StepTimeGrid, StepTimeGridError};
 pub use host_link::HostLink;
 pub use kv_cache_plan::{KvCachePlan, kv_bytes_per_value};
 pub use memory::{KvCacheMemory, WeightRanks, lora_slot_bytes};
+pub use mfu::{MfuStepLoad, MfuWorkModel};
 pub use models::{known_model_names, known_model_shape};
 pub use polynomial::PolynomialStepTime;
 pub use profile_run::ProfileRun;

@@ -21,13 +21,13 @@ pub struct ProfileRun {
     pub version: (u32, u32),
 }
 
-/// Newest version of vLLM, whose rules apply without a version.
+/// Newest version of vLLM, whose memory rules apply if no version is given.
 const NEWEST_VERSION: (u32, u32) = (0, 33);
-/// First version with a vocabulary filter that does not sort and takes less memory.
+/// First vLLM version with a vocabulary filter that does not sort and takes less memory.
 const UNSORTED_SAMPLING_VERSION: (u32, u32) = (0, 17);
-/// First version with larger buffers outside of torch.
+/// First vLLM version with larger buffers outside of torch.
 const LARGE_BUFFERS_VERSION: (u32, u32) = (0, 18);
-/// First version with the memory of CUDA graphs subtracted.
+/// First vLLM version that subtracts the memory of CUDA graphs from that of the KV cache.
 const PROFILED_GRAPHS_VERSION: (u32, u32) = (0, 21);
 /// Memory to sample a token, in bytes per entry of the vocabulary: before and since
 /// `UNSORTED_SAMPLING_VERSION`.

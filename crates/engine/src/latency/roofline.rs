@@ -43,8 +43,8 @@ pub struct Roofline {
     launch: f64,
     /// Time of the transfers between pipeline stages, summed over all stages.
     stage_transfer: AllReduceCost,
-    /// Time of prompt steps that are larger than every CUDA graph, in us: what is added to their
-    /// kernels, and the least time to launch these.
+    /// Times of prompt steps that are larger than every CUDA graph, in us: the time added to their
+    /// kernels, and the minimum time to launch the kernels.
     eager_prefill: (f64, f64),
     /// API server time of a request: fixed, per request in progress and per prompt token, in us.
     front_end: (f64, f64, f64),
@@ -77,11 +77,12 @@ struct ExpertKernelCost {
     all: f64,
     /// Logarithm of the probability that a token does not visit a given expert.
     miss: f64,
-    /// Share of the tokens of a step that choose experts independently.
+    /// Fraction of the tokens of a step that choose experts independently; the others visit the
+    /// same experts.
     routing_share: f64,
     per_token: f64,
     compute: f64,
-    /// Number of tokens from all ranks at this engine's experts, per token of its own.
+    /// Number of tokens from all ranks at this engine's experts, per token of this engine.
     fan_in: f64,
     exchange: ExchangeCost,
 }
@@ -96,7 +97,7 @@ impl ExpertKernelCost {
         let active = 1.0 - (self.miss * independent).exp();
         let memory = self.all * active + self.per_token * tokens;
         let product = smooth_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.time_us(tokens)
+        self.times * (self.fixed + product) + self.exchange.exchange_time_us(tokens)
     }
 }
 
@@ -205,7 +206,7 @@ impl Roofline {
             stages: setup.pp,
             pcp: setup.pcp,
             graphs: setup.graphs.clone(),
-            launch: layers * cuda_graphs::EAGER_LAYER_US,
+            launch: layers * cuda_graphs::EAGER_LAYER_LAUNCH_US,
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
             stage_transfer: k.all_reduce_cost(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us, co.front_end_token_us),
@@ -237,7 +238,7 @@ impl Roofline {
     /// Returns whether additional work never shortens a step with decodes. It can with pipeline
     /// stages, whose batches get smaller, and without CUDA graphs, since large steps hide kernel
     /// launches.
-    pub fn grows_with_batch(&self) -> bool {
+    pub fn step_time_grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.captured_sizes().is_empty()
     }
 
@@ -267,11 +268,11 @@ impl Roofline {
         // for all stages, with only a part of the other sequences.
         let batch = &match batch.sequence_count().min(self.stages) {
             0 | 1 => *batch,
-            parts => batch.equal_share(parts),
+            parts => batch.one_of_equal_parts(parts),
         };
         let batch = &match self.pcp {
             0 | 1 => *batch,
-            ranks => batch.with_shared_chunks(ranks),
+            ranks => batch.per_context_parallel_rank(ranks),
         };
         let tokens = self.graphs.padded_tokens(batch.computed_tokens()) as f64;
         let launch = match self.graphs.is_launch_bound(batch.computed_tokens()) {
@@ -306,11 +307,13 @@ impl Roofline {
             lm_head: self.head.time_us(rows),
             decode_attention,
             prefill_attention,
-            all_reduce: self.reduce.time_us(tokens) + self.stage_transfer.time_us(tokens),
+            all_reduce: self.reduce.all_reduce_time_us(tokens)
+                + self.stage_transfer.all_reduce_time_us(tokens),
             small: self.small.0 + self.small.1 * tokens,
             overhead: 0.0,
         };
-        let launch = match prefill && self.graphs.is_exceeded_by(batch.computed_tokens()) {
+        let launch = match prefill && self.graphs.is_largest_graph_exceeded(batch.computed_tokens())
+        {
             true => {
                 let kernels = parts.total_us();
                 let (more, least) = self.eager_prefill;

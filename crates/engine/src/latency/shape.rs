@@ -172,7 +172,7 @@ impl ModelShape {
         let need = |keys: &[&'static str]| match number(keys) {
             None => Err(ShapeError::Missing(keys[0])),
             Some(0) => Err(ShapeError::Zero { key: keys[0], value: 0 }),
-            Some(n) => Ok(clamp_size(n)),
+            Some(n) => Ok(clamp_layer_size(n)),
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
@@ -180,13 +180,13 @@ impl ModelShape {
         let pattern = text["hybrid_override_pattern"].as_str();
         let count = |letters: &str| {
             let found = pattern.map(|all| all.chars().filter(|&c| letters.contains(c)).count());
-            found.map(|n| clamp_size(n as u64))
+            found.map(|n| clamp_layer_size(n as u64))
         };
         let mixers = count("M*").unwrap_or(layers).max(1);
         let layers = count("-E").map_or(layers, |mlps| mlps.max(mixers));
         let heads = need(&["num_attention_heads", "n_head", "n_heads"])?;
         let vocab = need(&["vocab_size"])?;
-        let small = |keys: &[&str], default: u32| number(keys).map_or(default, clamp_size);
+        let small = |keys: &[&str], default: u32| number(keys).map_or(default, clamp_layer_size);
         let one_kv = text["multi_query"].as_bool() == Some(true);
         let kv_default = if one_kv { 1 } else { heads };
         let kv_heads = small(&["num_key_value_heads", "num_kv_heads", "n_head_kv"], kv_default);
@@ -265,46 +265,49 @@ fn text_model_config(config: &Value) -> &Value {
 }
 
 /// Limits a layer size to 2^26, so that sums and products stay in range.
-pub(super) fn clamp_size(n: u64) -> u32 {
+pub(super) fn clamp_layer_size(n: u64) -> u32 {
     n.min(1 << 26) as u32
 }
 
-pub(super) fn read_size(config: &Value, keys: &[&str]) -> Option<u32> {
+pub(super) fn read_config_size(config: &Value, keys: &[&str]) -> Option<u32> {
     let n = keys.iter().find_map(|key| config[*key].as_u64())?;
-    Some(clamp_size(n))
+    Some(clamp_layer_size(n))
 }
 
 fn read_latent_attention(config: &Value) -> Option<LatentAttentionShape> {
     Some(LatentAttentionShape {
-        kv_rank: read_size(config, &["kv_lora_rank"])?,
-        q_rank: read_size(config, &["q_lora_rank"]).unwrap_or(0),
-        rope_dim: read_size(config, &["qk_rope_head_dim"])?,
-        nope_dim: read_size(config, &["qk_nope_head_dim"])?,
-        v_dim: read_size(config, &["v_head_dim"])?,
+        kv_rank: read_config_size(config, &["kv_lora_rank"])?,
+        q_rank: read_config_size(config, &["q_lora_rank"]).unwrap_or(0),
+        rope_dim: read_config_size(config, &["qk_rope_head_dim"])?,
+        nope_dim: read_config_size(config, &["qk_nope_head_dim"])?,
+        v_dim: read_config_size(config, &["v_head_dim"])?,
     })
 }
 
 fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<ExpertsShape> {
-    let experts = read_size(
+    let experts = read_config_size(
         config,
         &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"],
     )?;
     if experts < 2 {
         return None;
     }
-    let per_token = read_size(config, &["num_experts_per_tok", "moe_top_k", "experts_per_token"]);
-    let width = read_size(config, &["moe_intermediate_size"]).unwrap_or(intermediate);
-    let shared = read_size(config, &["shared_expert_intermediate_size"]).unwrap_or_else(|| {
-        // Llama-4 has one shared expert of the width of a routed one, without an entry in its
-        // configuration.
-        let llama4 = config["model_type"].as_str().is_some_and(|t| t.starts_with("llama4"));
-        let count = read_size(config, &["n_shared_experts"]).unwrap_or(u32::from(llama4));
-        count.saturating_mul(width)
-    });
-    let dense_first = read_size(config, &["first_k_dense_replace"]).unwrap_or(0);
+    let per_token =
+        read_config_size(config, &["num_experts_per_tok", "moe_top_k", "experts_per_token"]);
+    let width = read_config_size(config, &["moe_intermediate_size"]).unwrap_or(intermediate);
+    let shared =
+        read_config_size(config, &["shared_expert_intermediate_size"]).unwrap_or_else(|| {
+            // Llama-4 has one shared expert of the width of a routed one, without an entry in its
+            // configuration.
+            let llama4 = config["model_type"].as_str().is_some_and(|t| t.starts_with("llama4"));
+            let count =
+                read_config_size(config, &["n_shared_experts"]).unwrap_or(u32::from(llama4));
+            count.saturating_mul(width)
+        });
+    let dense_first = read_config_size(config, &["first_k_dense_replace"]).unwrap_or(0);
     let listed = config["mlp_only_layers"].as_array().map_or(0, Vec::len);
-    let every =
-        read_size(config, &["decoder_sparse_step", "interleave_moe_layer_step"]).unwrap_or(1);
+    let every = read_config_size(config, &["decoder_sparse_step", "interleave_moe_layer_step"])
+        .unwrap_or(1);
     let candidates = layers.saturating_sub(dense_first) / every.max(1);
     Some(ExpertsShape {
         experts,
@@ -319,34 +322,35 @@ fn read_sliding_window(config: &Value, kind: &str, layers: u32) -> Option<Slidin
     if config["use_sliding_window"].as_bool() == Some(false) {
         return None;
     }
-    if let Some(tokens) = read_size(config, &["attention_chunk_size"]).filter(|&n| n > 0) {
+    if let Some(tokens) = read_config_size(config, &["attention_chunk_size"]).filter(|&n| n > 0) {
         // In Llama-4, three of four layers attend only to their chunk.
         let layers = layers - layers / 4;
         return Some(SlidingWindowLayers { tokens, layers });
     }
-    let tokens = read_size(config, &["sliding_window"]).filter(|&n| n > 0)?;
+    let tokens = read_config_size(config, &["sliding_window"]).filter(|&n| n > 0)?;
     let listed = config["layer_types"].as_array().map(|types| {
         let sliding = |t: &&Value| t.as_str() == Some("sliding_attention");
         u32::try_from(types.iter().filter(sliding).count()).unwrap_or(layers)
     });
-    let layers =
-        listed.unwrap_or_else(|| match (kind, read_size(config, &["sliding_window_pattern"])) {
+    let layers = listed.unwrap_or_else(|| {
+        match (kind, read_config_size(config, &["sliding_window_pattern"])) {
             (_, Some(every)) if every > 1 => layers - layers / every,
             (k, _) if k.starts_with("gemma3") => layers - layers / 6,
             ("gemma2" | "gpt_oss", _) => layers.div_ceil(2),
             _ => layers,
-        });
+        }
+    });
     (layers > 0).then_some(SlidingWindowLayers { tokens, layers })
 }
 
 /// Reads the state layers of a `config.json`: gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2
 /// (Nemotron-H, Granite 4).
 fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
-    let number = |key: &'static str| read_size(config, &[key]);
+    let number = |key: &'static str| read_config_size(config, &[key]);
     let listed = |kind: &str| {
         let types = config["layer_types"].as_array()?;
         let found = types.iter().filter(|t| t.as_str() == Some(kind)).count();
-        Some(clamp_size(found as u64))
+        Some(clamp_layer_size(found as u64))
     };
     let wide = |key: &str| config[key].as_str() == Some("float32");
     if let (Some(keys), Some(values)) =
@@ -366,17 +370,17 @@ fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
         .filter(|state| state.layers > 0);
     }
     let pattern = config["hybrid_override_pattern"].as_str();
-    let letters = pattern.map(|all| clamp_size(all.matches('M').count() as u64));
-    let heads = read_size(config, &["mamba_num_heads", "mamba_n_heads"])?;
-    let width = read_size(config, &["mamba_head_dim", "mamba_d_head"])?;
-    let depth = read_size(config, &["ssm_state_size", "mamba_d_state"])?;
+    let letters = pattern.map(|all| clamp_layer_size(all.matches('M').count() as u64));
+    let heads = read_config_size(config, &["mamba_num_heads", "mamba_n_heads"])?;
+    let width = read_config_size(config, &["mamba_head_dim", "mamba_d_head"])?;
+    let depth = read_config_size(config, &["ssm_state_size", "mamba_d_state"])?;
     // By default only Nemotron-H keeps float32 states.
     let is_narrow = pattern.is_none() || config["mamba_ssm_cache_dtype"].is_string();
     Some(StateLayers {
         layers: letters.or_else(|| listed("mamba"))?,
         channels: heads.saturating_mul(width),
-        groups: (read_size(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1), 2 * depth),
-        kernel: read_size(config, &["conv_kernel", "mamba_d_conv"]).unwrap_or(4),
+        groups: (read_config_size(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1), 2 * depth),
+        kernel: read_config_size(config, &["conv_kernel", "mamba_d_conv"]).unwrap_or(4),
         numbers: heads.saturating_mul(width).saturating_mul(depth),
         number_bytes: if is_narrow && !wide("mamba_ssm_cache_dtype") { 2 } else { 4 },
         checkpoints: true,

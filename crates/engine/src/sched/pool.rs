@@ -162,7 +162,7 @@ impl SlotScheduler {
             }
             if refused {
                 // llm-d-inference-sim stores the prompt before it checks the threshold.
-                blocks.release_table(&mut table);
+                blocks.release_block_table(&mut table);
                 self.end_below_hit_threshold(now, id, cached, out);
                 return None;
             }
@@ -184,7 +184,7 @@ impl SlotScheduler {
         out: &mut Outbox,
     ) {
         let id = seq.id;
-        let load_time = self.adapters.take_slot(now, seq.lora);
+        let load_time = self.adapters.take_adapter_slot(now, seq.lora);
         let external = load_failure::tokens_to_fetch(&mut seq, cached);
         out.push_back((now, SchedulerEvent::Scheduled { id, cached, external }));
         let index = self.free.pop().unwrap_or_else(|| {
@@ -206,11 +206,11 @@ impl SlotScheduler {
             seq,
         });
         let load =
-            self.delays_of(&running.seq).load_factor(self.running_count(), self.config.slots);
+            self.token_delays_of(&running.seq).load_factor(self.running_count(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
         let first = match self.recorded_token_gap(&running) {
             Some(gap) => gap,
-            None => self.draw_delay(&mut running, |d, rng| {
+            None => self.draw_sequence_delay(&mut running, |d, rng| {
                 d.draw_first_token_delay(prompt, cached, transfer, load, rng)
             }),
         };
@@ -284,7 +284,7 @@ impl SlotScheduler {
         }
         let id = running.seq.id;
         let (mut released, mut due) = (0u32, None);
-        if running.seq.timeline.is_none() && self.delays_of(&running.seq).itl.0.is_zero() {
+        if running.seq.timeline.is_none() && self.token_delays_of(&running.seq).itl.0.is_zero() {
             released = running.seq.output.saturating_sub(running.released);
             running.released += released;
         }
@@ -336,10 +336,10 @@ impl SlotScheduler {
                     let blocks = self.leases.lease_blocks(now, term, id, table);
                     out.push_back((now, SchedulerEvent::Leased { id, blocks }));
                 }
-                _ => blocks.release_table(&mut running.table),
+                _ => blocks.release_block_table(&mut running.table),
             }
         }
-        self.adapters.release_slot(now, running.seq.lora);
+        self.adapters.release_adapter_slot(now, running.seq.lora);
         let id = running.seq.id;
         out.push_back((now, SchedulerEvent::Ended { id, end }));
         self.admit_to_free_slots(now, out);
@@ -380,7 +380,7 @@ impl SlotScheduler {
     fn next_waiting_index(&self) -> Option<usize> {
         let mut loadable = None;
         for (index, waiting) in self.waiting.iter().enumerate() {
-            let fit = self.adapters.slot_fit(waiting.seq.lora);
+            let fit = self.adapters.adapter_slot_fit(waiting.seq.lora);
             if fit == AdapterSlotFit::Ready
                 || (fit == AdapterSlotFit::Loadable && waiting.passed >= MAX_ADAPTER_OVERTAKES)
             {
@@ -408,7 +408,7 @@ impl Scheduler for SlotScheduler {
         let startable = self.paused.is_none()
             && self.has_free_slot()
             && self.waiting.is_empty()
-            && self.adapters.slot_fit(seq.lora) != AdapterSlotFit::No;
+            && self.adapters.adapter_slot_fit(seq.lora) != AdapterSlotFit::No;
         self.check_fits(&seq)?;
         let mut seq = seq;
         if seq.delays.is_none() {
@@ -443,7 +443,7 @@ impl Scheduler for SlotScheduler {
         let mut queued = self.waiting.len();
         for seq in job {
             self.check_fits(seq)?;
-            if slots > 0 && self.adapters.slot_fit(seq.lora) != AdapterSlotFit::No {
+            if slots > 0 && self.adapters.adapter_slot_fit(seq.lora) != AdapterSlotFit::No {
                 slots -= 1;
                 continue;
             }
@@ -560,6 +560,19 @@ impl Scheduler for SlotScheduler {
     fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         let blocks = self.blocks.as_ref();
         blocks.map_or_else(KvBlockUsage::default, |blocks| blocks.block_usage(numbers))
+    }
+
+    fn empty_token_slots(&self) -> u64 {
+        let Some(blocks) = &self.blocks else {
+            return 0;
+        };
+        let running = self.slots.iter().flatten();
+        let empty = running.map(|running| {
+            // The newest output token has no keys and values yet.
+            let tokens = running.seq.prompt + running.released.saturating_sub(1);
+            blocks.empty_slots(&running.table, tokens)
+        });
+        empty.sum()
     }
 
     fn stats(&self) -> EngineStats {

@@ -63,9 +63,10 @@ pub struct SglangScheduler {
     spare: ForwardPass,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Pause before each pass.
+    /// Pause before each forward pass.
     step_pause: Duration,
-    /// Ends of the delays after last tokens, by slot and generation of the sequence.
+    /// End times of the delays after the sequences' last tokens, by slot and generation of the
+    /// sequence.
     tails: TimerQueue<(SequenceSlot, u32)>,
     /// Random generator of draft acceptance, created on first use.
     draws: Option<StdRng>,
@@ -155,8 +156,9 @@ impl SglangScheduler {
     }
 
     fn request_pass(&mut self, now: SimTime) {
-        let work =
-            !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.has_ready();
+        let work = !self.waiting.is_empty()
+            || !self.running.is_empty()
+            || self.destinations.has_ready_sequences();
         if self.pass.is_none() && work && !self.paused && self.plan_at.is_none() {
             self.plan_at = Some(now);
         }
@@ -167,7 +169,7 @@ impl SglangScheduler {
             return;
         }
         let mut pass = std::mem::take(&mut self.spare);
-        self.form_pass(now, &mut pass, out);
+        self.plan_forward_pass(now, &mut pass, out);
         if pass.slots.is_empty() {
             out.extend(pass.events.drain(..).map(|event| (now, event)));
             report_rejected(&mut pass, now, out);
@@ -215,7 +217,7 @@ impl SglangScheduler {
         out.push_back((now, SchedulerEvent::Step { begun, prompt_tokens, output_tokens }));
         pass.clear();
         self.spare = pass;
-        self.reserve_next_prompt(now, out);
+        self.reserve_next_prompt_pages(now, out);
         if !self.paused {
             self.plan_at = Some(now);
         }
@@ -267,13 +269,13 @@ impl SglangScheduler {
     ) {
         self.running.retain(|&other| other != slot);
         self.waiting.retain(|&other| other != slot);
-        self.destinations.forget_sequence(slot);
+        self.destinations.remove_sequence(slot);
         self.end_sequence(slot, end, now, out);
     }
 
     fn release_pages(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
-        self.radix.return_pages(seq.pages - seq.shared);
+        self.radix.release_pages(seq.pages - seq.shared);
         self.radix.unlock_path(seq.node);
         seq.node = RadixTree::root_node();
         (seq.pages, seq.shared, seq.stored) = (0, 0, 0);
@@ -302,7 +304,7 @@ impl SglangScheduler {
             seq.node = end;
         }
         // Another sequence computed the same pages; keep its copies.
-        self.radix.return_pages(known - from - new);
+        self.radix.release_pages(known - from - new);
         seq.shared = known;
         if self.config.kv_events && new > 0 {
             for i in known - new..known {
@@ -321,7 +323,7 @@ impl SglangScheduler {
         let mut removed = Vec::new();
         let wanted = self.config.kv_events;
         let hashes = &mut self.hashes;
-        let taken = self.radix.take_pages(pages, &mut |key| {
+        let taken = self.radix.allocate_pages(pages, &mut |key| {
             if wanted {
                 removed.push((key, hashes.remove(&key)));
             }
@@ -345,7 +347,7 @@ impl Scheduler for SglangScheduler {
         let slot = self.seqs.insert(seq, self.config.max_model_len, self.arrivals);
         self.arrivals += 1;
         if self.config.handoff && transfer == PromptTransfer::RemotePrefill {
-            self.expect_remote_prompt(slot, now, out);
+            self.queue_remote_prompt(slot, now, out);
             return Ok(());
         }
         self.seqs[slot].lends = self.config.handoff && transfer == PromptTransfer::RemoteDecode;
@@ -392,7 +394,7 @@ impl Scheduler for SglangScheduler {
                     self.request_pass(at);
                 }
             } else if self.end_due_fetch(due, out) {
-                // The next turn of the loop looks for what is due then.
+                // The next iteration handles the events that are due then.
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
@@ -471,7 +473,7 @@ impl Scheduler for SglangScheduler {
     }
 
     fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
-        self.radix.block_use(self.config.num_pages, numbers)
+        self.radix.page_usage(self.config.num_pages, numbers)
     }
 
     fn stats(&self) -> EngineStats {

@@ -40,7 +40,7 @@ impl SchedulerSpec {
     }
 
     /// Returns whether the scheduler runs steps and reports them as events.
-    pub fn has_steps(&self) -> bool {
+    pub fn schedules_in_steps(&self) -> bool {
         match self {
             Self::Pool(_) => false,
             Self::Vllm(_) | Self::Mocker(_) | Self::Sglang(_) => true,
@@ -52,7 +52,7 @@ impl SchedulerSpec {
     /// Batching schedulers record admissions. vLLM and the mocker also report several steps that
     /// release one token each as one event.
     #[must_use]
-    pub fn in_virtual_time(mut self) -> Self {
+    pub fn for_virtual_time(mut self) -> Self {
         match &mut self {
             Self::Pool(_) => {}
             Self::Vllm(config) => {

@@ -82,7 +82,8 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) reports: StepReports,
     plan_at: Option<SimTime>,
     pause: PauseState,
-    /// Ends of KV transfers and of delays after last tokens, by slot and generation.
+    /// End times of KV transfers and of the delays after last tokens, by slot and generation of the
+    /// sequence.
     timers: TimerQueue<(SequenceSlot, u32)>,
     leases: BlockLeases,
     pub(in crate::sched) fetching: usize,
@@ -101,7 +102,8 @@ pub struct BatchScheduler<R: SchedulingRules> {
 struct ChangeCounts {
     arrivals: u64,
     admissions: u64,
-    /// Number of changes after which a sequence that started in vain may start again.
+    /// Counter of events after which a sequence that was preempted without a new token may start
+    /// again.
     progress: u64,
 }
 
@@ -127,7 +129,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             prefix_caching: config.enable_prefix_caching,
             events: config.reporting.kv_events,
         });
-        let pool = pool.caching_late(u32::from(config.async_scheduling));
+        let pool = pool.with_caching_delay(u32::from(config.async_scheduling));
         let pool = match &config.layer_groups {
             None => pool,
             Some(groups) => pool.with_layer_groups(groups, &config.layer_group_limits()),
@@ -191,16 +193,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// same time still join the pass.
     pub(in crate::sched) fn request_scheduling_pass(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty() || !self.running.is_empty();
-        if self.flight.is_empty() && work && self.plan_at.is_none() && self.may_schedule() {
+        if self.flight.is_empty() && work && self.plan_at.is_none() && self.may_schedule_step() {
             self.plan_at = Some(now);
         }
     }
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
-            self.publish_alone(now, out);
+            self.publish_between_steps(now, out);
         }
-        if !self.may_schedule() {
+        if !self.may_schedule_step() {
             // Without requests to run, vLLM's engine core empties its queue of steps.
             self.reports.has_empty_step &= !self.flight.is_empty();
             return;
@@ -210,10 +212,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let before = out.len();
             let preempted = self.schedule_step(now, &mut step, out);
             self.reports.events.append(&mut step.events);
-            self.record_plan(now, &step, out, before);
+            self.record_planned_step(now, &step, out, before);
             if step.is_empty() {
                 if !preempted && step.rejected.is_empty() {
-                    self.reject_unschedulable(&mut step);
+                    self.reject_unschedulable_sequence(&mut step);
                 }
                 let freed = preempted || !step.rejected.is_empty();
                 self.discard_empty_step(step, now, out);
@@ -229,7 +231,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 break;
             }
             if std::mem::take(&mut self.reports.has_empty_step) {
-                self.publish_alone(now, out);
+                self.publish_between_steps(now, out);
             }
             if self.flight.is_empty() {
                 self.start_step(&mut step, now);
@@ -239,7 +241,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let short = step.short;
             self.flight.push_back(step);
             if !short {
-                self.enter_decoding_sequences();
+                self.begin_bulk_decodes();
             }
         }
     }
@@ -248,10 +250,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn discard_empty_step(&mut self, mut step: Box<ScheduledStep>, now: SimTime, out: &mut Outbox) {
         match self.flight.back_mut() {
             Some(last) => last.rejected.append(&mut step.rejected),
-            None => self.publish_alone(now, out),
+            None => self.publish_between_steps(now, out),
         }
         self.start_copies_of_empty_step(&mut step, now);
-        step.report_rejected(now, out);
+        step.report_rejected_sequences(now, out);
         step.clear();
         self.spare.push(step);
     }
@@ -264,13 +266,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let before = out.len();
         if !step.is_dummy {
             self.bulk.record_finished_step(&step);
-            self.free_deferred(step.number);
+            self.free_deferred_blocks(step.number);
         }
-        self.cache_verified(&step);
-        self.publish(now, out);
-        let (output_tokens, ended) = self.release_outputs(&step, now, out);
+        self.cache_verified_blocks(&step);
+        self.publish_kv_events(now, out);
+        let (output_tokens, ended) = self.release_step_outputs(&step, now, out);
         self.end_failed_sequences(now, out);
-        step.report_rejected(now, out);
+        step.report_rejected_sequences(now, out);
         if self.host.is_some() {
             self.advance_host_copies(&mut step, now, out);
         }
@@ -281,7 +283,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let begun = step.begun;
             let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
             out.push_back((now, event));
-            self.record_update(now, out, before);
+            self.record_updated_step(now, out, before);
         }
         step.clear();
         self.spare.push(step);
@@ -289,7 +291,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.start_step(&mut next, now);
             self.flight.push_front(next);
         }
-        self.reset_after_step(now, out);
+        self.reset_prefix_cache_after_step(now, out);
         R::on_step_reported(self, now, out);
         match self.pause == PauseState::Paused {
             false => self.plan_at = Some(now),
@@ -506,13 +508,17 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,
             deferred: self.fetching + deferred,
-            held: self.held_back_sequences(),
+            held: self.held_back_sequence_count(),
             fetches: self.seqs.fetches,
             host,
-            used_blocks: self.pool.used_blocks(),
-            total_blocks: self.pool.usable_blocks(),
+            used_blocks: self.pool.used_block_count(),
+            total_blocks: self.pool.usable_block_count(),
             ..self.stats
         }
+    }
+
+    fn empty_token_slots(&self) -> u64 {
+        self.seqs.tables().map(|(table, tokens)| self.pool.empty_slots(table, tokens)).sum()
     }
 
     fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
@@ -563,7 +569,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn own_step_end_at_tokens(&self, tokens: f64) -> SimTime {
-        self.end_with_average_tokens(tokens)
+        self.step_end_with_average_tokens(tokens)
     }
 
     fn add_dummy_step(&mut self, now: SimTime) {

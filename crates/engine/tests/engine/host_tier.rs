@@ -112,7 +112,7 @@ fn return_after_eviction(tier: Option<HostCacheConfig>) -> Log {
 
 #[test]
 fn host_hit_is_faster_than_recompute_slower_than_gpu_hit() {
-    let ttft = |log: &Log| first_token_time(log, 2).since(at(2000));
+    let ttft = |log: &Log| first_token_time(log, 2).duration_since(at(2000));
     let lost = return_after_eviction(None);
     let kept = return_after_eviction(Some(host_cache_config(100)));
     let mut large = VllmScheduler::new(config(100, None)).unwrap();

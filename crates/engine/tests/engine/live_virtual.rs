@@ -64,7 +64,7 @@ impl EngineObserver for RecordingObserver {
                 let now = self.epoch.elapsed();
                 let mut heard = self.heard.lock().unwrap();
                 heard.tokens.push((at, number(record), *n));
-                let due = Duration::from_nanos(at.nanos());
+                let due = Duration::from_nanos(at.as_nanos());
                 heard.late.push(now.saturating_sub(due));
             }
             SchedulerEvent::Ended { .. } => self.ended.send(()).unwrap(),

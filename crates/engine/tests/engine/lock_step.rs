@@ -135,7 +135,7 @@ fn tokens(engine: &mut dyn Scheduler, arrivals: &[(u64, u64, u32, u32)]) -> Vec<
     });
     let log = offline::run(engine, arrivals).unwrap();
     let tokens = log.iter().filter_map(|(at, event)| match event {
-        SchedulerEvent::Tokens { id, n: 1 } => Some((at.nanos() / 1000, id.0)),
+        SchedulerEvent::Tokens { id, n: 1 } => Some((at.as_nanos() / 1000, id.0)),
         _ => None,
     });
     tokens.collect()

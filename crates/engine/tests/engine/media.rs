@@ -23,7 +23,7 @@ pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[PromptMediaItem
         PromptMediaItem { key, kind, start, len }
     });
     PromptMediaItem::sorted_without_overlap(
-        items.filter(|item| item.end_token() <= prompt).collect(),
+        items.filter(|item| item.end_token_index() <= prompt).collect(),
     )
 }
 

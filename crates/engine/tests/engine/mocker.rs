@@ -33,7 +33,7 @@ fn a_sequence_that_never_fits_is_cancelled_at_admission() {
         .map(|(id, prompt, output)| (SimTime::ZERO, Sequence::new(SeqId(id), prompt, output)));
     let log = offline::run(&mut engine, arrivals).unwrap();
     let ended = log.iter().filter_map(|(at, event)| match event {
-        SchedulerEvent::Ended { id, end } => Some((at.nanos() / 1_000_000, id.0, *end)),
+        SchedulerEvent::Ended { id, end } => Some((at.as_nanos() / 1_000_000, id.0, *end)),
         _ => None,
     });
     let ended: Vec<_> = ended.collect();

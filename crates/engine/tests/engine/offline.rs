@@ -74,7 +74,7 @@ impl StepSeries {
             tokens as u64
         });
         let starts = std::iter::once(SimTime::ZERO).chain(self.ends.iter().copied());
-        let gaps = self.ends.iter().zip(starts).map(|(&end, start)| end.since(start));
+        let gaps = self.ends.iter().zip(starts).map(|(&end, start)| end.duration_since(start));
         gaps.zip(counts).filter(|&(_, tokens)| tokens > 0)
     }
 }

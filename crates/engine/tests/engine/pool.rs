@@ -45,7 +45,7 @@ fn releases(log: &[(SimTime, SchedulerEvent)], id: u64) -> Vec<u64> {
     log.iter()
         .filter_map(|(at, event)| match event {
             SchedulerEvent::Tokens { id: seq, n } if *seq == SeqId(id) => {
-                Some(std::iter::repeat_n(at.nanos(), *n as usize))
+                Some(std::iter::repeat_n(at.as_nanos(), *n as usize))
             }
             _ => None,
         })
@@ -85,7 +85,7 @@ fn a_recorded_timeline_replaces_the_delays() {
 fn ends(log: &[(SimTime, SchedulerEvent)]) -> Vec<(u64, u64, SequenceEndReason)> {
     log.iter()
         .filter_map(|(at, event)| match event {
-            SchedulerEvent::Ended { id, end } => Some((id.0, at.nanos() / 1_000_000, *end)),
+            SchedulerEvent::Ended { id, end } => Some((id.0, at.as_nanos() / 1_000_000, *end)),
             _ => None,
         })
         .collect()

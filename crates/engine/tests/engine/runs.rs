@@ -200,7 +200,7 @@ proptest! {
     #[test]
     fn bulk_decode_events_equal_token_events(spec in spec(), inputs in inputs()) {
         let (plain, _) = play(spec.clone(), &inputs);
-        let (runs, steps) = play(spec.in_virtual_time(), &inputs);
+        let (runs, steps) = play(spec.for_virtual_time(), &inputs);
         prop_assert_eq!(&plain.events, &runs.events);
         prop_assert_eq!(&plain.tokens, &runs.tokens);
         // Every counted gap is between two tokens.
@@ -210,7 +210,7 @@ proptest! {
         }
         for times in runs.tokens.values() {
             for pair in times.windows(2) {
-                gaps.entry(pair[1].since(pair[0])).and_modify(|n| *n = n.saturating_sub(1));
+                gaps.entry(pair[1].duration_since(pair[0])).and_modify(|n| *n = n.saturating_sub(1));
             }
         }
         prop_assert!(gaps.values().all(|&n| n == 0), "{:?}", gaps);

@@ -148,7 +148,7 @@ fn add_reads(out: &Outbox, requests: &[Value], inputs: &mut VecDeque<(u64, Input
         if let SchedulerEvent::Leased { id, .. } = event
             && let Some(ms) = requests[id.0 as usize]["send_ms"].as_u64()
         {
-            let read = (at.nanos() / 1_000_000 + ms, Input::Release(id.0 as usize));
+            let read = (at.as_nanos() / 1_000_000 + ms, Input::Release(id.0 as usize));
             inputs.insert(inputs.partition_point(|input| *input < read), read);
         }
     }
@@ -158,7 +158,7 @@ fn add_reads(out: &Outbox, requests: &[Value], inputs: &mut VecDeque<(u64, Input
 fn named_lines(log: &[StepRecord], requests: &[Value]) -> Vec<Value> {
     let lines = log.iter().map(|record| {
         let mut line = record.to_json(|id| requests[id.0 as usize]["id"].clone());
-        line["t"] = json!(record.at.nanos() / 1_000_000);
+        line["t"] = json!(record.at.as_nanos() / 1_000_000);
         line
     });
     lines.collect()

@@ -4,7 +4,8 @@
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
 
 use crate::dialect::ResponseDetail;
-use crate::json::{self, NullMembers};
+use crate::json;
+use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{ResponseShape, TokenCounts};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::Choice;

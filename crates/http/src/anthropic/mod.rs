@@ -20,12 +20,13 @@ use self::message_format::MessageFormat;
 use self::render::{MessageStream, error_event, message_json};
 use super::app::App;
 use super::dialect::Endpoint;
-use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
-use super::openai::{chat, prepare};
+use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use super::{error, transfer};
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
+use crate::openai::{chat, ids};
 use crate::request_head::RequestHead;
+use crate::stream;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
@@ -90,10 +91,10 @@ async fn answer_message(
     let mut request = convert::to_chat_request(app, &read.request)?;
     let (_, resolved) = read.resolve(app, head)?;
     let dialect = app.dialect;
-    let id = prepare::request_id(dialect.message_id_prefix(), &head.headers, None);
+    let id = ids::request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start_chats(app, head, requests, resolved, id, threshold).await;
-    let started = match started
+    let (mut chat, reply) = match started
         .map_err(|refused| refused.into_stream_report(dialect.late_error_reporting()))
     {
         Ok(started) => started,
@@ -102,24 +103,23 @@ async fn answer_message(
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedGeneration { view: mut chat, reply, guard } = started;
     chat.call_ids = dialect.id_format().call_ids("toolu_");
     let form = MessageFormat::for_detail(dialect.response_detail());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
-        return Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await);
+        return Ok(stream::stream_reply_without_keep_alive(app, head, reply, render).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];
         let called = !chat.released_tool_calls(choice, choice.released_tokens()).is_empty();
         chat.count_parser_run(ToolMode::NonStreaming, called);
         message_json(&chat, form, reply)
     })
     .await?;
-    Ok(prepare::json_response_with_load(app, &head.headers, body))
+    Ok(generation::json_response_with_load(app, &head.headers, body))
 }
 
 fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {
     let event = error_event(fault, app.rules.limits.version);
-    prepare::event_stream_response(Body::from(event))
+    stream::event_stream_response(Body::from(event))
 }

@@ -5,8 +5,9 @@
 
 use super::message_format::{CachedTokenReporting, MessageEnd, MessageFormat};
 use crate::error;
-use crate::json::{self, NullMembers};
+use crate::json;
 use crate::openai::chat_render::ChatView;
+use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{TokenCounts, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_observe::metrics::ToolMode;

@@ -8,7 +8,6 @@
 mod duration;
 mod form;
 mod languages;
-mod pass;
 pub(super) mod realtime;
 mod render;
 
@@ -23,9 +22,10 @@ use super::app::App;
 use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
-use super::generation::{self, RejectedRequest};
-use super::openai::prepare;
+use super::generation::{self, RejectedRequest, request_error_fault};
 use super::request_head::RequestHead;
+use crate::openai::ids;
+use crate::stream;
 use form::UploadForm;
 use render::{AudioClip, SpeechStream, Transcript};
 use vllm_sim_config::SpeechModelCapabilities;
@@ -33,11 +33,14 @@ use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::request::{AudioInput, ModelTarget, TokenizedPrompt};
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_service::{GenerationRequest, OutputBudget, SubmissionChecks, run_blocking_if_large};
+use vllm_sim_service::{
+    GenerationRequest, OutputBudget, Reply, ResolvedModel, SubmissionChecks, run_blocking_if_large,
+};
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokens};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a_32};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
+use vllm_sim_wire::sampling::SamplingParams;
 
 /// Output tokens per second of speech, for 150 words per minute and 1.2 tokens per word.
 const SPEECH_TOKENS_PER_SECOND: f64 = 3.0;
@@ -75,7 +78,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         SpeechTask::Transcribe => "transcribe-",
         SpeechTask::Translate => "translate-",
     };
-    let id = prepare::request_id(name, &head.headers, None);
+    let id = ids::request_id(name, &head.headers, None);
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
         room: OutputBudget::Context,
@@ -100,14 +103,13 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let prompts = clip_prompts(app, &request, &clips, key)?;
     let generation = GenerationRequest { prompts: PromptSource::Ready(prompts), ..generation };
     let stream = request.stream;
-    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream_response(&fault));
+            return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let (reply, facts) = (generated.reply, generated.facts);
     let transcript = Transcript {
         id: facts.id,
         created: unix_now_secs() as u64,
@@ -125,10 +127,10 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         if app.settings.answers.force_include_usage {
             render = render.with_usage();
         }
-        return Ok(prepare::stream_reply(app, head, reply, render, 1, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, 1).await);
     }
     let body =
-        prepare::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;
+        generation::render_when_finished(reply, move |reply| transcript.body_json(reply)).await??;
     Ok(speech_response(body))
 }
 
@@ -166,7 +168,7 @@ async fn detect_language(
         skip_cache_read: asked.skip_cache_read,
         ..generation::new_generation_request(app, head, id)
     };
-    let reply = pass::start_audio_sequence(app, resolved, request, prompt).await?;
+    let reply = start_audio_sequence(app, resolved, request, prompt).await?;
     reply.wait_until_ended().await;
     match reply.has_failed_choice() {
         true => Err(error::engine_failure_fault()),
@@ -329,7 +331,7 @@ fn clip_prompts(
 /// Returns the id of a special token; a fixed other token if the tokenizer does not have it.
 fn special_token_id(tokenizer: &Tokenizer, piece: &str) -> u32 {
     let other = || fnv1a_32(piece.as_bytes()) % tokenizer.vocab_size().max(1);
-    tokenizer.id_of(piece).unwrap_or_else(other)
+    tokenizer.token_id_of_entry(piece).unwrap_or_else(other)
 }
 
 /// Returns the number of audio-encoder frames that usage counts as prompt tokens, one per 10 ms.
@@ -338,4 +340,29 @@ fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
         return 0;
     }
     (seconds * 100.0).ceil() as u32
+}
+
+/// Starts a sequence over the audio prompt `prompt`, with greedy sampling.
+///
+/// # Errors
+/// The error of a rejected request.
+pub(crate) async fn start_audio_sequence(
+    app: &Arc<App>,
+    resolved: ResolvedModel,
+    request: GenerationRequest,
+    prompt: TokenizedPrompt,
+) -> Result<Reply, Fault> {
+    let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    let request = GenerationRequest {
+        prompts: PromptSource::Ready(vec![prompt]),
+        room: OutputBudget::Context,
+        checks: SubmissionChecks::None,
+        sampling: Ok(params.into()).into(),
+        ..request
+    };
+    let generated = app.service.generate(&app.rules, resolved, Box::new(request)).await;
+    match generated {
+        Ok((reply, _)) => Ok(reply),
+        Err(refused) => Err(request_error_fault(app, refused.into_error())),
+    }
 }

@@ -24,11 +24,13 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, pass, special_token_id};
+use super::{
+    PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, special_token_id, start_audio_sequence,
+};
 use crate::app::App;
 use crate::error;
 use crate::generation;
-use crate::openai::prepare;
+use crate::openai::ids;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_python as python;
@@ -136,7 +138,7 @@ impl RealtimeSession {
     /// Runs the `/v1/realtime` session until one side closes the WebSocket.
     async fn run_session(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
-        let id = prepare::new_uid();
+        let id = ids::new_uid();
         let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now_secs() as u64});
         self.out.push(created.to_string());
         let mut last_received = Instant::now();
@@ -203,7 +205,7 @@ impl RealtimeSession {
         let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
             Ok(other) => {
-                let kind = PythonValue::of_json(&other).type_name();
+                let kind = PythonValue::from_json_value(&other).type_name();
                 let text = format!("'{kind}' object has no attribute 'get'");
                 return self.queue_error(text, "processing_error");
             }
@@ -388,7 +390,7 @@ impl RealtimeSession {
             ..generation::generation_request_without_head(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {
-            Ok(resolved) => pass::start_audio_sequence(app, resolved, request, prompt).await,
+            Ok(resolved) => start_audio_sequence(app, resolved, request, prompt).await,
             Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {

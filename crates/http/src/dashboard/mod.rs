@@ -9,6 +9,7 @@ pub(super) mod history;
 pub(super) mod replicas;
 pub(super) mod requests;
 pub(super) mod scenarios;
+pub(super) mod trace;
 
 use std::sync::Arc;
 

@@ -455,6 +455,25 @@ at("hold").addEventListener("click", () => {
 });
 at("end-scenario").addEventListener("click", () => sendScenario({ method: "DELETE" }, "Ended."));
 
+/** Saves the trace of the server as a file. */
+async function saveTrace() {
+  const button = at("trace");
+  button.disabled = true;
+  try {
+    const answer = await fetch("dashboard/trace", { headers: operator() });
+    if (answer.status === 401) throw new Error("it needs the key of --admin-api-key or --api-key");
+    if (!answer.ok) throw new Error(`/dashboard/trace returned ${answer.status}`);
+    const file = URL.createObjectURL(await answer.blob());
+    element("a", undefined, { href: file, download: "vllm-sim-trace.json" }).click();
+    setTimeout(() => URL.revokeObjectURL(file), 60000);
+    button.textContent = "Trace";
+  } catch (error) {
+    button.textContent = `No trace: ${error.message}`;
+  }
+  button.disabled = false;
+}
+at("trace").addEventListener("click", saveTrace);
+
 /** Takes the last two minutes from the server, which keeps them without histograms. */
 async function start() {
   try {

@@ -28,13 +28,14 @@ pub(crate) async fn list_sequences(
         Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,
     };
+    app.records.trace.keep_recording(app.service.rank_engines());
     let (first, _) = app.settings.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
     for (engine, rank) in app.service.rank_engines().iter().zip(first..) {
         let seen = engine.snapshot_sequences(most);
         total += seen.phases.iter().sum::<usize>();
         let phases = SequencePhase::ALL.iter().zip(seen.phases);
-        let phases = phases.map(|(phase, count)| (phase.name().to_owned(), count.into()));
+        let phases = phases.map(|(phase, count)| (phase.phase_name().to_owned(), count.into()));
         ranks.push(json!({"rank": rank, "phases": phases.collect::<Map<_, _>>()}));
         newest.extend(seen.newest.into_iter().map(|sequence| (rank, sequence)));
     }
@@ -57,7 +58,7 @@ fn sequence_json(app: &App, rank: u32, sequence: &LiveSequenceSnapshot) -> Value
         "id": *sequence.id,
         "rank": rank,
         "model": **sequence.lora.as_ref().unwrap_or(model),
-        "phase": sequence.phase.name(),
+        "phase": sequence.phase.phase_name(),
         "prompt_tokens": sequence.prompt,
         "cached_tokens": sequence.cached,
         "external_tokens": sequence.external,

@@ -14,11 +14,13 @@ macro_rules! ready_scenario {
 }
 
 /// Texts of the ready scenarios.
-const READY_SCENARIOS: [&str; 9] = [
+const READY_SCENARIOS: [&str; 11] = [
     ready_scenario!("brownout"),
     ready_scenario!("cut-streams"),
+    ready_scenario!("engine-hang"),
     ready_scenario!("error-burst"),
     ready_scenario!("flapping-health"),
+    ready_scenario!("kv-event-gaps"),
     ready_scenario!("lora-churn"),
     ready_scenario!("overload"),
     ready_scenario!("prefiller-down"),

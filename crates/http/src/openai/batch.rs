@@ -10,11 +10,11 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::chat;
-use super::prepare;
+use super::ids;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::generation::{self, StartedGeneration};
+use crate::generation;
 use crate::request_head::RequestHead;
 use crate::transfer;
 use vllm_sim_python::PythonValue;
@@ -42,17 +42,17 @@ async fn answer_batch(
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
     let first = requests.first();
     let given = first.and_then(|request| request.request_id.as_deref());
-    let id = prepare::request_id("chatcmpl-", &head.headers, given);
+    let id = ids::request_id("chatcmpl-", &head.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
     let resolved = generation::resolve_model(app, head, model, Ok(()))?;
-    let mut started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await?;
+    let started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await;
+    let (mut view, reply) = started?;
     // vLLM reports only totals for a batch.
-    let view = &mut started.view.view;
-    (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
-    view.drafts = None;
-    let StartedGeneration { view, reply, guard: _guard } = started;
-    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(prepare::json_response_with_load(app, &head.headers, body))
+    let shape = &mut view.view;
+    (shape.prompt_details, shape.reasoning_details, shape.metrics) = (false, false, false);
+    shape.drafts = None;
+    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load(app, &head.headers, body))
 }
 
 /// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a
@@ -76,7 +76,7 @@ fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatR
     let Value::Object(mut body) = value else { return Ok(Vec::new()) };
     let messages = body.shift_remove("messages");
     // vLLM takes `stream` and answers with the last token alone.
-    if body.get("stream").is_some_and(|stream| PythonValue::of_json(stream).is_truthy()) {
+    if body.get("stream").is_some_and(|stream| PythonValue::from_json_value(stream).is_truthy()) {
         let text = "Batch chat completions do not support streaming.";
         return Err(Fault::bad_parameter(text, "stream"));
     }

@@ -2,26 +2,33 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::Response;
 use serde_json::Value;
 
 use super::chat_render::ChatView;
 use super::chat_stream::ChatStream;
-use super::prepare;
+use super::response_shape::ResponseShape;
+use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
-use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
+use crate::error::{self, HandlerResult};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::media;
 use crate::request_head::RequestHead;
+use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_config::Compat;
+use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_service::{GenerationRequest, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{
+    GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel, ToolRequest,
+};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
 
@@ -53,25 +60,24 @@ pub(crate) async fn answer_chat(
         ParsedBody::<ChatRequest>::new(app, head, generation::move_guided_fields(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
-    let interval = prepare::min_tokens_per_event(request.stream_interval);
+    let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
-    let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
+    let id = ids::request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
-    let started = match start_chats(app, head, requests, resolved, id, threshold).await {
+    let (view, reply) = match start_chats(app, head, requests, resolved, id, threshold).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_chat_stream_response(&fault));
+            return Ok(failed_chat_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedGeneration { view, reply, guard } = started;
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(prepare::json_response_with_load(app, headers, body))
+    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load(app, headers, body))
 }
 
 /// Starts chat requests that differ only in their messages as one generation request; needs at
@@ -83,9 +89,9 @@ pub(crate) async fn start_chats(
     resolved: ResolvedModel,
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<StartedGeneration<Box<ChatView>>, RejectedRequest> {
+) -> Result<(Box<ChatView>, Reply), RejectedRequest> {
     let request = &requests[0];
-    let last = LastMessage::of(app, request);
+    let continued = continued_message(app, request);
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let seed = app.service.settings().seed;
     let image = &app.controls.image_output;
@@ -96,17 +102,19 @@ pub(crate) async fn start_chats(
         max_tokens: request.requested_output_limit().1,
         validation: request.validate_without_prompt(&app.rules.limits).into(),
         sampling: request.sampling_request(&app.rules.defaults).into(),
-        tools: prepare::tool_request(request),
-        parses_calls: prepare::recognizes_tool_calls(app, request),
-        reasoning: prepare::reasoning_fraction(app, request),
+        tools: tool_request(request),
+        parses_calls: recognizes_tool_calls(app, request),
+        reasoning: reasoning_fraction(app, request),
         priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
-            head,
-            request.cache_salt.as_deref(),
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold,
         tail: image.map(Option::unwrap_or_default).into(),
         prompts: PromptSource::Conversations({
@@ -115,11 +123,11 @@ pub(crate) async fn start_chats(
         }),
         ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = generation::start_generation(app, resolved, generation).await?;
-    let mut view = chat_view(app, &requests[0], last, &generated.facts);
-    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
+    let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
+    let mut view = chat_view(app, &requests[0], continued, &facts);
+    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
     view.image = has_image;
-    Ok(StartedGeneration { view, reply: generated.reply, guard })
+    Ok((view, reply))
 }
 
 pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Conversation {
@@ -167,40 +175,36 @@ fn prompt_logprob_count(request: &ChatRequest) -> Option<i128> {
     request.prompt_logprobs.or(request.echo.then_some(request.top_logprobs))
 }
 
-struct LastMessage {
-    role: Arc<str>,
-    echo: Option<Arc<str>>,
-}
-
-impl LastMessage {
-    fn of(app: &App, request: &ChatRequest) -> Self {
-        let last = request.messages.last();
-        let role = match last {
-            Some(last) if !request.add_generation_prompt => last.role(),
-            _ => &app.settings.model.response_role,
-        };
-        let echo = last
-            .filter(|m| request.echo && m.role() == role)
-            .map(|m| m.all_text())
-            .filter(|text| !text.is_empty());
-        Self { role: role.into(), echo: echo.map(Into::into) }
-    }
+/// Returns the role of the reply, and the text that it starts with (`echo`): those of the last
+/// message, if the reply continues it.
+fn continued_message(app: &App, request: &ChatRequest) -> (Arc<str>, Option<Arc<str>>) {
+    let last = request.messages.last();
+    let role = match last {
+        Some(last) if !request.add_generation_prompt => last.role(),
+        _ => &app.settings.model.response_role,
+    };
+    let continued = last.filter(|last| request.echo && last.role() == role);
+    let text = continued.map(|last| last.all_text()).filter(|text| !text.is_empty());
+    (role.into(), text.map(Into::into))
 }
 
 /// Collects everything that the JSON of a chat response depends on.
 fn chat_view(
     app: &App,
     request: &ChatRequest,
-    last: LastMessage,
+    (role, echo): (Arc<str>, Option<Arc<str>>),
     facts: &ReplyFacts,
 ) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
-    let mut view = prepare::response_shape(app, &request.into(), facts);
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage(request.stream_usage_options());
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
+    view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
     view.logprobs = request
         .logprobs
         .unwrap_or(false)
-        .then(|| prepare::logprob_count(app, request.top_logprobs));
+        .then(|| logprobs::logprob_count(app, request.top_logprobs));
     view.media = media::media_token_counts_json(&prompt.media);
     let show_prompt = view.return_token_ids || prompt_logprob_count(request).is_some();
     let parser = app.settings.parsers.reasoning.is_some();
@@ -209,8 +213,8 @@ fn chat_view(
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
     Box::new(ChatView {
-        role: last.role,
-        echo: last.echo,
+        role,
+        echo,
         include_reasoning: request.include_reasoning,
         parsed: parser || tool_parser || facts.offers_tools,
         named: matches!(request.tool_choice, Some(ChatToolChoice::Named(_)))
@@ -220,7 +224,7 @@ fn chat_view(
             Some(ChatToolChoice::Named(_) | ChatToolChoice::Required)
         ),
         call_ids: app.dialect.id_format().call_ids("chatcmpl-tool-"),
-        prompt_logprobs: prompt_logprob_count(request).map(|top| prepare::logprob_count(app, top)),
+        prompt_logprobs: prompt_logprob_count(request).map(|top| logprobs::logprob_count(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, SpecialTokens::With).into()),
         ec_transfer_params: app
@@ -233,4 +237,70 @@ fn chat_view(
         tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,
     })
+}
+
+/// Returns whether vLLM's tool parser reads the text of a chat: tools are offered and none is
+/// forced.
+pub(crate) fn runs_tool_parser(app: &App, request: &ChatRequest) -> bool {
+    app.settings.parsers.tools.is_some()
+        && request.tools.as_ref().is_some_and(|t| !t.is_empty())
+        && matches!(request.tool_choice, None | Some(ChatToolChoice::Auto))
+}
+
+/// Returns whether the tool parser recognizes calls of a Hermes model.
+pub(crate) fn recognizes_tool_calls(app: &App, request: &ChatRequest) -> bool {
+    runs_tool_parser(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
+}
+
+pub(crate) fn tool_request(request: &ChatRequest) -> Option<ToolRequest> {
+    let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
+    let choice = match &request.tool_choice {
+        Some(ChatToolChoice::Auto) => Choice::Auto,
+        Some(ChatToolChoice::Required) => Choice::Required,
+        Some(ChatToolChoice::Named(name)) => Choice::Named(name.clone()),
+        Some(ChatToolChoice::None) | None => return None,
+    };
+    let tools = tools.iter().map(|tool| ToolDef {
+        name: tool.function.name.clone(),
+        description: tool.function.description.clone(),
+        parameters: tool.function.parameters.clone().map(Value::Object),
+        strict: tool.function.strict,
+    });
+    Some(ToolRequest {
+        tools: tools.collect(),
+        choice,
+        parallel: request.parallel_tool_calls.unwrap_or(true),
+    })
+}
+
+/// Returns the fraction of output tokens that is reasoning, for a chat request; `None` without a
+/// reasoning parser.
+pub(crate) fn reasoning_fraction(app: &App, request: &ChatRequest) -> Option<f64> {
+    app.settings.parsers.reasoning.as_ref()?;
+    let off = request.reasoning_effort.as_deref() == Some("none")
+        || request
+            .chat_template_kwargs
+            .as_ref()
+            .and_then(|k| k.get("enable_thinking").or(k.get("thinking")))
+            == Some(&Value::Bool(false));
+    let ratio = app.settings.parsers.reasoning_ratio;
+    let share = match request.reasoning_effort.as_deref() {
+        Some("minimal") => ratio * 0.25,
+        Some("low") => ratio * 0.5,
+        Some("high") => (ratio * 1.5).min(0.95),
+        Some("xhigh" | "max") => (ratio * 2.0).min(0.95),
+        _ => ratio,
+    };
+    (!off && share > 0.0).then_some(share)
+}
+
+/// Returns the response of a chat stream that fails before its first token.
+///
+/// vLLM 0.33 reports a retryable 503 with another `type` there (measured).
+pub(crate) fn failed_chat_stream_response(fault: &Fault) -> Response<Body> {
+    let mut fault = fault.clone();
+    if fault.status == 503 {
+        fault.error_type = ErrorType::InternalServer;
+    }
+    stream::event_stream_response(Body::from(error::error_events(&fault.to_json())))
 }

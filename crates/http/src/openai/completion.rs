@@ -6,19 +6,21 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::completion_render::{CompletionStream, CompletionView, EchoedPrompt};
-use super::prepare;
+use super::response_shape::ResponseShape;
+use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::request_head::RequestHead;
+use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{
     PromptInput, PromptInputs, PromptSource, PromptTruncation, TruncationSide,
 };
-use vllm_sim_service::{GenerationRequest, OutputBudget, ReplyFacts};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, OutputBudget, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
@@ -76,9 +78,9 @@ async fn respond_completion(
         request.max_tokens = app.dialect.default_max_tokens();
     }
     let stream = request.stream.unwrap_or(false);
-    let interval = prepare::min_tokens_per_event(request.stream_interval);
+    let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
-    let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
+    let id = ids::request_id("cmpl-", headers, request.request_id.as_deref());
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         n: request.n,
@@ -89,33 +91,34 @@ async fn respond_completion(
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
         priority: generation::request_priority(headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
-            head,
-            request.cache_salt.as_deref(),
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold: transfer::cache_hit_threshold(app, headers, value),
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
         ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream_response(&fault));
+            return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let reply = generated.reply;
-    let mut view = completion_view(app, &request, &generated.facts);
-    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
-    drop((generated.facts, request));
+    let mut view = completion_view(app, &request, &facts);
+    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
+    drop((facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(prepare::json_response_with_load(app, headers, body))
+    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load(app, headers, body))
 }
 
 pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInputs {
@@ -138,9 +141,12 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
 }
 
 fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
-    let mut view = prepare::response_shape(app, &request.into(), facts);
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage(request.stream_usage_options());
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
+    view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
     view.weights = request.return_weight_versions.then(|| app.weight_version.load_full());
-    view.logprobs = request.logprobs.map(|top| prepare::logprob_count(app, top));
+    view.logprobs = request.logprobs.map(|top| logprobs::logprob_count(app, top));
     // vLLM serves beam search on another path, which reports no prompt details.
     view.prompt_details &= !request.use_beam_search;
     let echo = request.echo.unwrap_or(false);
@@ -153,7 +159,7 @@ fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -
     CompletionView {
         echo,
         echo_only: echo && request.max_tokens == Some(0),
-        prompt_logprobs: request.prompt_logprobs.map(|top| prepare::logprob_count(app, top)),
+        prompt_logprobs: request.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         prompts: shown.then(|| facts.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
         appends_prompt_index: app.dialect.appends_prompt_index(),

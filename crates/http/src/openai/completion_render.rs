@@ -9,7 +9,8 @@ use super::logprobs::{
     write_prompt_logprobs,
 };
 use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
-use crate::json::{self, NullMembers};
+use crate::json;
+use crate::openai::response_shape::NullMembers;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};

@@ -1,5 +1,6 @@
 //! Computes synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
 
+use crate::app::App;
 use crate::json;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::{
@@ -348,4 +349,10 @@ pub(crate) fn write_prompt_logprobs(
         out.push('}');
     });
     out.push(']');
+}
+
+/// Returns the requested number of log probabilities per token; −1 means the whole vocabulary.
+pub(crate) fn logprob_count(app: &App, asked: i128) -> u32 {
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    u32::try_from(asked).unwrap_or(vocabulary).min(vocabulary.max(1))
 }

@@ -9,6 +9,5 @@ mod completion_render;
 pub(super) mod ids;
 pub(super) mod logprobs;
 pub(super) mod models;
-pub(super) mod prepare;
 pub(super) mod response_shape;
 pub(super) mod responses;

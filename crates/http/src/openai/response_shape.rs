@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::logprobs::{self, LogprobSource, LogprobStyle, TokenLogprob};
-use crate::json::{self, NullMembers};
+use crate::app::App;
+use crate::json;
 use crate::transfer::params::KvTransferParams;
+use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_engine::driver::{SequenceState, SharedProgress};
+use vllm_sim_engine::driver::{SequenceState, SharedProgress, unix_now_secs};
 use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Choice, Reply, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
 
@@ -42,6 +44,50 @@ pub(crate) struct ResponseShape {
 }
 
 impl ResponseShape {
+    /// Returns the settings of a response to a request that sets none itself.
+    pub(crate) fn new(app: &App, facts: &ReplyFacts) -> Self {
+        let params = &facts.params;
+        let answers = &app.settings.answers;
+        Self {
+            id: facts.id.clone(),
+            created: unix_now_secs() as u64,
+            model: app.service.models.name_in_responses(&facts.target),
+            version: app.version,
+            fingerprint: app.settings.model.fingerprint.clone(),
+            tokenizer: app.service.generator.tokenizer().clone(),
+            include_usage: answers.force_include_usage,
+            continuous_usage: answers.force_include_usage,
+            prompt_details: answers.prompt_tokens_details
+                || app.dialect.always_reports_cached_tokens(),
+            reasoning_details: app.settings.parsers.reasoning.is_some(),
+            logprobs: None,
+            distribution: match app.dialect.has_positional_logprobs() {
+                true => LogprobSource::ByPosition,
+                false => LogprobSource::ByRank {
+                    seed: app.service.settings().seed,
+                    temperature: match params.top_k {
+                        1 => 0.0,
+                        _ => params.temperature,
+                    },
+                },
+            },
+            tokens_as_ids: answers.tokens_as_token_ids,
+            return_token_ids: false,
+            metrics: answers.per_request_metrics,
+            drafts: draft_report_settings(app),
+            kv_transfer_params: None,
+            media: None,
+            weights: None,
+            prefill_reason: app.dialect.prefill_finish_reason(),
+        }
+    }
+
+    /// Adds the usage that a request asks for: at the end of a stream, and in every chunk.
+    pub(crate) fn set_usage(&mut self, (at_end, in_chunks): (bool, bool)) {
+        self.include_usage |= at_end;
+        self.continuous_usage |= in_chunks && self.include_usage;
+    }
+
     /// Returns the log probabilities for one token position of a choice.
     pub(crate) fn logprobs_at(
         &self,
@@ -56,6 +102,23 @@ impl ResponseShape {
             logprobs::token_logprobs(&self.tokenizer, id, place, style)
         })
     }
+}
+
+fn draft_report_settings(app: &App) -> Option<DraftReport> {
+    let detailed = match app.settings.answers.per_request_drafts {
+        PerRequestDraftStats::None => return None,
+        PerRequestDraftStats::Summary => false,
+        PerRequestDraftStats::Detailed => true,
+    };
+    let tokens = app.settings.answers.draft_tokens?;
+    Some(DraftReport { tokens, detailed })
+}
+
+/// Selects whether JSON members that are null are written; streams omit them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NullMembers {
+    Shown,
+    LeftOut,
 }
 
 /// Selects the members of `usage`; chat responses have some that completion responses lack.
@@ -293,7 +356,7 @@ impl ResponseShape {
             return out.push_str("null");
         }
         let progress: &SharedProgress = choice.progress();
-        let [scheduled, first, last] = progress.admission_first_latest_times();
+        let [scheduled, first, last] = progress.admission_and_token_times();
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
         let tokens = f64::from(choice.released_tokens());
         let generation = ms(last - first);

@@ -88,7 +88,7 @@ async fn answer_pooling(
     request: PoolingRequest,
     route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
-    let guard = app.settings.server.load_tracking.then(|| app.count_server_load());
+    let guard = app.count_load();
     let model = pooling_model_name(app, request.model.as_deref())?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
     let inputs = tokenize_inputs(app, &request, value).await?;

@@ -99,7 +99,7 @@ struct TextPairScorer<'a> {
     /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
     /// together.
     dimensions: Option<usize>,
-    /// Truncation of the texts.
+    /// Truncation of the texts to score.
     truncation: PromptTruncation,
     /// Number of prompt tokens, for `usage`.
     tokens: usize,

@@ -39,7 +39,7 @@ impl RecordedRequests {
 }
 
 impl RequestOutcome {
-    /// Returns the word for the outcome in lists of requests.
+    /// Returns the outcome of a recorded request as one word, for lists of requests.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Running => "running",

@@ -12,11 +12,13 @@ use super::meta::MetaSettings;
 use super::request::{self, Generation, LogprobOptions, first_of, rid_of};
 use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::RejectedRequest;
-use crate::openai::{chat, prepare};
+use crate::generation::{self, RejectedRequest};
+use crate::openai::response_shape::ResponseShape;
+use crate::openai::{chat, logprobs};
 use crate::request_head::RequestHead;
+use crate::stream;
 use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
@@ -32,7 +34,12 @@ pub(super) async fn create_chat(
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
     let head = &received.head;
-    let request: SglangChatRequest = endpoint::read(app, received, &endpoint::CHAT)?;
+    let body = endpoint::parse(received, &endpoint::CHAT)?;
+    // SGLang's first validator expects an object.
+    if body.as_ref().is_some_and(|body| !body.is_object()) {
+        return Err(errors::unhandled_exception());
+    }
+    let request: SglangChatRequest = endpoint::read_value(app, body.as_ref(), &endpoint::CHAT)?;
     request.validate(&app.rules.limits, request::given_context_length(app))?;
     let calls = reply_calls(app);
     let started = match start_chat(app, head, &request, calls).await {
@@ -43,20 +50,20 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         }
         Err(refused) => return Err(refused.into()),
     };
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     if request.stream {
-        let interval = prepare::min_tokens_per_event(None);
+        let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         format.body_json(reply)
     });
-    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load(app, &head.headers, body.await?.to_string()))
 }
 
-/// Returns the form of calls in a reply: text without a tool parser.
+/// Returns the form of tool calls in a reply: text if the server has no tool parser.
 pub(super) fn reply_calls(app: &App) -> ReplyCalls {
     match app.settings.parsers.tools {
         Some(_) => ReplyCalls::Parsed,
@@ -69,7 +76,6 @@ pub(super) struct StartedChat {
     pub(super) reply: Reply,
     pub(super) format: ChatFormat,
     pub(super) counter: EndCounter,
-    pub(super) guard: Option<ServerLoadGuard>,
 }
 
 /// Starts the generation of a chat request, or of a request of another API that became one.
@@ -89,18 +95,19 @@ pub(super) async fn start_chat(
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     let top = request.top_logprobs.unwrap_or(0).max(0);
     let logprobs = LogprobOptions {
-        top: request.logprobs.then(|| prepare::logprob_count(app, top.into())),
+        top: request.logprobs.then(|| logprobs::logprob_count(app, top.into())),
         start: None,
     };
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured();
-    let id = rid_of(request.rid.as_ref());
+    let id = rid_of(request.single_rid()?);
+    let hides_output = sampling.max_new_tokens() == Some(0);
     let generation = Generation {
         id: id.clone(),
-        tools: prepare::tool_request(&chat),
-        parses_calls: prepare::recognizes_tool_calls(app, &chat),
-        reasoning: prepare::reasoning_fraction(app, &chat),
+        tools: chat::tool_request(&chat),
+        parses_calls: chat::recognizes_tool_calls(app, &chat),
+        reasoning: chat::reasoning_fraction(app, &chat),
         prompts: PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]),
         sampling,
         logprobs,
@@ -113,13 +120,13 @@ pub(super) async fn start_chat(
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
-    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
-    let reply = generated.reply;
+    let started = request::start(app, head, resolved, generation, &target).await;
+    let (reply, facts) = started.map_err(|refused| text_only_fault(refused, request))?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = prepare::response_shape(app, &(&chat).into(), &generated.facts);
-    let mut meta = MetaSettings::new(app, &generated.facts, shape, logprobs, rank);
+    let shape = ResponseShape::new(app, &facts);
+    let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if shows_prompt {
-        meta.keep_prompts(&generated.facts);
+        meta.keep_prompts(&facts);
     }
     meta.texts = true;
     let mut format = ChatFormat::new(
@@ -128,6 +135,7 @@ pub(super) async fn start_chat(
         meta,
         UsageSettings::new(app, request.stream_options.as_ref()),
     );
+    format.hides_output = hides_output;
     format.parses_calls = calls == ReplyCalls::Parsed && chat.tools.is_some();
     let counter = EndCounter {
         metrics: app.metrics.clone(),
@@ -135,5 +143,18 @@ pub(super) async fn start_chat(
         structured,
         session: None,
     };
-    Ok(StartedChat { reply, format, counter, guard })
+    Ok(StartedChat { reply, format, counter })
+}
+
+/// Returns the error of a media part for a model that reads text in SGLang's words.
+fn text_only_fault(refused: RejectedRequest, request: &SglangChatRequest) -> RejectedRequest {
+    match refused {
+        RejectedRequest::Early(fault) if fault.message.ends_with("is not a multimodal model") => {
+            let kind = request.media_part().unwrap_or("unknown");
+            RejectedRequest::Early(Fault::bad_request(format!(
+                "Model only supports text input; received unsupported content type '{kind}'."
+            )))
+        }
+        refused => refused,
+    }
 }

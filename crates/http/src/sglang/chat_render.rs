@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::errors;
 use super::meta::{MetaSettings, finish_reason, type_and_match};
-use super::usage::{EndCounter, UsageSettings};
+use super::usage::{EndCounter, UsageSettings, prompt_usage};
 use crate::error;
 use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_shape::end_of_choice;
@@ -31,6 +31,8 @@ pub(super) struct ChatFormat {
     shows_meta: bool,
     /// Whether a tool parser reads the reply, which changes the chunks of a stream.
     pub(super) parses_calls: bool,
+    /// Whether the output is hidden, because the request wants none.
+    pub(super) hides_output: bool,
     /// Random part of the ids of tool calls.
     call_base: u64,
 }
@@ -52,6 +54,7 @@ impl ChatFormat {
             shows_output_ids: request.return_token_ids,
             shows_meta: request.return_meta_info,
             parses_calls: false,
+            hides_output: false,
             call_base: uuid::Uuid::new_v4().as_u64_pair().1,
         }
     }
@@ -82,13 +85,27 @@ impl ChatFormat {
             "created": self.meta.shape.created,
             "model": self.model,
             "choices": choices,
-            "usage": self.usage.of_reply(reply),
-            "metadata": self.meta.metadata(reply),
+            "usage": self.reply_usage(reply),
+            "metadata": self.meta.metadata(reply.choices.first().map_or(0, |c| self.shown_tokens(c))),
         })
     }
 
+    /// Returns the number of tokens of an output that the response contains.
+    fn shown_tokens(&self, choice: &Choice) -> u32 {
+        if self.hides_output { 0 } else { choice.released_tokens() }
+    }
+
+    /// Returns the usage of all choices.
+    fn reply_usage(&self, reply: &Reply) -> Value {
+        match self.hides_output {
+            true => prompt_usage(reply.prompt_tokens() as usize),
+            false => self.usage.of_reply(reply),
+        }
+    }
+
     fn choice(&self, reply: &Reply, index: usize, choice: &Choice) -> Value {
-        let (script, released) = (&choice.script, choice.released_tokens());
+        let released = self.shown_tokens(choice);
+        let script = &choice.script;
         let mut content = script.channel_text(OutputChannel::Content, released);
         let mut reasoning = script.channel_text(OutputChannel::Reasoning, released);
         if !self.separate_reasoning && !reasoning.is_empty() {
@@ -206,7 +223,7 @@ struct ChoiceProgress {
     end: Option<(Value, Value)>,
 }
 
-/// Parts of the message that one step adds.
+/// Parts of a chat message that one engine step adds to the stream.
 #[derive(Default)]
 struct StepDelta {
     content: String,
@@ -220,7 +237,7 @@ impl ChatStream {
         Self { format, counter, prompt: reply.prompt_tokens(), choices: choices.collect() }
     }
 
-    /// Appends a chunk; `choice` has the members after `index`.
+    /// Appends a stream chunk with these choices and usage.
     fn write_chunk(&self, out: &mut String, choices: Value, usage: Option<Value>) {
         let mut chunk = json!({
             "id": *self.format.id,
@@ -242,7 +259,7 @@ impl ChatStream {
         usage.continuous.then(shown)
     }
 
-    /// Appends a chunk with a part of the message.
+    /// Appends a stream chunk with a part of the chat message.
     fn write_delta(&self, out: &mut String, index: usize, delta: &Value, logprobs: Value) {
         let choice = json!([{
             "index": index,
@@ -254,7 +271,7 @@ impl ChatStream {
         self.write_chunk(out, choice, self.chunk_usage(index));
     }
 
-    /// Appends a chunk with text of the message.
+    /// Appends a stream chunk with text of the chat message.
     fn write_content(&self, out: &mut String, index: usize, text: &str, logprobs: Value) {
         if !self.format.parses_calls {
             let delta = json!({"reasoning_content": null, "content": text});
@@ -309,6 +326,9 @@ impl ChatStream {
     fn collect_delta(&mut self, choice: &mut Choice, step: &ChoiceStep) -> StepDelta {
         let mut delta = StepDelta::default();
         let separate = self.format.separate_reasoning;
+        if self.format.hides_output {
+            return delta;
+        }
         let sent = &mut self.choices[step.index];
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
@@ -356,7 +376,7 @@ impl StreamRenderer for ChatStream {
         }
         let delta = self.collect_delta(choice, step);
         let now = self.choices[index].tokens;
-        let mut logprobs = match step.tokens {
+        let mut logprobs = match now - before {
             0 => Value::Null,
             _ => self.format.logprobs(choice, before, now),
         };
@@ -392,7 +412,7 @@ impl StreamRenderer for ChatStream {
             self.write_chunk(out, choice, None);
         }
         if self.format.usage.include {
-            let usage = self.format.usage.of_reply(reply);
+            let usage = self.format.reply_usage(reply);
             self.write_chunk(out, Value::Array(Vec::new()), Some(usage));
         }
         self.counter.count(reply);

@@ -14,7 +14,10 @@ use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::openai::prepare::{self, UsageOptions};
+use crate::generation;
+use crate::openai::logprobs;
+use crate::openai::response_shape::ResponseShape;
+use crate::stream;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
@@ -33,13 +36,14 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     let request: SglangCompletionRequest = endpoint::read(app, received, &endpoint::COMPLETIONS)?;
     request.validate()?;
+    request.check_rids()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     // A request with `echo` and log probabilities also gets those of the prompt.
     let start = (request.echo && request.logprobs.is_some_and(|top| top > 0)).then_some(0);
-    let top = request.logprobs.map(|top| prepare::logprob_count(app, top.max(0).into()));
+    let top = request.logprobs.map(|top| logprobs::logprob_count(app, top.max(0).into()));
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
     let resolved = request::resolve_model(app, head, model, request.lora_path.as_ref())?;
@@ -63,7 +67,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, 0)?;
     let started = request::start(app, head, resolved, generation, &target).await;
-    let (generated, guard) = match started {
+    let (reply, facts) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::pair_failure(refused)?;
@@ -71,8 +75,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         }
         Err(refused) => return Err(refused.into()),
     };
-    let (reply, facts) = (generated.reply, generated.facts);
-    let shape = prepare::response_shape(app, &UsageOptions::default(), &facts);
+    let shape = ResponseShape::new(app, &facts);
     let mut meta = MetaSettings::new(app, &facts, shape, logprobs, rank);
     if request.return_token_ids {
         meta.keep_prompts(&facts);
@@ -88,15 +91,15 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         session: None,
     };
     if request.stream {
-        let interval = prepare::min_tokens_per_event(None);
+        let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         format.body_json(reply)
     });
-    Ok(prepare::json_response_with_load(app, &head.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load(app, &head.headers, body.await?.to_string()))
 }
 
 fn prompt_inputs(request: &SglangCompletionRequest) -> PromptInputs {

@@ -30,13 +30,13 @@ pub(super) struct CompletionFormat {
     shows_ids: bool,
 }
 
-/// A part of an output: its text, token ids and position.
+/// A piece of a completion's output: its text, token ids and position.
 #[derive(Default)]
 struct Piece {
     text: String,
     ids: Vec<u32>,
     from: usize,
-    /// Whether the part is the beginning of the output.
+    /// Whether the piece is the beginning of the output.
     is_first: bool,
 }
 
@@ -78,7 +78,7 @@ impl CompletionFormat {
             "model": self.model,
             "choices": choices.collect::<Vec<_>>(),
             "usage": self.usage.of_reply(reply),
-            "metadata": self.meta.metadata(reply),
+            "metadata": self.meta.metadata(reply.choices.first().map_or(0, Choice::released_tokens)),
         })
     }
 
@@ -109,8 +109,8 @@ impl CompletionFormat {
         json
     }
 
-    /// Returns the lists of log probabilities of a part, after those of the prompt if it is the
-    /// first.
+    /// Returns the log probabilities of a piece of output, after those of the prompt for the first
+    /// piece.
     fn logprobs(&self, choice: &Choice, piece: &Piece) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
@@ -138,7 +138,7 @@ impl CompletionFormat {
     }
 }
 
-/// The parallel lists of log probabilities.
+/// The parallel lists of log probabilities of a completion choice.
 #[derive(Default)]
 struct Lists {
     top: u32,
@@ -185,7 +185,7 @@ pub(super) struct CompletionStream {
     format: CompletionFormat,
     counter: EndCounter,
     prompts: Vec<u32>,
-    /// Number of tokens sent, by choice.
+    /// Number of tokens that the stream has sent, by choice.
     sent: Vec<u32>,
 }
 

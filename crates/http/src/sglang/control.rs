@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::{Method, Response, StatusCode, Uri};
 use serde_json::{Map, Value, json};
 
 use super::{endpoint, errors};
@@ -13,12 +13,25 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_service::{AdapterLoadMode, PauseMode, PrefixCacheReset};
+use vllm_sim_wire::fastapi::Endpoint;
 use vllm_sim_wire::sglang::control::{
-    AbortRequest, ContinueRequest, LoadAdapterRequest, PauseRequest, Struct, UnloadAdapterRequest,
+    AbortRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest, PauseRequest, Struct,
+    UnloadAdapterRequest,
 };
 
 /// Handles `GET|POST /flush_cache`: empties the prefix cache unless requests run or wait.
-pub(super) async fn flush_cache(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn flush_cache(
+    State(app): State<Arc<App>>,
+    method: Method,
+    uri: Uri,
+) -> Response<Body> {
+    let at = match method {
+        Method::GET => Endpoint { method: "GET", ..endpoint::FLUSH_CACHE },
+        _ => endpoint::FLUSH_CACHE,
+    };
+    if let Err(fault) = endpoint::read_query::<FlushCacheQuery>(&uri, &["timeout"], &at) {
+        return errors::openai_error(&fault);
+    }
     let stats = app.service.rank_engines().iter().map(|rank| rank.stats());
     let is_busy =
         stats.map(|stats| stats.running + stats.waiting + stats.deferred).sum::<usize>() > 0;

@@ -3,10 +3,14 @@
 //!
 //! Source: SGLang 0.5.23 `http_server.py`: lines and names of the functions.
 
+use axum::http::{Method, Uri};
 use serde_json::Value;
 
 use crate::app::App;
 use crate::body::RawRequest;
+use crate::query;
+use vllm_sim_python::{OrjsonError, orjson_loads};
+use vllm_sim_wire::body;
 use vllm_sim_wire::fastapi::{self, BodyErrors, BodyRefusal, Endpoint};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::schema::RequestField;
@@ -21,8 +25,34 @@ const fn post(line: u32, function: &'static str, path: &'static str) -> Endpoint
 pub(super) const GENERATE: Endpoint = post(928, "generate_request", "/generate");
 pub(super) const ENCODE: Endpoint = post(993, "encode_request", "/encode");
 pub(super) const CLASSIFY: Endpoint = post(1006, "classify_request", "/classify");
+pub(super) const WEIGHTS_FROM_DISK: Endpoint =
+    post(1300, "update_weights_from_disk", "/update_weights_from_disk");
+pub(super) const INIT_WEIGHTS_GROUP: Endpoint =
+    post(1404, "init_weights_update_group", "/init_weights_update_group");
+pub(super) const DESTROY_WEIGHTS_GROUP: Endpoint =
+    post(1420, "destroy_weights_update_group", "/destroy_weights_update_group");
+pub(super) const WEIGHTS_FROM_TENSOR: Endpoint =
+    post(1436, "update_weights_from_tensor", "/update_weights_from_tensor");
+pub(super) const BEGIN_WEIGHT_UPDATE: Endpoint =
+    post(1458, "begin_weight_update", "/begin_weight_update");
+pub(super) const END_WEIGHT_UPDATE: Endpoint =
+    post(1473, "end_weight_update", "/end_weight_update");
+pub(super) const WEIGHTS_FROM_DISTRIBUTED: Endpoint =
+    post(1488, "update_weights_from_distributed", "/update_weights_from_distributed");
+pub(super) const WEIGHTS_FROM_IPC: Endpoint =
+    post(1508, "update_weights_from_ipc", "/update_weights_from_ipc");
+pub(super) const FLUSH_CACHE: Endpoint = post(1025, "flush_cache", "/flush_cache");
+pub(super) const LOADS: Endpoint = Endpoint {
+    file: "/sgl-workspace/sglang/python/sglang/srt/entrypoints/v1_loads.py",
+    line: 96,
+    function: "get_loads",
+    method: "GET",
+    path: "/v1/loads",
+};
 pub(super) const UPDATE_WEIGHT_VERSION: Endpoint =
     post(1527, "update_weight_version", "/update_weight_version");
+pub(super) const WEIGHTS_BY_NAME: Endpoint =
+    post(1559, "get_weights_by_name", "/get_weights_by_name");
 pub(super) const RELEASE_MEMORY: Endpoint =
     post(1575, "release_memory_occupation", "/release_memory_occupation");
 pub(super) const RESUME_MEMORY: Endpoint =
@@ -33,6 +63,10 @@ pub(super) const UNLOAD_LORA: Endpoint = post(1676, "unload_lora_adapter", "/unl
 pub(super) const OPEN_SESSION: Endpoint = post(1687, "open_session", "/open_session");
 pub(super) const CLOSE_SESSION: Endpoint = post(1701, "close_session", "/close_session");
 pub(super) const ABORT: Endpoint = post(1721, "abort_request", "/abort_request");
+pub(super) const PARSE_FUNCTION_CALL: Endpoint =
+    post(1734, "parse_function_call_request", "/parse_function_call");
+pub(super) const SEPARATE_REASONING: Endpoint =
+    post(1774, "separate_reasoning_request", "/separate_reasoning");
 pub(super) const PAUSE: Endpoint = post(1831, "pause_generation", "/pause_generation");
 pub(super) const CONTINUE: Endpoint = post(1844, "continue_generation", "/continue_generation");
 pub(super) const COMPLETIONS: Endpoint = post(1860, "openai_v1_completions", "/v1/completions");
@@ -47,12 +81,13 @@ pub(super) const RERANK: Endpoint = post(2101, "v1_rerank_request", "/v1/rerank"
 pub(super) const OLLAMA_CHAT: Endpoint = post(2131, "ollama_chat", "/api/chat");
 pub(super) const OLLAMA_GENERATE: Endpoint = post(2137, "ollama_generate", "/api/generate");
 pub(super) const OLLAMA_SHOW: Endpoint = post(2151, "ollama_show", "/api/show");
+pub(super) const VERTEX_GENERATE: Endpoint = post(2215, "vertex_generate", "/vertex_generate");
 
 /// Text of the error that a body of another media type gets from the check that precedes a route.
 const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only \
      'application/json' is allowed\", 'type': 'value_error'}";
 
-/// Reads the body of a request.
+/// Parses the body of a request as JSON and reads its fields.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON or does not match its schema.
@@ -61,56 +96,103 @@ pub(super) fn read<T: RequestField>(
     received: &RawRequest,
     endpoint: &Endpoint,
 ) -> Result<T, Fault> {
-    let body = parse(received, endpoint)?;
-    read_value(app, &body, endpoint)
+    read_with_body(app, received, endpoint).map(|(read, _)| read)
 }
 
-/// Reads a parsed body.
+/// Reads the body of a request and returns its JSON, too.
+///
+/// # Errors
+/// SGLang's 400 for a body that is not JSON or does not match its schema.
+pub(super) fn read_with_body<T: RequestField>(
+    app: &App,
+    received: &RawRequest,
+    endpoint: &Endpoint,
+) -> Result<(T, Value), Fault> {
+    let endpoint = &at_method(received, endpoint);
+    let body = parse(received, endpoint)?;
+    let read = read_value(app, body.as_ref(), endpoint)?;
+    Ok((read, body.unwrap_or_default()))
+}
+
+/// Reads the fields of a request body that has been parsed as JSON.
 ///
 /// # Errors
 /// SGLang's 400 for a body that does not match its schema.
 pub(super) fn read_value<T: RequestField>(
     app: &App,
-    body: &Value,
+    body: Option<&Value>,
     endpoint: &Endpoint,
 ) -> Result<T, Fault> {
-    fastapi::read_body(body, &app.rules.defaults.bounds).map_err(|refusal| match refusal {
-        BodyRefusal::Errors(errors) => errors.to_fault(endpoint),
-        BodyRefusal::Fault(fault) => fault,
-    })
+    let read = fastapi::read_body(body, &app.rules.defaults.bounds);
+    read.map_err(|refusal| refusal.to_fault(endpoint))
 }
 
-/// Parses the body of a request as JSON; an empty body is null.
+/// Reads these parameters of a query, each the last of its name.
+///
+/// # Errors
+/// SGLang's 400 for a parameter of another type.
+pub(super) fn read_query<T: RequestField>(
+    uri: &Uri,
+    names: &[&str],
+    endpoint: &Endpoint,
+) -> Result<T, Fault> {
+    let given = names.iter().filter_map(|name| {
+        let last = query::query_values(uri, name).pop()?;
+        Some(((*name).to_owned(), Value::from(last)))
+    });
+    let given = Value::Object(given.collect());
+    fastapi::read_query(&given).map_err(|refusal| refusal.to_fault(endpoint))
+}
+
+/// Parses the body of a request as JSON; `None` without body.
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON.
-pub(super) fn parse(received: &RawRequest, endpoint: &Endpoint) -> Result<Value, Fault> {
-    parse_json(received).map_err(|refusal| match refusal {
-        BodyRefusal::Errors(errors) => errors.to_fault(endpoint),
-        BodyRefusal::Fault(fault) => fault,
-    })
+pub(super) fn parse(received: &RawRequest, endpoint: &Endpoint) -> Result<Option<Value>, Fault> {
+    parse_json(received, endpoint).map_err(|refusal| refusal.to_fault(endpoint))
 }
 
-/// Parses the body of a request as JSON; an empty body is null.
+/// Parses the body of a request as JSON; `None` without body.
 ///
 /// # Errors
 /// The error of a body that is not JSON, or the fault of another media type.
-pub(super) fn parse_json(received: &RawRequest) -> Result<Value, BodyRefusal> {
-    received.parse_fastapi_json().map_err(|fault| {
-        let position = fault.param.as_deref().and_then(|param| param.strip_prefix("body."));
-        if let Some(position) = position.and_then(|position| position.parse().ok()) {
-            let ended = position >= received.bytes.len();
-            let message = if ended { "unexpected end of data" } else { "unexpected character" };
-            return BodyRefusal::Errors(BodyErrors::not_json(message, position));
-        }
-        let is_media_type = fault.message.contains("Unsupported Media Type");
-        BodyRefusal::Fault(match is_media_type {
-            true => Fault::new(
-                400,
-                ErrorType::BadRequestPhrase,
-                format!("1 validation error:\n  {NOT_JSON} [{NOT_JSON}]"),
-            ),
-            false => fault,
-        })
+pub(super) fn parse_json(
+    received: &RawRequest,
+    endpoint: &Endpoint,
+) -> Result<Option<Value>, BodyRefusal> {
+    let is_json = body::check_media_type(received.media_type()).is_ok();
+    if !is_json && checks_media_type(endpoint) {
+        return Err(BodyRefusal::Fault(Fault::new(
+            400,
+            ErrorType::BadRequestPhrase,
+            format!("1 validation error:\n  {NOT_JSON} [{NOT_JSON}]"),
+        )));
+    }
+    if received.bytes.is_empty() {
+        return Ok(None);
+    }
+    if !is_json {
+        // The schema refuses a string, because it is not a mapping.
+        return Ok(Some(Value::String(String::from_utf8_lossy(&received.bytes).into_owned())));
+    }
+    body::check_value_count(&received.bytes).map_err(BodyRefusal::Fault)?;
+    let parsed = orjson_loads(&received.bytes);
+    parsed.map(Some).map_err(|OrjsonError { message, position }| {
+        BodyRefusal::Errors(BodyErrors::not_json(message, position))
     })
+}
+
+/// Returns whether a route refuses other media types (`validate_json_request`).
+fn checks_media_type(endpoint: &Endpoint) -> bool {
+    endpoint.path.starts_with("/v1/") || matches!(endpoint.path, "/tokenize" | "/detokenize")
+}
+
+/// Returns the endpoint with the method of the request, which errors name.
+fn at_method(received: &RawRequest, endpoint: &Endpoint) -> Endpoint {
+    let method = match received.method {
+        Method::GET => "GET",
+        Method::PUT => "PUT",
+        _ => endpoint.method,
+    };
+    Endpoint { method, ..*endpoint }
 }

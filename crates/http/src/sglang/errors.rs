@@ -4,21 +4,46 @@
 //! `_create_error_response`), `openai/serving_base.py` (`create_error_response`).
 
 use axum::body::Body;
-use axum::http::Response;
+use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::error;
-use crate::openai::prepare;
+use crate::stream;
 use vllm_sim_service::ServeError;
+pub(super) use vllm_sim_wire::sglang::unhandled_exception;
+
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Message for a request beyond `--max-queued-requests`.
+/// Error message for a request beyond `--max-queued-requests`.
 ///
 /// Source: SGLang 0.5.23 `srt/managers/scheduler.py`, `_abort_on_queued_limit`.
 const QUEUE_FULL: &str = "The request queue is full.";
 
+/// Returns the response to a request whose handler raised an exception, if this is its error:
+/// status 500 and a plain text.
+///
+/// Source: Starlette `middleware/errors.py`, `ServerErrorMiddleware`.
+fn unhandled_response(fault: &Fault) -> Option<Response<Body>> {
+    let is_unhandled = fault.status == 500 && fault.error_type == ErrorType::Detail;
+    is_unhandled.then(|| {
+        let mut response = Response::new(Body::from(fault.message.clone()));
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    })
+}
+
+/// Returns a stream without events.
+pub(super) fn empty_stream() -> Response<Body> {
+    stream::event_stream_response(Body::from("data: [DONE]\n\n"))
+}
+
 /// Returns the error in the form of the OpenAI routes.
 pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
+    if let Some(response) = unhandled_response(fault) {
+        return response;
+    }
     let fault = with_sglang_words(fault);
     error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
 }
@@ -28,7 +53,8 @@ pub(super) fn openai_response(answer: Result<Response<Body>, Fault>) -> Response
     answer.unwrap_or_else(|fault| openai_error(&fault))
 }
 
-/// Returns the error in the form of the native routes: only its message, if a value is wrong.
+/// Returns the error in the form of the native routes: an invalid value is reported by its message
+/// alone.
 pub(super) fn native_error(fault: &Fault) -> Response<Body> {
     match (fault.status, fault.error_type) {
         (400, ErrorType::BadRequest | ErrorType::BadRequestName) => {
@@ -48,7 +74,7 @@ pub(super) fn native_stream_error(fault: &Fault) -> Response<Body> {
         "retryable": false,
     }});
     let events = format!("data: {error}\n\ndata: [DONE]\n\n");
-    prepare::event_stream_response(Body::from(events))
+    stream::event_stream_response(Body::from(events))
 }
 
 /// Returns the JSON of an error of the OpenAI routes.
@@ -93,7 +119,7 @@ pub(super) fn failed_openai_stream(fault: &Fault) -> Response<Body> {
     let mut body = openai_body(fault);
     body["type"] = "INTERNAL_SERVER_ERROR".into();
     let error = json!({"error": body});
-    prepare::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
+    stream::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
 }
 
 /// Returns the stream of `/generate` for a request that fails with its pair of servers.
@@ -116,7 +142,7 @@ pub(super) fn failed_native_stream(fault: &Fault, rid: &str, prompt: usize) -> R
             "cached_tokens": 0,
         },
     });
-    prepare::event_stream_response(Body::from(format!("data: {event}\n\ndata: [DONE]\n\n")))
+    stream::event_stream_response(Body::from(format!("data: {event}\n\ndata: [DONE]\n\n")))
 }
 
 pub(super) fn json_error(status: u16, body: &Value) -> Response<Body> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::disaggregation::BootstrapTarget;
 use super::generate_render::{GenerateFormat, GenerateStream};
@@ -17,28 +17,78 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::generation::RejectedRequest;
-use crate::openai::prepare::{self, UsageOptions};
+use crate::generation::{self, RejectedRequest};
+use crate::openai::logprobs;
+use crate::openai::response_shape::ResponseShape;
 use crate::pooling::encode_text;
 use crate::request_head::RequestHead;
 use crate::session_store::{SessionParams, SessionTurn};
+use crate::stream;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_service::{GeneratedReply, ReplyFacts};
+use vllm_sim_service::{Reply, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::generate::GenerateRequest;
+use vllm_sim_wire::sglang::contract::check_generate;
+use vllm_sim_wire::sglang::control::Struct;
+use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
 pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    let request = match endpoint::read(&app, &received, &endpoint::GENERATE) {
+    let request = match read(&app, &received) {
         Ok(request) => request,
         Err(fault) => return errors::native_error(&fault),
     };
-    match answer(&app, &received.head, &request).await {
-        Ok(response) => response,
+    respond(&app, &received.head, &request).await
+}
+
+/// Reads a request, with the check of the types of its members.
+fn read(app: &App, received: &RawRequest) -> Result<GenerateRequest, Fault> {
+    let (request, body) = endpoint::read_with_body(app, received, &endpoint::GENERATE)?;
+    match body.as_object().map(check_generate) {
+        Some(Err(text)) => Err(Fault::new(400, ErrorType::Bare, text)),
+        _ => Ok(request),
+    }
+}
+
+/// Handles a request of this route, or of another one that became one.
+pub(super) async fn respond(
+    app: &Arc<App>,
+    head: &RequestHead,
+    request: &GenerateRequest,
+) -> Response<Body> {
+    match answer(app, head, request).await {
+        Ok(Output::Json(body)) => error::json_response(StatusCode::OK, body.to_string()),
+        Ok(Output::Stream(response)) => response,
         Err(fault) if request.stream && is_wrong_value(&fault) => {
             errors::native_stream_error(&fault)
         }
+        Err(fault) => errors::native_error(&fault),
+    }
+}
+
+/// Handles `POST /vertex_generate`: a batch with the parameters of `/generate`.
+pub(super) async fn vertex_generate(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> Response<Body> {
+    let Struct(request): Struct<VertexRequest> =
+        match endpoint::read(&app, &received, &endpoint::VERTEX_GENERATE) {
+            Ok(request) => request,
+            Err(fault) => return errors::openai_error(&fault),
+        };
+    if request.instances.is_empty() {
+        return error::json_response(StatusCode::OK, "[]".to_owned());
+    }
+    let body = request.to_generate_body();
+    let read = endpoint::read_value::<GenerateRequest>(&app, Some(&body), &endpoint::GENERATE);
+    // SGLang's constructor of the request has no schema: a wrong parameter is its bug.
+    let Ok(request) = read else { return errors::native_error(&errors::unhandled_exception()) };
+    match answer(&app, &received.head, &request).await {
+        Ok(Output::Json(body)) => {
+            let body = json!({"predictions": body});
+            error::json_response(StatusCode::OK, body.to_string())
+        }
+        Ok(Output::Stream(response)) => response,
         Err(fault) => errors::native_error(&fault),
     }
 }
@@ -48,78 +98,146 @@ fn is_wrong_value(fault: &Fault) -> bool {
     fault.status == 400 && fault.error_type == ErrorType::BadRequest
 }
 
-/// The prompts of a request.
+/// The prompts of a `/generate` request.
 struct Batch {
     prompts: Vec<PromptInput>,
     /// Whether the request has one prompt that is no list.
     is_single: bool,
 }
 
+/// Response of the route.
+enum Output {
+    Json(Value),
+    Stream(Response<Body>),
+}
+
 async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
     request: &GenerateRequest,
-) -> Result<Response<Body>, Fault> {
+) -> Result<Output, Fault> {
     request.check_simulated()?;
     let mut batch = read_prompts(request)?;
     let count = batch.prompts.len();
+    let params = sampling_of_prompts(app, request, &batch)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
-    let vocabulary = app.service.generator.tokenizer().vocab_size();
-    let params = |index: usize| {
-        let value = item(request.sampling_params.as_ref(), index).unwrap_or(&Value::Null);
-        SglangSampling::parse(value, vocabulary)
-    };
     let rids = request_ids(request.rid.as_ref(), &batch)?;
     let session = session_turn(app, request, &mut batch, &rids).await?;
+    let is_single = batch.is_single && params.first().is_none_or(|one| one.outputs() == 1);
     if request.stream {
         check_equal_parameters(request)?;
+        let Some(sampling) = params.into_iter().next() else {
+            return Ok(Output::Stream(errors::empty_stream()));
+        };
         let prompts = std::mem::take(&mut batch.prompts);
-        let of_all = Item { sampling: params(0)?, rank, prompts, index: 0, session };
-        return stream(app, head, request, of_all, rids, &batch).await;
+        let of_all = Item { sampling, rank, prompts, index: 0, session };
+        return Ok(Output::Stream(stream(app, head, request, of_all, rids, &batch).await?));
     }
     // All prompts run at the same time; a refusal drops those that were started.
     let mut started = Vec::with_capacity(count);
-    for (index, prompt) in batch.prompts.into_iter().enumerate() {
+    for (index, (prompt, sampling)) in batch.prompts.into_iter().zip(params).enumerate() {
         let session = session.clone();
-        let one = Item { sampling: params(index)?, rank, prompts: vec![prompt], index, session };
+        let one = Item { sampling, rank, prompts: vec![prompt], index, session };
         let one = start(app, head, request, one, rids[index].clone());
         started.push(one.await.map_err(Fault::from)?);
     }
     let mut outputs = Vec::new();
-    let is_single = batch.is_single && params(0)?.outputs() == 1;
-    for Started { generated, format, counter, .. } in started {
-        let reply = generated.reply;
-        let body = prepare::render_when_finished(reply, move |reply| {
+    for Started { reply, format, counter, .. } in started {
+        let body = generation::render_when_finished(reply, move |reply| {
             counter.count(reply);
             format.outputs(reply)
         });
         outputs.extend(body.await?);
     }
-    let body = match (is_single, outputs.pop()) {
+    Ok(Output::Json(match (is_single, outputs.pop()) {
         (true, Some(only)) => only,
         (_, last) => outputs.into_iter().chain(last).collect(),
-    };
-    Ok(error::json_response(StatusCode::OK, body.to_string()))
+    }))
 }
 
-/// An item is the prompts that are generated as one request of the engine.
+/// Reads the sampling parameters of each prompt.
+///
+/// # Errors
+/// SGLang's 400 for a wrong parameter, and its 500 for lists that do not fit the prompts.
+fn sampling_of_prompts(
+    app: &App,
+    request: &GenerateRequest,
+    batch: &Batch,
+) -> Result<Vec<SglangSampling>, Fault> {
+    let params = request.sampling_params.as_ref();
+    let number = |params: &Value| params.get("n").cloned().unwrap_or_else(|| 1.into());
+    let outputs = match params {
+        Some(Value::Array(items)) => {
+            let first = items.first().ok_or_else(errors::unhandled_exception)?;
+            if items.iter().any(|other| number(other) != number(first)) {
+                return Err(Fault::bad_request(
+                    "The parallel_sample_num should be the same for all samples in sample params.",
+                ));
+            }
+            number(first)
+        }
+        Some(params) => number(params),
+        None => 1.into(),
+    };
+    let outputs = outputs.as_i64().ok_or_else(errors::unhandled_exception)?;
+    check_lists(request, batch, outputs)?;
+    let vocabulary = app.service.generator.tokenizer().vocab_size();
+    let of_prompt = |index: usize| {
+        let value = item(params, index).unwrap_or(&Value::Null);
+        SglangSampling::parse_with_outputs(value, vocabulary, outputs.max(1))
+    };
+    (0..batch.prompts.len()).map(of_prompt).collect()
+}
+
+/// Checks the members that may be lists, as SGLang finds their items.
+fn check_lists(request: &GenerateRequest, batch: &Batch, outputs: i64) -> Result<(), Fault> {
+    let length = |value: &Option<Value>| value.as_ref().and_then(Value::as_array).map(Vec::len);
+    let count = batch.prompts.len();
+    let is_batch = !batch.is_single || outputs > 1;
+    match length(&request.cache_salt) {
+        Some(_) if !is_batch => {
+            return Err(Fault::bad_request("cache_salt should be a string for a single request."));
+        }
+        Some(length) if length != count => {
+            return Err(Fault::bad_request(
+                "The length of cache_salt should be equal to the batch size.",
+            ));
+        }
+        _ => {}
+    }
+    let fails = match is_batch {
+        true => {
+            let lists = [
+                &request.sampling_params,
+                &request.return_logprob,
+                &request.logprob_start_len,
+                &request.top_logprobs_num,
+                &request.lora_path,
+            ];
+            outputs < 1 || lists.into_iter().any(|list| length(list).is_some_and(|n| n < count))
+        }
+        false => length(&request.sampling_params).or(length(&request.rid)).is_some(),
+    };
+    if fails { Err(errors::unhandled_exception()) } else { Ok(()) }
+}
+
+/// Prompts of a `/generate` request that the engine runs as one generation job.
 struct Item {
     sampling: SglangSampling,
     rank: Option<i64>,
     prompts: Vec<PromptInput>,
-    /// Index of the first prompt in the batch.
+    /// Index of the first prompt in the `/generate` request.
     index: usize,
     session: Option<SessionTurn>,
 }
 
 /// A started generation with the format of its response.
 struct Started {
-    generated: GeneratedReply,
+    reply: Reply,
     format: GenerateFormat,
     counter: EndCounter,
     interval: u32,
-    guard: Option<crate::app::ServerLoadGuard>,
 }
 
 async fn start(
@@ -132,7 +250,7 @@ async fn start(
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     let resolved = request::resolve_model(app, head, None, lora)?;
-    let interval = prepare::min_tokens_per_event(from.sampling.stream_interval());
+    let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured();
     let counter = EndCounter {
         metrics: app.metrics.clone(),
@@ -164,8 +282,8 @@ async fn start(
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target = BootstrapTarget::read(bootstrap, prefill_rank, &head.headers, from.index)?;
     let started = request::start(app, head, resolved, generation, &target).await;
-    let (generated, guard) = started?;
-    let meta = meta_settings(app, request, &generated.facts, logprobs, rank);
+    let (reply, facts) = started?;
+    let meta = meta_settings(app, request, &facts, logprobs, rank);
     let format = GenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -173,7 +291,7 @@ async fn start(
         shows_prompt: request.return_prompt_token_ids,
         hides_output,
     };
-    Ok(Started { generated, format, counter, interval, guard })
+    Ok(Started { reply, format, counter, interval })
 }
 
 async fn stream(
@@ -201,11 +319,10 @@ async fn stream(
     if outputs == 1 {
         started.format.rids = rids;
     }
-    let reply = started.generated.reply;
-    let mut render = GenerateStream::new(started.format, started.counter, &reply);
+    let mut render = GenerateStream::new(started.format, started.counter, &started.reply);
     render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
-    Ok(prepare::stream_reply(app, head, reply, render, started.interval, started.guard).await)
+    Ok(stream::stream_reply(app, head, started.reply, render, started.interval).await)
 }
 
 fn meta_settings(
@@ -215,7 +332,7 @@ fn meta_settings(
     logprobs: LogprobOptions,
     rank: Option<i64>,
 ) -> MetaSettings {
-    let shape = prepare::response_shape(app, &UsageOptions::default(), facts);
+    let shape = ResponseShape::new(app, facts);
     let mut meta = MetaSettings::new(app, facts, shape, logprobs, rank);
     if request.return_prompt_token_ids {
         meta.keep_prompts(facts);
@@ -225,17 +342,18 @@ fn meta_settings(
     meta
 }
 
-/// Puts the tokens that a request of a session continues before its prompt.
+/// Prepends the tokens of a session's earlier requests to the prompt of a request that continues
+/// them.
 async fn session_turn(
     app: &Arc<App>,
     request: &GenerateRequest,
     batch: &mut Batch,
     rids: &[Arc<str>],
 ) -> Result<Option<SessionTurn>, Fault> {
-    let Some(params) = item(request.session_params.as_ref(), 0) else {
+    let Some(params) = request.session_params.clone() else {
         return Ok(None);
     };
-    let params = SessionParams::read(params)?;
+    let params = SessionParams::read(&Value::Object(params))?;
     if params.id.is_none() {
         return Ok(None);
     }
@@ -276,7 +394,7 @@ fn logprob_options(app: &App, request: &GenerateRequest, index: usize) -> Logpro
     let top = number(&request.top_logprobs_num).unwrap_or(0).max(0);
     let start = number(&request.logprob_start_len).unwrap_or(-1);
     LogprobOptions {
-        top: Some(prepare::logprob_count(app, top.into())),
+        top: Some(logprobs::logprob_count(app, top.into())),
         start: usize::try_from(start).ok(),
     }
 }
@@ -309,11 +427,15 @@ fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
         ids.as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
     };
     let is_single = !first_of(ids).is_array();
+    // The history of a session may be the whole prompt.
+    let has_session = request.session_params.as_ref().is_some_and(|params| {
+        params.get("id").and_then(Value::as_str).is_some_and(|id| !id.is_empty())
+    });
     let lists: Vec<Vec<i64>> = match is_single {
         true => vec![read(ids)],
         false => ids.as_array().into_iter().flatten().map(read).collect(),
     };
-    if lists.iter().any(Vec::is_empty) {
+    if lists.iter().any(Vec::is_empty) && !(is_single && has_session) {
         return Err(Fault::bad_request("input_ids cannot be empty."));
     }
     let prompt = |ids| PromptInput::Tokens { ids, text: None, media: Vec::new() };

@@ -9,13 +9,14 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::errors;
 use super::info::{SGLANG_VERSION, gauge, token_capacity};
+use super::{endpoint, errors};
 use crate::app::App;
 use crate::error;
 use crate::query;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_wire::fault::{ErrorType, Fault};
+use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::control::LoadsQuery;
 
 /// Names of the sections that `include` selects.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
@@ -28,15 +29,9 @@ pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> Response
     if let Err(fault) = check_sections(include.as_deref()) {
         return errors::openai_error(&fault);
     }
-    let rank = match last("dp_rank").map(|text| text.parse::<i64>()) {
-        None => None,
-        Some(Ok(rank)) => Some(rank),
-        Some(Err(_)) => {
-            let text =
-                "dp_rank: Input should be a valid integer, unable to parse string as an integer";
-            let fault = Fault::new(400, ErrorType::BadRequestPhrase, text);
-            return errors::openai_error(&fault);
-        }
+    let rank = match endpoint::read_query::<LoadsQuery>(&uri, &["dp_rank"], &endpoint::LOADS) {
+        Ok(query) => query.dp_rank,
+        Err(fault) => return errors::openai_error(&fault),
     };
     let ranks = 0..app.service.rank_engines().len();
     let asked = ranks.filter(|index| rank.is_none_or(|rank| i64::try_from(*index) == Ok(rank)));

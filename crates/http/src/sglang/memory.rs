@@ -21,7 +21,7 @@ use vllm_sim_wire::sglang::control::{
     ReleaseMemoryRequest, ResumeMemoryRequest, SlowDownRequest, Struct, WeightVersionRequest,
 };
 
-/// The message of SGLang's assertion, which stops its scheduler.
+/// Error message of SGLang's assertion, which stops its scheduler.
 const BUSY: &str = "release_memory_occupation should be called only when server is idle.";
 
 fn null_response() -> Response<Body> {

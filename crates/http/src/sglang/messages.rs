@@ -14,23 +14,24 @@ use super::chat::{StartedChat, reply_calls, start_chat};
 use super::endpoint;
 use super::messages_render::{MessageStream, message_json, new_message_id};
 use super::request::given_context_length;
-use crate::anthropic::convert;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::openai::{chat, prepare};
+use crate::generation;
+use crate::openai::chat;
+use crate::stream;
 use vllm_sim_service::prompt::PromptLengthLimit;
-use vllm_sim_wire::anthropic::{AnthropicToolChoice, CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::fastapi::{self, BodyRefusal};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
-use vllm_sim_wire::sglang::chat::SglangChatRequest;
+use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
+use vllm_sim_wire::sglang::messages::{SglangCountRequest, SglangMessagesRequest};
 
 /// The `type` of an error that a check of this API finds.
 const INVALID_REQUEST: &str = "invalid_request_error";
 
-/// Message for a conversation without messages, whose tokens cannot be counted.
-const EMPTY_CONVERSATION: &str =
+/// Error message for a conversation without messages, whose tokens cannot be counted.
+pub(super) const EMPTY_CONVERSATION: &str =
     "Cannot apply chat template to an empty conversation. Provide at least one message.";
 
 /// Handles `POST /v1/messages`.
@@ -57,27 +58,27 @@ impl Refusal {
 }
 
 async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Refusal> {
-    let request: MessagesRequest = read(app, received).map_err(Refusal::invalid)?;
-    check_tool_choice(&request).map_err(Refusal::invalid)?;
-    let mut body = convert::to_chat_body(app, &request).map_err(Refusal::invalid)?;
-    set_strictness(&mut body);
-    let read = endpoint::read_value(app, &body, &endpoint::CHAT);
-    let chat: SglangChatRequest = read.map_err(Refusal::invalid)?;
+    let request: SglangMessagesRequest = read(app, received).map_err(Refusal::invalid)?;
+    let chat = chat_request(app, &request).map_err(Refusal::invalid)?;
     let context_length = given_context_length(app);
     chat.validate(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
     let head = &received.head;
     let started = match start_chat(app, head, &chat, reply_calls(app)).await {
         Ok(started) => started,
         Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
-        Err(refused) => return Err(Refusal { fault: refused.into(), kind: None }),
+        Err(refused) => {
+            let fault: Fault = refused.into();
+            let is_checked_first = fault.message.starts_with("Model only supports text input");
+            return Err(Refusal { kind: is_checked_first.then_some(INVALID_REQUEST), fault });
+        }
     };
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     if chat.stream {
         let render = MessageStream::new(format, counter, &reply);
-        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         message_json(&format, reply)
     });
@@ -91,14 +92,12 @@ pub(super) async fn count_tokens(
     received: RawRequest,
 ) -> Response<Body> {
     let count = async {
-        let request: CountTokensRequest = read(&app, &received)?;
+        let request: SglangCountRequest = read(&app, &received)?;
         if request.messages.is_empty() {
             return Err(Fault::bad_request(EMPTY_CONVERSATION));
         }
-        let mut chat = convert::count_tokens_chat_request(&app, &request)?;
-        for tool in chat.tools.iter_mut().flatten() {
-            tool.function.strict.get_or_insert(false);
-        }
+        let chat = chat_request(&app, &request.into())?;
+        let mut chat = chat.conversation(ReplyCalls::Parsed, &app.rules.defaults.bounds)?;
         let mut conversation = chat::chat_conversation(&app, &mut chat);
         conversation.bound = PromptLengthLimit::None;
         app.service.conversation_tokens(&app.rules, conversation).await
@@ -112,11 +111,12 @@ pub(super) async fn count_tokens(
     }
 }
 
-/// Reads a body, whose errors become SGLang's short text.
+/// Reads a request body; its errors become SGLang's short text.
 fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     let bounds = &app.rules.defaults.bounds;
-    let body = endpoint::parse_json(received);
-    body.and_then(|body| fastapi::read_body(&body, bounds)).map_err(|refusal| match refusal {
+    let body = endpoint::parse_json(received, &endpoint::CHAT);
+    let read = body.and_then(|body| fastapi::read_body(body.as_ref(), bounds));
+    read.map_err(|refusal| match refusal {
         BodyRefusal::Errors(errors) => Fault::bad_request(errors.digest()),
         BodyRefusal::Fault(fault) if fault.message.contains("Unsupported Media Type") => {
             Fault::bad_request(
@@ -127,34 +127,10 @@ fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     })
 }
 
-/// Sets the member of tools that SGLang's class has and templates show.
-fn set_strictness(body: &mut Value) {
-    let tools = body.get_mut("tools").and_then(Value::as_array_mut);
-    for tool in tools.into_iter().flatten() {
-        if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
-            function.entry("strict").or_insert(false.into());
-        }
-    }
-}
-
-/// Refuses a forced call without tools.
-fn check_tool_choice(request: &MessagesRequest) -> Result<(), Fault> {
-    let has_tools = request.tools.as_ref().is_some_and(|tools| !tools.is_empty());
-    let kind = match &request.tool_choice {
-        Some(choice) if !has_tools => forced_kind(choice),
-        _ => None,
-    };
-    match kind {
-        None => Ok(()),
-        Some(kind) => Err(Fault::bad_request(format!(
-            "tool_choice='{kind}' requires at least one custom tool; all supplied tools were \
-             server-side Anthropic built-ins which the OpenAI-compatible backend cannot invoke"
-        ))),
-    }
-}
-
-fn forced_kind(choice: &AnthropicToolChoice) -> Option<&str> {
-    Some(choice.kind.as_str()).filter(|kind| matches!(*kind, "any" | "tool"))
+/// Returns the chat request with the same prompt.
+fn chat_request(app: &App, request: &SglangMessagesRequest) -> Result<SglangChatRequest, Fault> {
+    let body = request.to_chat_body(app.settings.parsers.reasoning.as_deref())?;
+    endpoint::read_value(app, Some(&body), &endpoint::CHAT)
 }
 
 /// Returns the `type` and message of an error.
@@ -191,5 +167,5 @@ fn failed_stream(fault: &Fault, model: &str) -> Response<Body> {
         "event: message_start\ndata: {start}\n\nevent: error\ndata: {error}\n\n\
          event: message_stop\ndata: {stop}\n\n"
     );
-    prepare::event_stream_response(Body::from(events))
+    stream::event_stream_response(Body::from(events))
 }

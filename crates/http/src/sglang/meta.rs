@@ -15,7 +15,7 @@ use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Choice, Reply, ReplyFacts};
+use vllm_sim_service::{Choice, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Message of an aborted request that never ran.
@@ -47,7 +47,7 @@ pub(super) fn finish_reason(
         }
         (EndReason::Stop, None) => {
             let last = || choice.script.tokens().last().map(|token| token.id);
-            json!({"type": "stop", "matched": tokenizer.eos_id().or_else(last)})
+            json!({"type": "stop", "matched": tokenizer.eos_token_id().or_else(last)})
         }
     }
 }
@@ -72,7 +72,7 @@ pub(super) struct MetaSettings {
 }
 
 impl MetaSettings {
-    /// Creates the settings; prompts are kept if log probabilities need them.
+    /// Creates the settings of `meta_info`; prompts are kept if log probabilities need them.
     pub(super) fn new(
         app: &App,
         facts: &ReplyFacts,
@@ -106,9 +106,9 @@ impl MetaSettings {
         self.prompts.get(prompt).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the version of the weights, as `metadata` of the OpenAI routes.
-    pub(super) fn metadata(&self, reply: &Reply) -> Value {
-        let tokens = reply.choices.first().map_or(0, Choice::released_tokens);
+    /// Returns the version of the weights, as `metadata` of the OpenAI routes; the first output has
+    /// `tokens` tokens.
+    pub(super) fn metadata(&self, tokens: u32) -> Value {
         json!({
             "weight_version": *self.weight_version,
             "weight_versions": self.weight_versions(tokens),
@@ -134,7 +134,7 @@ impl MetaSettings {
         let mut set = |name: &str, value: Value| {
             meta.insert(name.to_owned(), value);
         };
-        let [_, _, last] = progress.admission_first_latest_times();
+        let [_, _, last] = progress.admission_and_token_times();
         let latency = (last - progress.arrived).as_secs_f64();
         set("id", id.into());
         set("finish_reason", reason.clone().unwrap_or(Value::Null));
@@ -216,7 +216,7 @@ impl MetaSettings {
         if self.texts { text.into() } else { Value::Null }
     }
 
-    /// Returns the most likely tokens of a position, the likeliest first.
+    /// Returns the most likely tokens of a position, in descending order of probability.
     fn top_row(&self, entries: &[crate::openai::logprobs::TokenLogprob], top: u32) -> Value {
         let mut sorted: Vec<_> = entries.iter().collect();
         sorted.sort_by_key(|entry| entry.rank);

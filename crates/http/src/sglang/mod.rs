@@ -22,6 +22,7 @@ mod messages;
 mod messages_render;
 mod meta;
 mod ollama;
+mod parse;
 mod pooling;
 mod pooling_inputs;
 mod request;
@@ -32,6 +33,7 @@ mod score;
 mod sessions;
 mod tokenize;
 mod usage;
+mod weights;
 
 pub use info::SGLANG_VERSION;
 pub(super) use routes::routes;

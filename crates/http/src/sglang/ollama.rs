@@ -17,9 +17,10 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::openai::{chat, prepare};
+use crate::generation;
+use crate::openai::chat;
 use crate::request_head::RequestHead;
-use crate::stream::{ChoiceStep, StreamRenderer};
+use crate::stream::{self, ChoiceStep, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
@@ -59,7 +60,8 @@ impl TextMember {
         }
     }
 
-    /// Returns a line of a stream; the last one, without text, has the reason of the end.
+    /// Returns one line of a streamed response; the last line has no text, and the reason of the
+    /// end.
     fn line(self, model: &str, text: Option<&str>) -> String {
         let mut line = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text.unwrap_or_default());
@@ -69,7 +71,8 @@ impl TextMember {
         format!("{line}\n")
     }
 
-    /// Returns the JSON of a reply; `None`: one without prompt.
+    /// Returns the JSON of a response that is no stream; `counts` is `None` for a request without a
+    /// prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
         let mut body = json!({"model": model, "created_at": timestamp()});
         let (name, value) = self.json(text);
@@ -184,25 +187,23 @@ async fn generate_from(
     };
     // These bodies cannot name another server.
     let target = BootstrapTarget::read([None; 3], None, &head.headers, 0)?;
-    let (generated, guard) = request::start(app, head, resolved, generation, &target).await?;
-    let reply = generated.reply;
+    let (reply, _) = request::start(app, head, resolved, generation, &target).await?;
     let counter =
         EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };
     let model = app.service.models.displayed_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
-        let mut response =
-            prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await;
+        let mut response = stream::stream_reply_without_keep_alive(app, head, reply, render).await;
         set_line_type(&mut response);
         return Ok(response);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         let choice = &reply.choices[0];
         let released = choice.released_tokens();
         let text = choice.script.channel_text(OutputChannel::Content, released);
         let progress = choice.progress();
-        let [_, _, last] = progress.admission_first_latest_times();
+        let [_, _, last] = progress.admission_and_token_times();
         let elapsed = u64::try_from((last - progress.arrived).as_nanos()).unwrap_or(u64::MAX);
         member.body(&model, &text, Some((elapsed, reply.prompt_tokens(), released)))
     });

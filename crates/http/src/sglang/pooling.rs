@@ -29,7 +29,7 @@ use vllm_sim_wire::sglang::pooling::{
     EncodeRequest, SglangClassifyRequest, SglangEmbeddingRequest, SglangRerankRequest,
 };
 
-/// Message for a request of vectors to a model that generates text.
+/// Error message for a request for vectors to a model that generates text.
 const NOT_AN_EMBEDDING_MODEL: &str = "This model does not appear to be an embedding model by default. Please add `--is-embedding` \
      when launching the server or try another model.";
 

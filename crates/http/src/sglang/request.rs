@@ -6,12 +6,12 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::disaggregation::BootstrapTarget;
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::generation::{self, RejectedRequest};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GeneratedReply, GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, ResolvedModel,
+    GenerationRequest, KvBlockLabels, KvTransfer, OutputBudget, Reply, ReplyFacts, ResolvedModel,
     ToolRequest,
 };
 use vllm_sim_wire::fault::Fault;
@@ -32,7 +32,7 @@ pub(super) struct Generation {
     pub(super) echo: bool,
 }
 
-/// The options select the log probabilities of a response.
+/// Options for the log probabilities of a response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogprobOptions {
     /// Number of the most likely tokens at each position; `None`: no log probabilities.
@@ -121,7 +121,8 @@ pub(super) fn resolve_model(
         rest.or_else(|| Some(model.split_once(':')?.1)).map(str::trim)
     });
     let listed = lora_path.map(first_of).and_then(Value::as_str);
-    let adapter = named.filter(|name| !name.is_empty()).or(listed);
+    let is_given = |name: &&str| !name.is_empty();
+    let adapter = named.filter(is_given).or(listed.filter(is_given));
     let Some(adapter) = adapter else {
         return generation::resolve_model(app, head, None, Ok(()));
     };
@@ -164,8 +165,9 @@ pub(super) async fn start(
     resolved: ResolvedModel,
     from: Generation,
     target: &BootstrapTarget,
-) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
+) -> Result<(Reply, ReplyFacts), RejectedRequest> {
     let LogprobOptions { top, start } = from.logprobs;
+    let grammar = from.sampling.grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
     let (transfer, room_rank) = match &app.disaggregation {
         None => (KvTransfer::Local, None),
@@ -191,10 +193,33 @@ pub(super) async fn start(
         ..generation::new_generation_request(app, head, from.id)
     };
     let request = GenerationRequest { rank: from.rank.or(room_rank), ..request };
-    generation::start_generation(app, resolved, request).await
+    let started = generation::start_generation(app, resolved, request).await;
+    started.map_err(|refused| match (refused, grammar) {
+        (RejectedRequest::Early(fault), Some(kind)) => {
+            RejectedRequest::Early(grammar_fault(fault, kind))
+        }
+        (RejectedRequest::Late { fault, facts }, Some(kind)) => {
+            RejectedRequest::Late { fault: grammar_fault(fault, kind), facts }
+        }
+        (refused, None) => refused,
+    })
 }
 
-/// Returns the error of a pair, which a stream reports in its body, with status 200.
+/// Returns the error of a grammar that does not compile in SGLang's words.
+///
+/// Source: SGLang 0.5.23 `srt/constrained/grammar_manager.py`.
+fn grammar_fault(fault: Fault, kind: &str) -> Fault {
+    let starts =
+        ["Grammar error", "Invalid grammar", "Invalid JSON grammar", "structured_outputs."];
+    let is_of_grammar = starts.iter().any(|start| fault.message.starts_with(start));
+    if fault.status != 400 || !is_of_grammar {
+        return fault;
+    }
+    Fault { message: format!("Failed to compile {kind} grammar: {}", fault.message), ..fault }
+}
+
+/// Returns the error of a failed prefill/decode negotiation, which a stream reports in its body,
+/// with status 200.
 ///
 /// # Errors
 /// Every other error.

@@ -11,12 +11,15 @@ use axum::http::{Response, StatusCode};
 use serde_json::json;
 
 use super::chat::{StartedChat, reply_calls, start_chat};
+use super::messages::EMPTY_CONVERSATION;
 use super::responses_render::{ResponseFormat, ResponseStream};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::openai::prepare;
+use crate::generation;
+use crate::stream;
+use vllm_sim_wire::fastapi::construct;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
@@ -34,21 +37,25 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let head = &received.head;
     request.validate(|model| knows_model(app, model))?;
     let body = request.to_chat_body()?;
-    let chat: SglangChatRequest = endpoint::read_value(app, &body, &endpoint::CHAT)?;
+    let bounds = &app.rules.defaults.bounds;
+    let chat: SglangChatRequest = construct(&body, "ChatCompletionRequest", bounds)?;
     // Forced calls are read from the text even without a tool parser.
     let calls = match request.forces_calls() {
         true => ReplyCalls::Parsed,
         false => reply_calls(app),
     };
+    if chat.messages.is_empty() {
+        return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION} None")));
+    }
     let started = start_chat(app, head, &chat, calls).await?;
-    let StartedChat { reply, format, counter, guard } = started;
+    let StartedChat { reply, format, counter } = started;
     let format = ResponseFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);
-        let response = prepare::stream_reply_without_keep_alive(app, head, reply, render, guard);
+        let response = stream::stream_reply_without_keep_alive(app, head, reply, render);
         return Ok(response.await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| {
+    let body = generation::render_when_finished(reply, move |reply| {
         counter.count(reply);
         format.body_json(reply)
     });
@@ -71,7 +78,7 @@ pub(super) async fn stored_response() -> Response<Body> {
     })
 }
 
-/// Returns the error in the form of this route.
+/// Returns the error in the form of SGLang's `/v1/responses`.
 fn error_response(fault: &Fault) -> Response<Body> {
     let kind = match fault.error_type {
         ErrorType::BadRequestPhrase => "Bad Request",

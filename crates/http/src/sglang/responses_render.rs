@@ -13,7 +13,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
 
-/// Format of a response.
+/// Format of a Responses API response.
 pub(super) struct ResponseFormat {
     request: SglangResponsesRequest,
     chat: ChatFormat,
@@ -63,7 +63,7 @@ impl ResponseFormat {
         self.response_json(output, self.status(choice), Some(self.usage(reply)), TextForm::Guessed)
     }
 
-    /// Returns log probabilities in the form of this route, or null.
+    /// Returns log probabilities in the form of SGLang's `/v1/responses`, or null.
     fn logprobs(&self, choice: &Choice) -> Value {
         if !self.request.includes_logprobs() {
             return Value::Null;
@@ -106,7 +106,7 @@ impl ResponseFormat {
         let request = &self.request;
         let is_text = !output.is_empty() && output.iter().all(|item| item["type"] == "message");
         let text = match (&request.text, text) {
-            (Some(text), _) => text.clone().into(),
+            (Some(_), _) => request.text_json(),
             (None, TextForm::Guessed) if is_text => json!({"format": {"type": "text"}}),
             _ => Value::Null,
         };
@@ -142,12 +142,12 @@ impl ResponseFormat {
     }
 }
 
-/// Selects the member `text` of a response whose request has none.
+/// Selects the member `text` of a response if the request does not set it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextForm {
-    /// Plain text if the output is only text.
+    /// The member is plain text if the output is only text.
     Guessed,
-    /// Null, before the output is known.
+    /// The member is null, because the output is not known yet.
     Unknown,
 }
 

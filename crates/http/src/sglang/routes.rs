@@ -3,8 +3,8 @@
 use axum::routing::{MethodRouter, any, get, post, put};
 
 use super::{
-    chat, completion, control, generate, info, loads, memory, messages, ollama, pooling, responses,
-    score, sessions, tokenize,
+    chat, completion, control, generate, info, loads, memory, messages, ollama, parse, pooling,
+    responses, score, sessions, tokenize, weights,
 };
 use crate::app::App;
 use crate::ops;
@@ -40,6 +40,12 @@ pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, Method
         ("/resume_memory_occupation", "GET, POST", get(memory::resume).post(memory::resume)),
         ("/slow_down", "GET, POST", get(memory::slow_down).post(memory::slow_down)),
         ("/update_weight_version", "POST", post(memory::update_weight_version)),
+        ("/vertex_generate", "POST", post(generate::vertex_generate)),
+        ("/separate_reasoning", "POST", post(parse::separate_reasoning)),
+        ("/parse_function_call", "POST", post(parse::parse_function_call)),
+        ("/start_profile", "GET, POST", get(weights::start_profile).post(weights::start_profile)),
+        ("/stop_profile", "GET, POST", get(weights::stop_profile).post(weights::stop_profile)),
+        ("/freeze_gc", "GET, POST", get(weights::freeze_gc).post(weights::freeze_gc)),
         ("/v1/embeddings", "POST", post(pooling::create_embeddings)),
         ("/encode", "POST, PUT", put(pooling::encode).post(pooling::encode)),
         ("/classify", "POST, PUT", put(pooling::classify).post(pooling::classify)),
@@ -59,6 +65,7 @@ pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, Method
         ("/load_lora_adapter", "POST", post(control::load_adapter)),
         ("/unload_lora_adapter", "POST", post(control::unload_adapter)),
     ];
+    routes.extend(weight_routes());
     for path in ["/tokenize", "/v1/tokenize"] {
         routes.push((path, "POST", post(tokenize::tokenize)));
     }
@@ -70,4 +77,19 @@ pub(crate) fn routes(config: &Config) -> Vec<(&'static str, &'static str, Method
         routes.push((METRICS_PATH, "GET", any(ops::get_metrics)));
     }
     routes
+}
+
+/// Returns the routes that change the weights of the model.
+fn weight_routes() -> [(&'static str, &'static str, MethodRouter<Arc<App>>); 9] {
+    [
+        ("/update_weights_from_disk", "POST", post(weights::from_disk)),
+        ("/update_weights_from_distributed", "POST", post(weights::from_distributed)),
+        ("/update_weights_from_tensor", "POST", post(weights::from_tensor)),
+        ("/update_weights_from_ipc", "POST", post(weights::from_ipc)),
+        ("/init_weights_update_group", "POST", post(weights::init_group)),
+        ("/destroy_weights_update_group", "POST", post(weights::destroy_group)),
+        ("/begin_weight_update", "POST", post(weights::begin_update)),
+        ("/end_weight_update", "POST", post(weights::end_update)),
+        ("/get_weights_by_name", "GET, POST", get(weights::by_name).post(weights::by_name)),
+    ]
 }

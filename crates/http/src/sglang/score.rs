@@ -67,7 +67,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     Ok(error::json_response(StatusCode::OK, body.to_string()))
 }
 
-/// Checks what does not depend on the items.
+/// Checks the members of a score request that do not depend on its items.
 fn check(app: &App, request: &SglangScoreRequest) -> Result<(), Fault> {
     let fail = |text: &str| Err(Fault::bad_request(text));
     if request.temperature != 1.0 && !request.apply_softmax {
@@ -95,7 +95,7 @@ fn check(app: &App, request: &SglangScoreRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns the prompt of each item: query and item, or the other way round.
+/// Returns one prompt per item to score: query and item, or item and query.
 async fn prompts(
     app: &Arc<App>,
     request: &SglangScoreRequest,
@@ -122,6 +122,9 @@ async fn prompts(
     let prompts = prompts.collect::<Option<Vec<Value>>>().ok_or_else(|| {
         Fault::bad_request("Invalid combination of query/items types for score_request.")
     })?;
+    if prompts.is_empty() {
+        return Ok(Inputs { lists: Vec::new(), is_single: false });
+    }
     read_inputs(app, &prompts.into()).await
 }
 

@@ -16,11 +16,11 @@ use crate::error;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::{CloseSessionRequest, OpenSessionRequest, Struct};
 
-/// Message for a session that cannot be opened.
+/// Error message for a session that cannot be opened.
 const NOT_OPENED: &str =
     "Failed to open the session. Check if a session with the same id is still open.";
 
-/// Message for a session of streams, which SGLang opens only with a flag.
+/// Error message for a streaming session, which SGLang opens only with a flag.
 const STREAMING_DISABLED: &str = "Streaming sessions are disabled. Please relaunch with \
      --enable-streaming-session.";
 

@@ -17,7 +17,7 @@ use crate::openai::chat;
 use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
-use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
@@ -29,8 +29,8 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) 
 }
 
 async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault> {
-    let body = endpoint::parse(received, &endpoint::TOKENIZE)?;
-    let request: SglangTokenizeRequest = endpoint::read_value(app, &body, &endpoint::TOKENIZE)?;
+    let (request, body): (SglangTokenizeRequest, Value) =
+        endpoint::read_with_body(app, received, &endpoint::TOKENIZE)?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, count) = match request.prompt {
@@ -61,7 +61,7 @@ async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault
 
 /// Returns the token ids of a conversation, as those of a chat request.
 async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
-    let request = endpoint::read_value::<SglangChatRequest>(app, body, &endpoint::TOKENIZE)?;
+    let request = endpoint::read_value::<SglangChatRequest>(app, Some(body), &endpoint::TOKENIZE)?;
     request.validate(&app.rules.limits, None)?;
     let mut chat = request.conversation(ReplyCalls::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
@@ -88,14 +88,26 @@ fn texts(app: &App, received: &RawRequest) -> Result<Value, Fault> {
     let tokenizer = app.service.generator.tokenizer();
     let special = SpecialTokens::from_bool(!request.skip_special_tokens);
     let decode = |ids: &Value| {
-        let ids = ids.as_array().into_iter().flatten().filter_map(Value::as_i64);
+        let ids = ids.as_array().into_iter().flatten();
         // An id outside the vocabulary has no text.
-        let ids: Vec<u32> = ids.map(|id| u32::try_from(id).unwrap_or(u32::MAX)).collect();
-        Value::from(tokenizer.decode(&ids, special))
+        let ids = ids.map(to_token_id).collect::<Result<Vec<u32>, Fault>>()?;
+        Ok(Value::from(tokenizer.decode(&ids, special)))
     };
     let lists = request.tokens.as_array().filter(|items| items.iter().any(Value::is_array));
-    Ok(match lists {
+    match lists {
         Some(lists) => lists.iter().map(decode).collect(),
         None => decode(&request.tokens),
+    }
+}
+
+/// Returns a token id, or SGLang's error for one that its tokenizer cannot take.
+fn to_token_id(id: &Value) -> Result<u32, Fault> {
+    let number = id.as_i64().unwrap_or(i64::MAX);
+    number.try_into().map_err(|_| {
+        let size = if number < 0 { "small" } else { "large" };
+        let text = format!(
+            "Internal server error during detokenization: number too {size} to fit in target type"
+        );
+        Fault::new(500, ErrorType::InternalServer, text)
     })
 }

@@ -100,7 +100,7 @@ pub(super) struct EndCounter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) streaming: bool,
     pub(super) structured: bool,
-    /// The session that keeps the request.
+    /// The session that stores the request's tokens when it ends.
     pub(super) session: Option<SessionTurn>,
 }
 
@@ -117,7 +117,7 @@ impl EndCounter {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
             let progress = choice.progress();
-            let [_, first, last] = progress.admission_first_latest_times();
+            let [_, first, last] = progress.admission_and_token_times();
             metrics.on_finished(&SglangRequest {
                 streaming: self.streaming,
                 structured: self.structured,

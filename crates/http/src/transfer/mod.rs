@@ -3,6 +3,7 @@
 pub(crate) mod params;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -10,7 +11,6 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::log_limit::LogRateLimit;
 use super::media;
 use super::openai::ids::new_uid;
 use super::request_head::names;
@@ -114,7 +114,7 @@ impl KvTransferTerms {
     }
 }
 
-/// Logs vLLM's warning if the engine has no connector.
+/// Logs vLLM's warning about `kv_transfer_params` if the engine has no KV connector.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/engine/core.py`, `preprocess_add_request`.
 fn warn_without_connector(app: &App) {
@@ -262,4 +262,16 @@ pub(crate) async fn query_bootstrap(State(app): State<Arc<App>>) -> Response<Bod
         .map(|(rank, engine)| (rank.to_string(), json!({"engine_id": engine})))
         .collect();
     ok_json(&Value::Object(ranks))
+}
+
+/// Counts an event, and selects its 1st, 2nd, 4th, 8th, … occurrence for the log.
+#[derive(Debug, Default)]
+struct LogRateLimit(AtomicU64);
+
+impl LogRateLimit {
+    /// Counts an occurrence; returns the count if it belongs into the log.
+    fn count_and_select(&self) -> Option<u64> {
+        let count = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        count.is_power_of_two().then_some(count)
+    }
 }

@@ -18,10 +18,11 @@ use crate::error;
 use crate::html_page::page_response;
 use vllm_sim_wire::VllmVersion;
 
-/// Document of the newest release, as FastAPI writes it. `lab/upstream` makes both files.
+/// OpenAPI document of the newest vLLM release, as FastAPI writes it. `lab/upstream` makes both
+/// files.
 const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
 
-/// JSON merge patches by older release, each for the document of the release after it.
+/// JSON merge patches by older vLLM release, each for the OpenAPI document of the release after it.
 const OLDER_OPENAPI_GZ: &[u8] = include_bytes!("openapi_older.json.gz");
 
 pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
@@ -78,7 +79,7 @@ pub(crate) fn paths_after(version: VllmVersion) -> BTreeSet<String> {
     &paths(VllmVersion::default()) - &paths(version)
 }
 
-/// Returns vLLM's document with the routes of all features.
+/// Returns vLLM's OpenAPI document with the routes of all features.
 fn openapi_document(version: VllmVersion) -> Value {
     let mut document = unpack_json(OPENAPI_GZ);
     let patches = unpack_json(OLDER_OPENAPI_GZ);

@@ -13,11 +13,13 @@ use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::media;
-use crate::openai::prepare::{self, UsageOptions};
+use crate::openai::response_shape::ResponseShape;
+use crate::openai::{ids, logprobs};
 use crate::request_head::RequestHead;
+use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
-use vllm_sim_service::{GenerationRequest, ReplyFacts};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, ReplyFacts};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
@@ -79,17 +81,20 @@ async fn answer_generate(
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
-    let id = prepare::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
+    let id = ids::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
     let terms = KvTransferTerms::from_request(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
-    let interval = prepare::min_tokens_per_event(params.stream_interval);
+    let interval = generation::min_tokens_per_event(params.stream_interval);
     let generation = GenerationRequest {
         n: params.n,
         max_tokens: params.max_tokens,
         sampling: Ok(params.into()).into(),
         priority: request.priority,
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(head, request.cache_salt.as_deref(), None, None),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(head, None, None),
+        },
         hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
         prompts: PromptSource::Inputs(PromptInputs {
             inputs: vec![PromptInput::Tokens {
@@ -101,37 +106,35 @@ async fn answer_generate(
         }),
         ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream_response(&fault));
+            return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let reply = generated.reply;
-    let mut view = generate_view(app, &request, &generated.facts);
-    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
-    drop((generated.facts, request));
+    let mut view = generate_view(app, &request, &facts);
+    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
+    drop((facts, request));
     if stream {
         let render = GenerateStream::new(view);
-        return Ok(prepare::stream_reply(app, head, reply, render, interval, guard).await);
+        return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
-    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
-    Ok(prepare::json_response_with_load(app, &head.headers, body))
+    let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(generation::json_response_with_load(app, &head.headers, body))
 }
 
 fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateView {
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
-    let shape = UsageOptions {
-        usage: options.is_some_and(|o| wants(o.include_usage)),
-        continuous_usage: options.is_some_and(|o| wants(o.continuous_usage_stats)),
-        return_token_ids: request.return_token_ids.unwrap_or(false),
-        tokens_as_ids: None,
-    };
-    let mut view = prepare::response_shape(app, &shape, facts);
-    view.logprobs = facts.params.logprobs.map(|top| prepare::logprob_count(app, top));
+    let mut view = ResponseShape::new(app, facts);
+    view.set_usage((
+        options.is_some_and(|o| wants(o.include_usage)),
+        options.is_some_and(|o| wants(o.continuous_usage_stats)),
+    ));
+    view.return_token_ids = request.return_token_ids.unwrap_or(false);
+    view.logprobs = facts.params.logprobs.map(|top| logprobs::logprob_count(app, top));
     GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
@@ -139,7 +142,7 @@ fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> Ge
             Value::Null => None,
             places => Some(places.to_string().into()),
         },
-        prompt_logprobs: facts.params.prompt_logprobs.map(|top| prepare::logprob_count(app, top)),
+        prompt_logprobs: facts.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
         form: GenerateReplyFormat::for_detail(app.dialect.response_detail()),
         ec_transfer_params: app

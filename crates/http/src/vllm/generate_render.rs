@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use crate::dialect::ResponseDetail;
-use crate::json::{self, NullMembers};
+use crate::json;
 use crate::openai::logprobs;
+use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;

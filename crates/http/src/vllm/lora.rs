@@ -25,10 +25,9 @@ pub(crate) async fn load_adapter(
         let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // llm-d accepts a name that is already loaded.
-        let _ = app.service.models.load_adapter(
+        let _ = app.service.load_adapter(
             text("lora_name"),
             text("lora_path"),
-            None,
             AdapterLoadMode::InPlace,
         );
         return Ok(error::empty_response(StatusCode::OK));
@@ -48,8 +47,7 @@ pub(super) fn add_adapter(app: &App, value: &Value) -> Result<String, Fault> {
         false => AdapterLoadMode::New,
     };
     app.service
-        .models
-        .load_adapter(name, path, None, mode)
+        .load_adapter(name, path, mode)
         .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
     Ok(request.lora_name)
 }

@@ -36,7 +36,7 @@ const REQUEST_LIST_QUERY: &[(&str, &str)] = &[
 
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
-const OWN: [OwnRoute; 25] = [
+const OWN: [OwnRoute; 26] = [
     simple_route("/health/ready", "get", "Report whether the server takes requests."),
     simple_route("/ready", "get", "Report whether the server takes requests."),
     simple_route("/dashboard", "get", "Show the dashboard, an HTML page."),
@@ -51,6 +51,7 @@ const OWN: [OwnRoute; 25] = [
     simple_route("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
     simple_route("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
     simple_route("/dashboard/scenarios", "get", "Return the ready scenarios."),
+    simple_route("/dashboard/trace", "get", "Return the newest requests and steps for Perfetto."),
     simple_route(
         "/dashboard/summary",
         "get",

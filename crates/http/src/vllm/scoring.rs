@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::{self, HandlerResult};
 use crate::generation;
-use crate::openai::prepare;
+use crate::openai::ids;
 use crate::token_ids;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
@@ -43,8 +43,7 @@ pub(crate) async fn create_generative_scoring(
         .collect();
     let items = prompts.len();
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    let id =
-        prepare::request_id("generative-scoring-", &head.headers, request.request_id.as_deref());
+    let id = ids::request_id("generative-scoring-", &head.headers, request.request_id.as_deref());
     // vLLM generates one token per item, so items queue, count in metrics and use the prefix cache.
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),
@@ -54,12 +53,12 @@ pub(crate) async fn create_generative_scoring(
         ..generation::new_generation_request(&app, &head, id.clone())
     };
     let started = generation::start_generation(&app, resolved, generation).await;
-    let (mut generated, _guard) = started.map_err(Fault::from)?;
-    generated.reply.wait_until_ended().await;
-    if generated.reply.has_failed_choice() {
+    let (mut reply, _) = started.map_err(Fault::from)?;
+    reply.wait_until_ended().await;
+    if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
     }
-    generated.reply.mark_delivered();
+    reply.mark_delivered();
     Ok(ok_json(&json!({
         "id": &*id,
         "object": "list",

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use super::message::KvEventPreview;
 use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
-/// Number of GPU blocks of each layer group and hash.
+/// Number of GPU blocks with the same hash, by layer group and hash.
 #[derive(Debug, Default)]
 pub(super) struct BlockCopies(BTreeMap<(u32, BlockKey), u32>);
 
 impl BlockCopies {
-    /// Counts the events of a batch and removes those that the preview does not announce.
+    /// Counts the GPU blocks of a batch of events, and removes the removals that are not announced
+    /// under `preview`.
     ///
     /// Returns the remaining copies of each GPU block whose removal is announced, in order. The
     /// parameter `main` is the index of the main layer group.
@@ -69,7 +70,7 @@ impl BlockCopies {
         *copies = copies.saturating_add(1);
     }
 
-    /// Removes one copy and returns the number of those that remain.
+    /// Removes one GPU block with this hash and returns the number of those that remain.
     fn remove(&mut self, group: u32, key: BlockKey) -> u32 {
         let copies = self.0.remove(&(group, key)).unwrap_or(1).saturating_sub(1);
         if copies > 0 {

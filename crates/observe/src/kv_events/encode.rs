@@ -23,15 +23,15 @@ pub struct KvEventEncoding {
     pub groups: LayerCacheGroups,
     /// vLLM release whose fields are sent.
     pub version: VllmVersion,
-    /// Behaviour of open pull requests of vLLM.
+    /// Enabled behaviour of open pull requests of vLLM (`--preview`).
     pub preview: KvEventPreview,
 }
 
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerCacheGroups {
-    /// Index of the first full-attention group, or of the only group; KV events of it carry no
-    /// index.
+    /// Index of the main group: the first one with full attention, or the only one. KV events of
+    /// the main group carry no index.
     pub main: u32,
     /// Attention kind of the main group of layers and of the groups after it.
     pub main_kind: AttentionKind,

@@ -1,22 +1,98 @@
 //! Injected loss of KV event messages.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// Schedule of lost KV event messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventGaps {
+    /// Number of messages lost at the start of each interval.
+    pub messages: u32,
+    /// Length of an interval; the first one starts with the first message.
+    pub every: Duration,
+}
+
+/// Selects the KV event messages that are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EventLoss {
+    /// No message is lost.
+    #[default]
+    None,
+    /// Every message is lost.
+    All,
+    /// Messages are lost on a schedule.
+    Gaps(EventGaps),
+}
 
 /// Switch for the loss of KV event messages, shared by the publishers of a server.
 ///
 /// A lost message uses its sequence number, and the replay endpoint still returns it.
 #[derive(Debug, Clone, Default)]
-pub struct EventLossSwitch(Arc<AtomicBool>);
+pub struct EventLossSwitch(Arc<Mutex<EventLoss>>);
 
 impl EventLossSwitch {
-    /// Starts or stops the loss of KV event messages.
-    pub fn set_losing(&self, losing: bool) {
-        self.0.store(losing, Ordering::Relaxed);
+    /// Selects the KV event messages that are lost from now on.
+    pub fn set_loss(&self, loss: EventLoss) {
+        *self.0.lock() = loss;
     }
 
     #[cfg(feature = "zmq")]
-    pub(super) fn is_losing(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    pub(super) fn loses_all(&self) -> bool {
+        *self.0.lock() == EventLoss::All
+    }
+}
+
+/// Position of one publisher in its schedule of lost messages.
+#[cfg(feature = "zmq")]
+#[derive(Debug, Default)]
+pub(super) struct LossSchedule {
+    gaps: Option<EventGaps>,
+    /// Start of the current interval, in Unix seconds.
+    start: f64,
+    lost: u32,
+}
+
+#[cfg(feature = "zmq")]
+impl LossSchedule {
+    /// Returns whether the schedule loses the next message, of this Unix time.
+    pub(super) fn loses_message(&mut self, switch: &EventLossSwitch, ts: f64) -> bool {
+        let EventLoss::Gaps(gaps) = *switch.0.lock() else {
+            self.gaps = None;
+            return false;
+        };
+        let every = gaps.every.as_secs_f64();
+        if self.gaps != Some(gaps) {
+            *self = Self { gaps: Some(gaps), start: ts, lost: 0 };
+        } else if ts - self.start >= every {
+            self.start += ((ts - self.start) / every).floor() * every;
+            self.lost = 0;
+        }
+        let loses = self.lost < gaps.messages;
+        self.lost = self.lost.saturating_add(u32::from(loses));
+        loses
+    }
+}
+
+#[cfg(all(test, feature = "zmq"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_messages_of_each_interval_are_lost() {
+        let switch = EventLossSwitch::default();
+        let mut schedule = LossSchedule::default();
+        let mut lost = |from: f64, to: f64| {
+            let times = (0..40).map(|half| f64::from(half) / 2.0);
+            let times = times.filter(|ts| (from..to).contains(ts));
+            let lost = times.filter(|ts| schedule.loses_message(&switch, *ts));
+            lost.collect::<Vec<_>>()
+        };
+        assert_eq!(lost(0.0, 3.0), [0.0; 0]);
+        switch.set_loss(EventLoss::Gaps(EventGaps { messages: 2, every: Duration::from_secs(4) }));
+        assert_eq!(lost(3.0, 12.0), [3.0, 3.5, 7.0, 7.5, 11.0, 11.5]);
+        // Silence for longer than an interval does not move the schedule.
+        assert_eq!(lost(18.0, 20.0), [18.0, 18.5, 19.0, 19.5]);
     }
 }

@@ -36,7 +36,7 @@ pub use encode::{
     HashFormat, HostDetail, KvEventEncoding, LayerCacheGroups, encode_kv_event_batch, is_kv_event,
 };
 pub use endpoint::{EndpointPortError, for_rank, is_bind_endpoint};
-pub use loss::EventLossSwitch;
+pub use loss::{EventGaps, EventLoss, EventLossSwitch};
 pub use message::{AttentionKind, KvEventFormat, KvEventPreview};
 pub use topic::{LLMD_TOPIC_TEMPLATE, TopicError, TopicFields};
 

@@ -2,9 +2,9 @@
 
 use super::encode::{is_host_memory_event, is_kv_event};
 use super::publisher::KvEventPublisher;
+use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
-use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
 /// Passes an engine's KV cache events to a [`KvEventPublisher`], one batch per engine step.
 #[derive(Debug)]
@@ -30,8 +30,6 @@ impl KvEventObserver {
 }
 
 impl EngineObserver for KvEventObserver {
-    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
-
     fn on_sequence_event(
         &mut self,
         _: SimTime,
@@ -48,8 +46,6 @@ impl EngineObserver for KvEventObserver {
             self.publish_step_events();
         }
     }
-
-    fn on_engine_stats(&mut self, _: &EngineStats) {}
 
     fn on_events_delivered(&mut self) {
         // Copies to CPU memory also end between steps, in which vLLM runs empty steps.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::copies::BlockCopies;
 use super::encode::{KvEventEncoding, encode_with_copies, is_kv_event};
 use super::endpoint;
-use super::loss::EventLossSwitch;
+use super::loss::{EventLossSwitch, LossSchedule};
 use super::message::KvEventPreview;
 use super::queue::{BatchQueue, QueuedBatch};
 use super::replay::{ReplayBuffer, ReplaySocket};
@@ -140,6 +140,7 @@ impl KvEventPublisher {
             pending: Vec::new(),
             pending_ts: 0.0,
             withheld: false,
+            gaps: LossSchedule::default(),
             failed: false,
             config,
         };
@@ -176,7 +177,7 @@ impl KvEventPublisher {
         if !preview.remaining_copy_counts {
             remaining.clear();
         }
-        if batch.is_empty() || self.queue.push(batch, remaining, ts, self.loss.is_losing()) {
+        if batch.is_empty() || self.queue.push(batch, remaining, ts, self.loss.loses_all()) {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -249,11 +250,12 @@ struct PublisherThread {
     socket: zmq::Socket,
     sequence: u64,
     buffer: Option<Arc<ReplayBuffer>>,
-    /// Events in wait for a full message ([`EventBatching::Sized`]).
+    /// Pending KV events, waiting for a full message ([`EventBatching::Sized`]).
     pending: Vec<SchedulerEvent>,
     pending_ts: f64,
     /// Whether injected loss withholds the newest batch, and the pending events with it.
     withheld: bool,
+    gaps: LossSchedule,
     failed: bool,
 }
 
@@ -340,7 +342,8 @@ impl PublisherThread {
         let sequence = self.sequence.to_be_bytes();
         let frames = [self.config.topic.as_bytes(), &sequence, &payload];
         // A PUB socket never blocks: it drops messages per slow subscriber.
-        if !self.withheld
+        let is_lost = self.gaps.loses_message(&self.config.loss, ts) || self.withheld;
+        if !is_lost
             && let Err(error) = self.socket.send_multipart(frames, zmq::DONTWAIT)
             && !std::mem::replace(&mut self.failed, true)
         {

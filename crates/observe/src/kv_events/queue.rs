@@ -12,7 +12,8 @@ const MAX_BYTES: usize = 64 << 20;
 /// Estimated size of a block's key and hash in an event, in bytes.
 const BLOCK_BYTES: usize = 64;
 
-/// Returns the estimated size of an event with the part of the block plan that it names.
+/// Returns the estimated size of an event in bytes, with the part of the block plan to which it
+/// refers.
 fn estimated_bytes(event: &SchedulerEvent) -> usize {
     let blocks = |from: u32, to: u32, block_size: u32| {
         let block = BLOCK_BYTES + block_size as usize * size_of::<u32>();
@@ -65,14 +66,14 @@ pub(super) struct BatchQueue {
     state: Mutex<QueueState>,
     filled: Condvar,
     bound: usize,
-    /// Maximum size of the batches, in bytes.
+    /// Maximum size of the queued batches, in bytes.
     max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct QueueState {
     batches: VecDeque<QueuedBatch>,
-    /// Estimated size of the batches, in bytes.
+    /// Estimated size of the queued batches, in bytes.
     bytes: usize,
     lost: u64,
     closed: bool,

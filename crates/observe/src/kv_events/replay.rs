@@ -38,7 +38,7 @@ pub(super) struct ReplayBuffer {
 #[derive(Debug, Default)]
 struct KeptBatches {
     batches: VecDeque<(u64, Arc<[u8]>)>,
-    /// Size of the payloads, in bytes.
+    /// Total size of the kept payloads, in bytes.
     bytes: usize,
 }
 
@@ -207,8 +207,8 @@ impl ReplayServer {
         }
     }
 
-    /// Serves every replay client one turn; returns the time to wait before the next round, in
-    /// milliseconds.
+    /// Sends each replay client its next batches; returns the time to wait before the next round,
+    /// in milliseconds.
     #[expect(
         clippy::disallowed_methods,
         reason = "an edge: a stuck client is given up in real time"

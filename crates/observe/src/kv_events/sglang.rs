@@ -9,7 +9,7 @@
 use super::msgpack::MsgpackWriter;
 use vllm_sim_engine::{BlockPlan, ExtraKey, SchedulerEvent};
 
-/// Medium of pages on the GPU.
+/// Storage medium in KV events of pages (KV blocks) on the GPU.
 const MEDIUM: &str = "GPU";
 
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ enum SglangEvent<'a> {
     Cleared,
 }
 
-/// Stored pages, each the parent of the next.
+/// Stored pages (KV blocks) of an event, each the parent of the next.
 #[derive(Debug, PartialEq, Eq)]
 struct StoredPages<'a> {
     hashes: Vec<u64>,
@@ -28,7 +28,7 @@ struct StoredPages<'a> {
     labels: PageLabels<'a>,
 }
 
-/// Fields of all pages of an event.
+/// Common fields of all pages (KV blocks) of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PageLabels<'a> {
     page_size: u32,
@@ -37,7 +37,7 @@ struct PageLabels<'a> {
     adapter: Option<&'a str>,
 }
 
-/// Encodes the payload of one message; `ts` is in Unix seconds.
+/// Encodes the payload of one KV event message; `ts` is in Unix seconds.
 pub(super) fn encode_batch(events: &[SchedulerEvent], ts: f64, rank: u32) -> Vec<u8> {
     let mut shown = Vec::new();
     for event in events {
@@ -132,7 +132,7 @@ impl StoredPages<'_> {
     }
 }
 
-/// Writes a hash as SGLang's signed number.
+/// Writes a block hash as a signed number, as SGLang does.
 fn write_hash(w: &mut MsgpackWriter, hash: u64) {
     w.write_int(hash.cast_signed());
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::encode::{KvEventEncoding, encode_kv_event_batch};
+use super::loss::EventLoss;
 use super::message::{KvEventFormat, KvEventPreview};
 use super::publisher::{EventBatching, KvEventPublisher, PublisherConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan, SchedulerEvent};
@@ -385,10 +386,10 @@ fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
     let heard = Subscriber::new();
     heard.0.connect(publisher.publish_endpoint()).unwrap();
     let lost = heard.attach(&publisher, 0);
-    loss.set_losing(true);
+    loss.set_loss(EventLoss::All);
     publisher.publish(vec![stored(7)], 0.0);
     // Batches queued while messages are lost are lost, too.
-    loss.set_losing(false);
+    loss.set_loss(EventLoss::None);
     publisher.publish(vec![stored(8)], 0.0);
     assert_eq!(heard.next().1, lost + 1);
     let replayed = Dealer::new(&publisher).replay(lost);

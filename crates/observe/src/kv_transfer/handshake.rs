@@ -16,15 +16,17 @@ use parking_lot::Mutex;
 use rmpv::Value;
 use vllm_sim_engine::driver::KvSourceServer;
 
-/// First field of a query for the metadata of an engine.
+/// First field of a ZMQ message that queries the metadata of an engine.
 const META_QUERY: &[u8] = b"get_meta_msg";
-/// Time between two checks whether the answer of a prefill server is still wanted, in milliseconds.
+/// Interval between two checks whether the answer of a prefill server is still wanted, in
+/// milliseconds.
 const POLL_MS: i32 = 200;
-/// Maximum number of checks with NIXL, which waits 5 s.
+/// Maximum number of waits of [`POLL_MS`] for an answer with NIXL, which waits 5 s in all.
 const MAX_NIXL_POLLS: u32 = 25;
-/// Maximum number of requests that wait for a handshake; the source of further ones counts as lost.
+/// Maximum number of requests that wait for a handshake; for further ones, the handshake fails.
 const MAX_WAITING_REQUESTS: usize = 10_000;
-/// Maximum number of remembered engines; beyond it, all are forgotten.
+/// Maximum number of engines that are remembered after their handshake; beyond it, all are
+/// forgotten.
 const MAX_MET_ENGINES: usize = 65_536;
 
 /// Engine id and block size of a prefill server.
@@ -37,7 +39,7 @@ pub struct EngineMetadata {
 }
 
 impl EngineMetadata {
-    /// Returns the answer to a query for metadata: two parts of a message.
+    /// Returns the answer to a metadata query: two frames of a ZMQ message.
     pub(super) fn to_answer(&self) -> [Vec<u8>; 2] {
         let map = |entries: Vec<(&str, Value)>| {
             let entries = entries.into_iter().map(|(key, value)| (Value::from(key), value));
@@ -88,15 +90,15 @@ pub(super) fn is_meta_query(message: &[u8]) -> bool {
 /// Rules of a handshake, by the KV connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeRules {
-    /// The engine id must be that of the request, and divide the block size of this server, in
-    /// tokens.
+    /// The engine id must be that of the request, and the prefill server's block size must divide
+    /// that of this server, in tokens.
     Nixl(u32),
-    /// Any answer at the address is a success; there is no time limit.
+    /// Any answer at the prefill server's address is a success; there is no time limit.
     MoriIo,
 }
 
 impl HandshakeRules {
-    /// Returns the key by which servers that have met know each other.
+    /// Returns the key under which a prefill server is remembered after its handshake.
     fn key(self, source: &KvSourceServer) -> &str {
         match self {
             Self::Nixl(_) => &source.engine_id,
@@ -116,7 +118,7 @@ impl HandshakeRules {
 #[derive(Debug, Clone)]
 pub struct PrefillHandshakes {
     rules: HandshakeRules,
-    /// Keys of the servers that have answered.
+    /// Keys of the prefill servers that have answered.
     met: Arc<Mutex<HashSet<String>>>,
     queue: SyncSender<WaitingRequest>,
 }
@@ -127,7 +129,7 @@ struct WaitingRequest {
 }
 
 impl PrefillHandshakes {
-    /// Starts the thread of the handshakes of a server; it stops when the last clone of the value is
+    /// Starts the handshake thread of a server; it stops when the last clone of the value is
     /// dropped.
     ///
     /// # Errors
@@ -148,7 +150,7 @@ impl PrefillHandshakes {
         self.met.lock().contains(self.rules.key(source))
     }
 
-    /// Queues a handshake, and calls `done` with whether it was successful; never waits.
+    /// Queues a handshake, and calls `done` with whether it was successful; never blocks.
     pub fn begin(&self, source: &KvSourceServer, done: impl FnOnce(bool) + Send + 'static) {
         let request = WaitingRequest { source: source.clone(), done: Box::new(done) };
         if let Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) =
@@ -207,7 +209,7 @@ fn run_handshakes(
     }
 }
 
-/// Queries the metadata of a prefill server while `is_wanted` holds; returns its answer.
+/// Queries the metadata of a prefill server while `is_wanted` returns true; returns its answer.
 fn query_prefill_server(
     context: &zmq::Context,
     source: &KvSourceServer,

@@ -21,7 +21,7 @@ pub struct PeerListener {
 
 impl PeerListener {
     /// Binds a ZMQ `endpoint`, and calls `on_message` with the frames of each message after the
-    /// empty one. It returns the frames of an answer.
+    /// empty one; `on_message` returns the frames of the answer.
     ///
     /// # Errors
     /// An I/O error if the endpoint cannot be bound or the thread cannot be started.

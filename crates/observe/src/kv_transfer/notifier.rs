@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use super::listener::READ_MESSAGE;
+use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, KvSourceServer, SequenceRecord};
-use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
 /// Maximum number of queued messages; further ones are dropped. For notifications, the prefill
 /// server's lease expires instead.
@@ -100,8 +100,6 @@ fn connect_to_peer(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::S
 }
 
 impl EngineObserver for BlockReadNotifier {
-    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
-
     fn on_sequence_event(
         &mut self,
         _: SimTime,
@@ -119,12 +117,8 @@ impl EngineObserver for BlockReadNotifier {
             _ => false,
         };
         // A failed read sends no notification: the lease expires.
-        if first && !record.has_lost_kv_load() {
+        if first && !record.has_failed_kv_load() {
             self.notify_blocks_read(source);
         }
     }
-
-    fn on_engine_event(&mut self, _: SimTime, _: &SchedulerEvent) {}
-
-    fn on_engine_stats(&mut self, _: &EngineStats) {}
 }

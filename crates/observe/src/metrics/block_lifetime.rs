@@ -6,9 +6,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::engine::EngineMetrics;
+use super::families::Id;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
-use vllm_sim_engine::{BlockKey, EngineStats, LayerGroupCacheEvent, SchedulerEvent};
+use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 use vllm_sim_random::mix_u64_pair;
 
 const REMEMBERED: usize = 4;
@@ -51,16 +52,16 @@ impl BlockLifetime {
         let Some(life) = self.lives.remove(&key) else {
             return;
         };
-        let seconds = |since: SimTime| (at - since).as_secs_f64();
-        let gaps = life.accesses.iter().zip(life.accesses.iter().skip(1));
-        let gaps: Vec<f64> = gaps.map(|(a, b)| (*b - *a).as_secs_f64()).collect();
-        self.metrics.on_block_evicted(seconds(life.born), seconds(life.used), &gaps);
+        let cells = &self.metrics.cells;
+        cells[Id::BlockLifetime].observe((at - life.born).as_secs_f64());
+        cells[Id::BlockIdle].observe((at - life.used).as_secs_f64());
+        for (before, after) in life.accesses.iter().zip(life.accesses.iter().skip(1)) {
+            cells[Id::BlockReuseGap].observe((*after - *before).as_secs_f64());
+        }
     }
 }
 
 impl EngineObserver for BlockLifetime {
-    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
-
     fn on_sequence_event(
         &mut self,
         at: SimTime,
@@ -102,6 +103,4 @@ impl EngineObserver for BlockLifetime {
             _ => {}
         }
     }
-
-    fn on_engine_stats(&mut self, _: &EngineStats) {}
 }

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
+use prometheus::proto::MetricType;
 
 /// Value of one series, on a cache line of its own, which prevents false sharing between engines.
 ///
@@ -30,7 +31,12 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    pub(super) fn new(bounds: &Arc<[f64]>, buckets: usize) -> Self {
+    /// Creates the hidden cell of a series in a family of this type.
+    pub(super) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
+        let buckets = match kind {
+            MetricType::HISTOGRAM | MetricType::SUMMARY => bounds.len() + 1,
+            _ => 0,
+        };
         Self {
             value: AtomicF64::new(0.0),
             created: AtomicF64::new(0.0),
@@ -63,11 +69,7 @@ impl Cell {
         self.add(v);
     }
 
-    pub(super) fn observe_exclusive(&self, v: f64) {
-        self.observe_times_exclusive(v, 1);
-    }
-
-    pub(super) fn observe_times_exclusive(&self, v: f64, times: u32) {
+    pub(super) fn observe_exclusive(&self, v: f64, times: u32) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(u64::from(times)));
         if v != 0.0 {
@@ -106,10 +108,10 @@ impl Cell {
         self.created.set(0.0);
     }
 
-    /// Zeroes the series; it is hidden until [`Self::show`].
-    pub(super) fn reset(&self) {
+    /// Zeroes the series, as created at this Unix time; zero hides it.
+    pub(super) fn reset(&self, created: f64) {
         self.replace(&[]);
-        self.hide();
+        self.created.set(created);
     }
 
     /// Replaces all observations by the given counts per bucket; surplus counts are added to the
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     fn histogram(bounds: &[f64]) -> Cell {
-        Cell::new(&bounds.into(), bounds.len() + 1)
+        Cell::new(MetricType::HISTOGRAM, &bounds.into())
     }
 
     #[test]

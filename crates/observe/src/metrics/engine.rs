@@ -1,88 +1,25 @@
-//! Records the events of an engine in its metrics: one call per event, without lookup, lock or
-//! allocation.
+//! Metrics of one engine, and the observer that updates them at the times at which vLLM does: no
+//! event takes a lock, looks a family up or allocates.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use super::families::{Id, VLLM_REASONS};
-use super::lora::{LoraInfo, LoraLoad, LoraWriter};
-use super::nixl::NixlTransfer;
-use super::offload::{self, OffloadRecorder};
-use super::recent::Recent;
+use super::families::{FINISH_REASONS, Id, VLLM_REASONS};
+use super::lora::{LoraInfo, LoraWriter};
+use super::resident_adapters::{AdapterCache, AdapterSlots, LoadedAdapterSeries};
 use super::series::Cells;
 use super::settings::{Clock, Compat, Settings};
-use vllm_sim_engine::HostCacheEvent;
-use vllm_sim_engine::kv::HostChunkCounts;
+use super::transfers::{self, NixlTransfer, OffloadRecorder};
+use crate::load_failures::log_load_failure;
+use crate::recent::Recent;
+use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
 /// Indices of the label `source` of `vllm:prompt_tokens_cached_by_source_total`.
 const TIER_DEVICE: usize = 0;
 const TIER_HOST: usize = 1;
 const TIER_P2P: usize = 2;
 const TIER_EXTERNAL: usize = 4;
-
-/// Reason why a sequence finished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// The sequence ended with an end-of-sequence token or stop string.
-    Stop,
-    /// The sequence reached its limit of output tokens (`max_tokens`).
-    Length,
-    /// Abort by the engine. A sequence whose client disconnected is not counted.
-    Abort,
-    /// Tool calls; counted as `stop` with vLLM's rules, as `tool_calls` with llm-d's.
-    ToolCalls,
-    /// Prefill for a decode server; counted as `length` with vLLM's rules, as `remote_decode` with
-    /// llm-d's.
-    RemoteDecode,
-    /// Cached fraction of the prompt below the request's `cache_hit_threshold`.
-    CacheThreshold,
-    /// Failed load of the prompt's KV cache from a connector.
-    Error,
-}
-
-impl FinishReason {
-    fn index(self, compat: Compat) -> usize {
-        match (self, compat) {
-            (Self::Stop, _) | (Self::ToolCalls, Compat::Vllm | Compat::Sglang) => 0,
-            (Self::Length, _) | (Self::RemoteDecode, Compat::Vllm | Compat::Sglang) => 1,
-            (Self::Abort, _) => 2,
-            (Self::Error, _) => 3,
-            (Self::ToolCalls, Compat::Llmd) => 5,
-            (Self::RemoteDecode, Compat::Llmd) => 6,
-            (Self::CacheThreshold, _) => 7,
-        }
-    }
-}
-
-/// Lengths and times of a finished sequence, for histograms.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FinishedRequest {
-    /// Reason why the sequence finished.
-    pub reason: FinishReason,
-    /// Prompt length of the finished sequence, in tokens.
-    pub prompt_tokens: u32,
-    /// Output length of the finished sequence, in tokens.
-    pub output_tokens: u32,
-    /// Effective limit of output tokens (`max_tokens`).
-    pub max_tokens: u32,
-    /// Whether the client set the limit of output tokens; llm-d's simulator observes only those
-    /// limits.
-    pub limited: bool,
-    /// Time from arrival to end of the sequence, in seconds.
-    pub e2e_s: f64,
-    /// Time from queueing the sequence to its first schedule, in seconds.
-    pub queue_s: f64,
-    /// Time from first schedule to last token of the sequence, in seconds.
-    pub inference_s: f64,
-    /// Time from first schedule to first token of the sequence, in seconds.
-    pub prefill_s: f64,
-    /// Time from first to last token of the sequence, in seconds.
-    pub decode_s: f64,
-    /// Number of prompt tokens from the local cache and external caches.
-    pub cached: u32,
-    /// Number of preemptions of the sequence.
-    pub preemptions: u32,
-}
 
 /// Sleep state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,15 +32,6 @@ pub enum SleepState {
     DiscardAll,
     /// Sleep level 0: scheduling is paused. All of vLLM's state series are 0.
     Paused,
-}
-
-/// Exceeded queue limit of a rejected request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rejection {
-    /// Limit on the number of queued requests, `--max-num-queued-reqs`.
-    QueuedRequests,
-    /// Limit on the number of queued prompt tokens, `--max-num-queued-tokens`.
-    QueuedTokens,
 }
 
 /// Totals of one engine's metrics since its start, for the log.
@@ -138,11 +66,11 @@ pub struct DraftTotals {
 
 /// Metrics of one engine (one data-parallel rank).
 ///
-/// Methods for sequence events require the engine's lock, so that one thread at a time calls them;
-/// they cost a few nanoseconds per token. Any thread may call the others.
+/// Only the observers of the engine, which hold its lock, make exclusive additions to the cells. Any
+/// thread may call the public methods.
 pub struct EngineMetrics {
-    cells: Cells,
-    lora: LoraWriter,
+    pub(super) cells: Cells,
+    lora: Arc<LoraInfo>,
     compat: Compat,
     /// Index of the source label for prompt tokens that came from other servers.
     external_tier: usize,
@@ -150,171 +78,29 @@ pub struct EngineMetrics {
     offload: Option<OffloadRecorder>,
     clock: Clock,
     pub(super) recent: Recent,
+    /// Series of the LoRA adapters in memory, and the name of this engine in them.
+    loaded_adapters: (Arc<LoadedAdapterSeries>, String),
 }
 
 impl EngineMetrics {
-    pub(super) fn new(cells: Cells, lora: Arc<LoraInfo>, settings: &Settings) -> Self {
+    pub(super) fn new(
+        cells: Cells,
+        lora: Arc<LoraInfo>,
+        loaded_adapters: (Arc<LoadedAdapterSeries>, String),
+        settings: &Settings,
+    ) -> Self {
         let metrics = Self {
             cells,
-            lora: LoraWriter::new(lora),
+            lora,
             compat: settings.compat,
             external_tier: if settings.nixl { TIER_P2P } else { TIER_EXTERNAL },
             offload: settings.offload.as_ref().map(OffloadRecorder::new),
             clock: settings.clock,
-            recent: Recent::new(),
+            recent: Recent::default(),
+            loaded_adapters,
         };
         metrics.set_sleep_state(SleepState::Awake);
         metrics
-    }
-
-    /// Records the first token of a sequence, `ttft_s` after its arrival.
-    ///
-    /// Of the prompt, `cached_local` tokens were in this engine's cache and `cached_external` came
-    /// from another cache. [`Self::on_tokens`] counts the token itself.
-    pub(crate) fn on_first_token(
-        &self,
-        ttft_s: f64,
-        prompt_tokens: u32,
-        cached_local: u32,
-        cached_external: u32,
-    ) {
-        let c = &self.cells;
-        let cached = cached_local.saturating_add(cached_external);
-        c[Id::Ttft].observe_exclusive(ttft_s);
-        self.recent.ttft.add(ttft_s, 1);
-        c[Id::PromptTokens].add_exclusive(prompt_tokens);
-        let sources = [prompt_tokens.saturating_sub(cached), cached_local, cached_external];
-        for (cell, tokens) in c.series_cells(Id::PromptTokensBySource).iter().zip(sources) {
-            cell.add_exclusive(tokens);
-        }
-        c[Id::PromptTokensCached].add_exclusive(cached);
-    }
-
-    /// Records `n` output tokens of a sequence, including the first.
-    pub fn on_tokens(&self, n: u32) {
-        self.cells[Id::GenerationTokens].add_exclusive(n);
-    }
-
-    /// Records a time of `itl_s` seconds between two outputs of a sequence.
-    pub fn on_gap(&self, itl_s: f64) {
-        self.on_gaps(itl_s, 1);
-    }
-
-    pub(crate) fn on_gaps(&self, itl_s: f64, times: u32) {
-        self.cells[Id::Itl].observe_times_exclusive(itl_s, times);
-        self.recent.itl.add(itl_s, times);
-    }
-
-    /// Records the first schedule of a sequence: queries and hits of the prefix cache and of a KV
-    /// connector, in tokens.
-    ///
-    /// `remote` means that the external tokens come from another server.
-    pub(crate) fn on_scheduled(
-        &self,
-        (queries, hits): (u32, u32),
-        (ext_queries, ext_hits): (u32, u32),
-        remote: bool,
-    ) {
-        let c = &self.cells;
-        self.recent.prefix.add(queries, hits);
-        c[Id::PrefixQueries].add_exclusive(queries);
-        c[Id::PrefixHits].add_exclusive(hits);
-        c.series_cells(Id::CachedTokensBySource)[TIER_DEVICE].add_exclusive(hits);
-        if ext_queries > 0 {
-            self.recent.external.add(ext_queries, ext_hits);
-            c[Id::ExternalQueries].add_exclusive(ext_queries);
-            c[Id::ExternalHits].add_exclusive(ext_hits);
-            let tier = match self.offload.is_some() && !remote {
-                true => TIER_HOST,
-                false => self.external_tier,
-            };
-            c.series_cells(Id::CachedTokensBySource)[tier].add_exclusive(ext_hits);
-        }
-    }
-
-    pub(crate) fn on_transfer(&self, transfer: &NixlTransfer, tokens: u32, took: Duration) {
-        transfer.record(&self.cells, tokens, took);
-    }
-
-    pub(crate) fn on_transfer_failed(&self, transfer: &NixlTransfer) {
-        transfer.record_failure(&self.cells);
-    }
-
-    pub(crate) fn on_preempted(&self) {
-        self.cells[Id::Preemptions].add_exclusive(1);
-    }
-
-    /// Records a step with output: number of prompt tokens computed, without cached ones, and of
-    /// output tokens.
-    pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
-        let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
-        self.cells[Id::IterationTokens].observe_exclusive(tokens);
-    }
-
-    /// Records a finished sequence; each choice of a request is one.
-    pub(crate) fn on_finished(&self, f: &FinishedRequest) {
-        let c = &self.cells;
-        let reason = f.reason.index(self.compat);
-        let success = &c.series_cells(Id::Success)[reason];
-        success.add_exclusive(1);
-        if reason >= VLLM_REASONS {
-            success.show((self.clock)());
-        }
-        let llmd = self.compat == Compat::Llmd;
-        let (prompt, output) = (f64::from(f.prompt_tokens), f64::from(f.output_tokens));
-        c[Id::RequestPromptTokens].observe_exclusive(prompt);
-        c[Id::RequestGenerationTokens].observe_exclusive(output);
-        if f.limited || !llmd {
-            c[Id::ParamsMaxTokens].observe_exclusive(f64::from(f.max_tokens));
-        }
-        if llmd {
-            c[Id::MaxGenerationTokens].observe_exclusive(output);
-        }
-        let gaps = f.output_tokens.saturating_sub(1);
-        c[Id::Tpot].observe_exclusive(match gaps {
-            0 => 0.0,
-            gaps => f.decode_s / f64::from(gaps),
-        });
-        c[Id::E2e].observe_exclusive(f.e2e_s);
-        c[Id::QueueTime].observe_exclusive(f.queue_s);
-        c[Id::InferenceTime].observe_exclusive(f.inference_s);
-        c[Id::PrefillTime].observe_exclusive(f.prefill_s);
-        c[Id::DecodeTime].observe_exclusive(f.decode_s);
-        c[Id::RequestPreemptions].observe_exclusive(f64::from(f.preemptions));
-        let computed = f.prompt_tokens.saturating_sub(f.cached);
-        c[Id::PrefillComputed].observe_exclusive(f64::from(computed));
-    }
-
-    /// Records the end of a request with `n` choices, of which the longest has `longest_output`
-    /// tokens.
-    ///
-    /// llm-d's simulator counts each choice as a request.
-    pub(crate) fn on_request_done(&self, n: u32, longest_output: u32) {
-        self.cells[Id::ParamsN].observe_exclusive(f64::from(n));
-        if self.compat == Compat::Vllm {
-            self.cells[Id::MaxGenerationTokens].observe_exclusive(f64::from(longest_output));
-        }
-    }
-
-    /// Sets the gauges after a step: number of running sequences, of sequences that wait for
-    /// capacity, of deferred ones, and the used fraction of KV blocks.
-    pub fn set_gauges(&self, running: usize, waiting: usize, deferred: usize, kv_usage: f64) {
-        self.set_shown(Id::Running, &[running as f64]);
-        self.set_shown(Id::Waiting, &[(waiting + deferred) as f64]);
-        self.set_shown(Id::WaitingByReason, &[waiting as f64, deferred as f64]);
-        self.set_shown(Id::KvUsage, &[kv_usage]);
-    }
-
-    pub(crate) fn set_fetches(&self, stages: [u32; 3]) {
-        self.set_shown(Id::KvFetches, &stages.map(f64::from));
-    }
-
-    /// Sets the gauges of a family, and shows them if they were hidden until this step.
-    fn set_shown(&self, id: Id, values: &[f64]) {
-        for (cell, value) in self.cells.series_cells(id).iter().zip(values) {
-            cell.set(*value);
-            cell.show(1.0);
-        }
     }
 
     /// Sets the gauges of the engine's sleep state.
@@ -326,47 +112,9 @@ impl EngineMetrics {
 
     /// Records queries and hits of the multimodal processor cache.
     pub fn on_mm_cache(&self, queries: u32, hits: u32) {
-        self.recent.media.add(queries, hits);
+        self.recent.media.add_lookup(queries, hits);
         self.cells[Id::MmQueries].add(queries.into());
         self.cells[Id::MmHits].add(hits.into());
-    }
-
-    /// Records the eviction of a sampled KV block: its lifetime, its idle time and the times
-    /// between accesses, in seconds.
-    pub(crate) fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
-        self.cells[Id::BlockLifetime].observe(lifetime_s);
-        self.cells[Id::BlockIdle].observe(idle_s);
-        for gap in reuse_gaps_s {
-            self.cells[Id::BlockReuseGap].observe(*gap);
-        }
-    }
-
-    /// Records the estimated operations and bytes of one step, per GPU (`--enable-mfu-metrics`).
-    pub(crate) fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
-        self.cells[Id::Flops].add(flops);
-        self.cells[Id::ReadBytes].add(read_bytes);
-        self.cells[Id::WriteBytes].add(write_bytes);
-    }
-
-    pub(crate) fn on_host(&self, event: &HostCacheEvent) {
-        if let Some(offload) = &self.offload {
-            offload.on_event(&self.cells, event, (self.clock)());
-        }
-    }
-
-    /// Records a reset of the prefix cache; the hit rate of recent requests starts again.
-    pub(crate) fn on_cleared(&self) {
-        self.recent.prefix.clear();
-    }
-
-    pub(crate) fn set_host(&self, counts: &HostChunkCounts) {
-        offload::set_counts(&self.cells, counts);
-    }
-
-    /// Returns metric names and totals of the copies to and from CPU memory; `None` without
-    /// offloading.
-    pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
-        self.offload.as_ref().map(|_| offload::totals(&self.cells))
     }
 
     /// Returns the engine's totals since its start.
@@ -376,20 +124,10 @@ impl EngineMetrics {
             computed: c[Id::PromptTokensBySource].get() as u64,
             generated: c[Id::GenerationTokens].get() as u64,
             preemptions: c[Id::Preemptions].get() as u64,
-            prefix: self.recent.prefix.sums(),
-            external: self.recent.external.sums(),
-            media: self.recent.media.sums(),
+            prefix: self.recent.prefix.lookups(),
+            external: self.recent.external.lookups(),
+            media: self.recent.media.lookups(),
         }
-    }
-
-    /// Records one verification of a sequence's draft tokens.
-    pub fn on_drafts(&self, proposed: u32, accepted: u32) {
-        let c = &self.cells;
-        c[Id::Drafts].add_exclusive(1);
-        c[Id::DraftTokens].add_exclusive(proposed);
-        c[Id::AcceptedTokens].add_exclusive(accepted);
-        let positions = c.series_cells(Id::AcceptedTokensPerPos).iter().take(accepted as usize);
-        positions.for_each(|position| position.add_exclusive(1));
     }
 
     /// Returns the totals of speculative decoding.
@@ -404,10 +142,342 @@ impl EngineMetrics {
         }
     }
 
-    /// Sets the LoRA adapters that have requests, ordered by their first request.
-    ///
-    /// Called every engine step, also with an empty list. Exposed with [`Settings::lora`].
-    pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
-        self.lora.set(adapters, self.compat, (self.clock)());
+    /// Returns metric names and totals of the copies to and from CPU memory; `None` without
+    /// offloading.
+    pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
+        self.offload.as_ref().map(|_| transfers::host_copy_totals(&self.cells))
+    }
+}
+
+/// Features of the engine whose events update the metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EngineFeatures {
+    /// Whether LoRA adapters are enabled in the engine.
+    pub loras: bool,
+    /// Whether the engine has a prefix cache.
+    pub cache: bool,
+    /// Whether the engine emits step events.
+    pub steps: bool,
+    /// Whether a KV connector is queried for tokens that are not cached.
+    pub connector: bool,
+    /// Shape of NIXL transfers; `None` unless prompts come from other engines.
+    pub transfer: Option<NixlTransfer>,
+    /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
+    pub adapter_slots: Option<AdapterSlots>,
+    /// Number of tokens per KV block; `None` unless the usage of token slots is exposed.
+    pub tokens_per_block: Option<u32>,
+}
+
+/// Updates the metrics of one engine from its events, at the times at which vLLM does.
+pub struct MetricsObserver {
+    metrics: Arc<EngineMetrics>,
+    loras: LoraWriter,
+    /// Whether a sequence of an adapter is in the queue and the adapter lists do not show it yet.
+    queued: bool,
+    /// LoRA adapters in memory, if they are exposed.
+    resident: Option<AdapterCache>,
+    features: EngineFeatures,
+}
+
+impl MetricsObserver {
+    /// Creates an observer that updates the metrics of one engine.
+    pub fn new(metrics: Arc<EngineMetrics>, features: EngineFeatures) -> Self {
+        let loras = LoraWriter::new(metrics.lora.clone());
+        let resident = features.adapter_slots.map(AdapterCache::new);
+        let observer = Self { metrics, loras, queued: false, resident, features };
+        observer.show_resident_adapters();
+        observer
+    }
+
+    fn show_resident_adapters(&self) {
+        if let Some(resident) = &self.resident {
+            let (series, engine) = &self.metrics.loaded_adapters;
+            series.show(engine, &self.metrics.cells, resident);
+        }
+    }
+
+    /// Records that an adapter was loaded, starts or ends to run.
+    fn use_adapter(&mut self, name: Option<&Arc<str>>) {
+        if let Some((resident, name)) = self.resident.as_mut().zip(name) {
+            resident.use_adapter(name, |other| self.loras.has_running(other));
+            self.show_resident_adapters();
+        }
+    }
+
+    fn show_loras(&mut self) {
+        self.queued = false;
+        self.loras.show();
+    }
+
+    /// Changes the numbers of running and waiting sequences of an adapter, if there is one.
+    fn count_lora(&mut self, adapter: Option<&Arc<str>>, change: [i32; 2]) {
+        if let Some(adapter) = adapter.filter(|_| self.features.loras) {
+            self.loras.count(adapter, change);
+            self.show_loras();
+        }
+    }
+
+    /// Counts the lookup of a sequence's prompt when it is scheduled first, in tokens.
+    fn count_lookup(&self, cached: u32, external: u32, record: &SequenceRecord) {
+        if !record.looked_up || !self.features.cache {
+            return;
+        }
+        let EngineMetrics { cells, recent, .. } = &*self.metrics;
+        let by_tier = cells.series_cells(Id::CachedTokensBySource);
+        recent.prefix.add_lookup(record.prompt, cached);
+        cells[Id::PrefixQueries].add_exclusive(record.prompt);
+        cells[Id::PrefixHits].add_exclusive(cached);
+        by_tier[TIER_DEVICE].add_exclusive(cached);
+        // A connector is queried for tokens that are not in this engine's cache.
+        let queries = record.prompt - cached;
+        if queries > 0 && (self.features.connector || external > 0) {
+            recent.external.add_lookup(queries, external);
+            cells[Id::ExternalQueries].add_exclusive(queries);
+            cells[Id::ExternalHits].add_exclusive(external);
+            let is_remote = record.request.kv_source.is_some();
+            let tier = match self.metrics.offload.is_some() && !is_remote {
+                true => TIER_HOST,
+                false => self.metrics.external_tier,
+            };
+            by_tier[tier].add_exclusive(external);
+        }
+    }
+
+    /// Counts `n` output tokens of a sequence whose previous output was at `since`.
+    fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
+        let EngineMetrics { cells, recent, .. } = &*self.metrics;
+        cells[Id::GenerationTokens].add_exclusive(n);
+        let is_first = record.output == n;
+        if is_first {
+            let ttft = (at - record.arrived).as_secs_f64();
+            let SequenceRecord { prompt, cached, external, .. } = *record;
+            let reused = cached.saturating_add(external);
+            cells[Id::Ttft].observe_exclusive(ttft, 1);
+            recent.ttft.add_latency_exclusive(ttft, 1);
+            cells[Id::PromptTokens].add_exclusive(prompt);
+            let sources = [prompt.saturating_sub(reused), cached, external];
+            for (cell, n) in cells.series_cells(Id::PromptTokensBySource).iter().zip(sources) {
+                cell.add_exclusive(n);
+            }
+            cells[Id::PromptTokensCached].add_exclusive(reused);
+        } else {
+            // Tokens due at the same instant are separate events with a gap of zero.
+            self.count_gaps((at - since).as_secs_f64(), 1);
+        }
+        // Several tokens of one step are one output in vLLM.
+        if !self.features.steps {
+            if n > 1 {
+                self.count_gaps(0.0, n - 1);
+            }
+            self.count_step(if is_first { record.prompt - record.cached } else { 0 }, n);
+        }
+    }
+
+    fn count_gaps(&self, seconds: f64, times: u32) {
+        self.metrics.cells[Id::Itl].observe_exclusive(seconds, times);
+        self.metrics.recent.itl.add_latency_exclusive(seconds, times);
+    }
+
+    /// Counts the tokens of a step with output: computed prompt tokens, without cached ones, and
+    /// output tokens.
+    fn count_step(&self, computed: u32, output: u32) {
+        let tokens = f64::from(computed) + f64::from(output);
+        self.metrics.cells[Id::IterationTokens].observe_exclusive(tokens, 1);
+    }
+
+    /// Counts a verification of a sequence's draft tokens.
+    fn count_drafts(&self, proposed: u32, accepted: u32) {
+        let cells = &self.metrics.cells;
+        cells[Id::Drafts].add_exclusive(1);
+        cells[Id::DraftTokens].add_exclusive(proposed);
+        cells[Id::AcceptedTokens].add_exclusive(accepted);
+        let positions = cells.series_cells(Id::AcceptedTokensPerPos).iter();
+        positions.take(accepted as usize).for_each(|position| position.add_exclusive(1));
+    }
+
+    /// Counts a sequence that ended for this reason; each choice of a request is a sequence.
+    fn count_end(&self, reason: usize, record: &SequenceRecord) {
+        let cells = &self.metrics.cells;
+        let is_llmd = self.metrics.compat == Compat::Llmd;
+        let success = &cells.series_cells(Id::Success)[reason];
+        success.add_exclusive(1);
+        if reason >= VLLM_REASONS {
+            success.show((self.metrics.clock)());
+        }
+        let last = if record.output > 0 { record.last } else { record.scheduled };
+        let first = if record.output > 0 { record.first } else { record.scheduled };
+        let decode = (last - first).as_secs_f64();
+        let reused = record.cached + record.external;
+        let observe = |id: Id, value: f64| cells[id].observe_exclusive(value, 1);
+        observe(Id::RequestPromptTokens, record.prompt.into());
+        observe(Id::RequestGenerationTokens, record.output.into());
+        // llm-d's simulator observes only limits that the client set.
+        if record.request.limited || !is_llmd {
+            observe(Id::ParamsMaxTokens, record.request.max_tokens.into());
+        }
+        if is_llmd {
+            observe(Id::MaxGenerationTokens, record.output.into());
+        }
+        // Without gaps between tokens, the time per output token is that of no decode: zero.
+        let gaps = record.output.saturating_sub(1);
+        observe(Id::Tpot, if gaps == 0 { 0.0 } else { decode / f64::from(gaps) });
+        observe(Id::E2e, (last - record.arrived).as_secs_f64());
+        observe(Id::QueueTime, (record.scheduled - record.queued).as_secs_f64());
+        observe(Id::InferenceTime, (last - record.scheduled).as_secs_f64());
+        observe(Id::PrefillTime, (first - record.scheduled).as_secs_f64());
+        observe(Id::DecodeTime, decode);
+        observe(Id::RequestPreemptions, record.preemptions.into());
+        observe(Id::PrefillComputed, record.prompt.saturating_sub(reused).into());
+        let Some(parent) = &record.request.parent else {
+            return;
+        };
+        parent.longest.fetch_max(record.output, Ordering::Relaxed);
+        if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+            observe(Id::ParamsN, parent.n.into());
+            // llm-d's simulator counts each choice as a request.
+            if self.metrics.compat == Compat::Vllm {
+                observe(Id::MaxGenerationTokens, parent.longest.load(Ordering::Relaxed).into());
+            }
+        }
+    }
+}
+
+/// Returns the index of a sequence's finish reason; `None` for an aborted sequence, which is not
+/// counted.
+fn finish_reason(end: SequenceEndReason, planned: PlannedFinish, compat: Compat) -> Option<usize> {
+    let is_llmd = compat == Compat::Llmd;
+    let reason = match (end, planned) {
+        (SequenceEndReason::Aborted, _) => return None,
+        (SequenceEndReason::Cancelled, _) => "abort",
+        (SequenceEndReason::Threshold, _) => "cache_threshold",
+        (SequenceEndReason::Failed, _) => "error",
+        (SequenceEndReason::Finished, PlannedFinish::ToolCalls) if is_llmd => "tool_calls",
+        (SequenceEndReason::Finished, PlannedFinish::RemoteDecode) if is_llmd => "remote_decode",
+        (SequenceEndReason::Finished, PlannedFinish::Stop | PlannedFinish::ToolCalls) => "stop",
+        (SequenceEndReason::Finished, PlannedFinish::Length | PlannedFinish::RemoteDecode) => {
+            "length"
+        }
+    };
+    FINISH_REASONS.iter().position(|known| *known == reason)
+}
+
+impl EngineObserver for MetricsObserver {
+    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
+        // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
+        // times take the first series.
+        if let Some(adapter) = record.request.lora.as_ref().filter(|_| self.features.loras) {
+            self.loras.count(adapter, [0, 1]);
+            self.queued = true;
+        }
+    }
+
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        since: SimTime,
+    ) {
+        let cells = &self.metrics.cells;
+        let adapter = record.request.lora.as_ref();
+        match event {
+            SchedulerEvent::Scheduled { cached, external, .. } => {
+                self.count_lookup(*cached, *external, record);
+                self.count_lora(adapter, [1, -1]);
+                self.use_adapter(adapter);
+            }
+            SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
+            SchedulerEvent::Fetched { tokens, took, .. } => {
+                if let Some(transfer) = &self.features.transfer {
+                    transfer.record(cells, *tokens, *took);
+                }
+            }
+            SchedulerEvent::LoadFailed { tokens, policy, remote, .. } => {
+                if let Some(transfer) = self.features.transfer.filter(|_| *remote) {
+                    cells[Id::NixlFailedTransfers].add(transfer.workers.into());
+                }
+                log_load_failure(&record.request.id, *tokens, *policy);
+            }
+            SchedulerEvent::Drafts { proposed, accepted, .. } => {
+                self.count_drafts(*proposed, *accepted);
+            }
+            SchedulerEvent::Preempted { .. } => {
+                cells[Id::Preemptions].add_exclusive(1);
+                self.use_adapter(adapter);
+                self.count_lora(adapter, [-1, 1]);
+            }
+            SchedulerEvent::Resumed { .. } => {
+                self.count_lora(adapter, [1, -1]);
+                self.use_adapter(adapter);
+            }
+            SchedulerEvent::Ended { end, .. } => {
+                self.use_adapter(adapter.filter(|_| record.running));
+                self.count_lora(adapter, if record.running { [-1, 0] } else { [0, -1] });
+                let reason = finish_reason(*end, record.request.finish, self.metrics.compat);
+                if let Some(reason) = reason {
+                    self.count_end(reason, record);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
+    /// context length only when a request runs.
+    fn on_lora_refused(&mut self, lora: &Arc<str>) {
+        self.count_lora(Some(lora), [1, 0]);
+        self.count_lora(Some(lora), [-1, 0]);
+    }
+
+    fn on_lora_loaded(&mut self, lora: &Arc<str>) {
+        self.use_adapter(Some(lora));
+    }
+
+    fn on_loras_cleared(&mut self) {
+        if let Some(resident) = &mut self.resident {
+            resident.clear();
+        }
+        self.show_resident_adapters();
+    }
+
+    fn needs_empty_token_slots(&self) -> bool {
+        self.features.tokens_per_block.is_some()
+    }
+
+    fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
+        match event {
+            SchedulerEvent::Step { prompt_tokens, output_tokens, .. } => {
+                self.count_step(*prompt_tokens, *output_tokens);
+            }
+            // The hit rate of recent requests starts again.
+            SchedulerEvent::Cleared => self.metrics.recent.prefix.clear(),
+            SchedulerEvent::Host(event) => {
+                if let Some(offload) = &self.metrics.offload {
+                    offload.record(&self.metrics.cells, event, (self.metrics.clock)());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_engine_stats(&mut self, stats: &EngineStats) {
+        if self.queued {
+            self.show_loras();
+        }
+        let cells = &self.metrics.cells;
+        let EngineStats { running, waiting, deferred, used_blocks, total_blocks, .. } = *stats;
+        let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
+        cells.set_shown(Id::Running, &[running as f64]);
+        cells.set_shown(Id::Waiting, &[(waiting + deferred) as f64]);
+        cells.set_shown(Id::WaitingByReason, &[waiting as f64, deferred as f64]);
+        cells.set_shown(Id::KvUsage, &[if total_blocks == 0 { 0.0 } else { usage }]);
+        if let Some(tokens) = self.features.tokens_per_block {
+            let slots = |blocks: u32| f64::from(blocks) * f64::from(tokens);
+            let filled = slots(used_blocks) - stats.empty_token_slots as f64;
+            let usage = filled.max(0.0) / slots(total_blocks).max(1.0);
+            cells.set_shown(Id::KvTokenUsage, &[usage]);
+        }
+        cells.set_shown(Id::KvFetches, &stats.fetches.map(f64::from));
+        transfers::set_host_chunks(cells, &stats.host);
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell::Cell;
 use super::fake::{FakeGauge, FakeMetrics};
 use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::family::Hidden;
@@ -60,10 +59,10 @@ impl FakeState {
         }
         self.move_gauges(&gauges, at);
         if let Some(loras) = &update.loras {
-            let mut series: Vec<_> =
-                loras.iter().map(|l| (l.running.clone(), l.waiting.clone(), l.timestamp)).collect();
+            let series = loras.iter().map(|l| ([&*l.running, &*l.waiting], l.timestamp));
+            let mut series: Vec<_> = series.collect();
             if series.is_empty() {
-                series.push((String::new(), String::new(), at.trunc()));
+                series.push((["", ""], at.trunc()));
             }
             self.lora.replace(&series);
         }
@@ -93,35 +92,25 @@ impl FakeState {
 
 /// Applies an update of fake metrics to the cells of an engine, except for the gauges.
 fn apply(u: &FakeMetrics, cells: &Cells, at: f64) {
-    for (counts, id) in [
-        (&u.ttft_buckets_values, Id::Ttft),
-        (&u.tpot_buckets_values, Id::Itl),
-        (&u.request_params_max_tokens, Id::ParamsMaxTokens),
-        (&u.request_max_generation_tokens, Id::MaxGenerationTokens),
-        (&u.e2erl_buckets_values, Id::E2e),
-        (&u.queue_time_buckets_values, Id::QueueTime),
-        (&u.inf_time_buckets_values, Id::InferenceTime),
-        (&u.prefill_time_buckets_values, Id::PrefillTime),
-        (&u.decode_time_buckets_values, Id::DecodeTime),
-        (&u.request_tpot_buckets_values, Id::Tpot),
-    ] {
-        replace(&cells[id], counts.as_deref());
-    }
-    apply_tokens(
-        (&cells[Id::RequestPromptTokens], u.request_prompt_tokens.as_deref()),
-        (&cells[Id::PromptTokens], u.total_prompt_tokens),
-    );
-    apply_tokens(
-        (&cells[Id::RequestGenerationTokens], u.request_generation_tokens.as_deref()),
-        (&cells[Id::GenerationTokens], u.total_generation_tokens),
-    );
-    for (n, id) in
-        [(u.prefix_cache_queries, Id::PrefixQueries), (u.prefix_cache_hits, Id::PrefixHits)]
-    {
-        if let Some(n) = n {
-            cells[id].set(n as f64);
-        }
-    }
+    let observe = |counts: &Option<Vec<u64>>, id: Id| Some(cells[id].replace(counts.as_ref()?));
+    let count = |n: Option<u64>, id: Id| n.map(|n| cells[id].set(n as f64));
+    // A total that is not given is the sum of the observations.
+    let prompt = observe(&u.request_prompt_tokens, Id::RequestPromptTokens);
+    let output = observe(&u.request_generation_tokens, Id::RequestGenerationTokens);
+    count(u.total_prompt_tokens.or(prompt), Id::PromptTokens);
+    count(u.total_generation_tokens.or(output), Id::GenerationTokens);
+    count(u.prefix_cache_queries, Id::PrefixQueries);
+    count(u.prefix_cache_hits, Id::PrefixHits);
+    observe(&u.ttft_buckets_values, Id::Ttft);
+    observe(&u.tpot_buckets_values, Id::Itl);
+    observe(&u.request_params_max_tokens, Id::ParamsMaxTokens);
+    observe(&u.request_max_generation_tokens, Id::MaxGenerationTokens);
+    observe(&u.e2erl_buckets_values, Id::E2e);
+    observe(&u.queue_time_buckets_values, Id::QueueTime);
+    observe(&u.inf_time_buckets_values, Id::InferenceTime);
+    observe(&u.prefill_time_buckets_values, Id::PrefillTime);
+    observe(&u.decode_time_buckets_values, Id::DecodeTime);
+    observe(&u.request_tpot_buckets_values, Id::Tpot);
     if let Some(success) = &u.request_success_total {
         for (reason, cell) in FINISH_REASONS.iter().zip(cells.series_cells(Id::Success)) {
             cell.set(success.get(*reason).copied().unwrap_or(0) as f64);
@@ -130,19 +119,4 @@ fn apply(u: &FakeMetrics, cells: &Cells, at: f64) {
             }
         }
     }
-}
-
-/// Sets a token counter to `given`, or to the sum of the observations in the fake histogram.
-fn apply_tokens(
-    (histogram, counts): (&Cell, Option<&[u64]>),
-    (total, given): (&Cell, Option<u64>),
-) {
-    let derived = replace(histogram, counts);
-    if let Some(n) = given.or(derived) {
-        total.set(n as f64);
-    }
-}
-
-fn replace(cell: &Cell, counts: Option<&[u64]>) -> Option<u64> {
-    counts.map(|counts| cell.replace(counts))
 }

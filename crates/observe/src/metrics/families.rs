@@ -3,18 +3,18 @@
 //! An entry of the list is the whole declaration: the name of the family in code ([`Id`]), its name on
 //! the page, and deviations from the usual [`Family`]. Type, labels, buckets and HELP text of upstream's
 //! families are in the generated [list](super::upstream); families without an entry there have type and
-//! HELP text here. The head of a group has the topic, and the condition under which upstream exposes the
-//! group.
+//! HELP text here: after the function that has their labels, unless they are those of an engine. The head
+//! of a group has the topic, and the condition under which upstream exposes the group.
 
-use super::cache_config::cache_config;
+use prometheus::proto::MetricType;
+
 use super::family::CellSource::{Alias, Ratio};
 use super::family::Faked::{Always, UnlessLlmd};
 use super::family::Hidden::{From, UntilStep};
 use super::family::WhenEmpty::{Absent, HeaderOfOneServer};
-use super::family::{Buckets, Family, Group, LabelValues, Topic, engine_family};
-use super::info_labels::{offload_config, python, simple_offload};
+use super::family::{Buckets, Family, Group, Labels, Topic, family};
 use super::releases::SINCE;
-use super::settings::ApiServers;
+use super::settings::{ApiServers, OffloadInfo};
 use super::upstream::UPSTREAM;
 use crate::release::{first_release, is_equal};
 
@@ -31,23 +31,51 @@ pub(super) const FINISH_REASONS: [&str; 8] = [
     "cache_threshold",
 ];
 pub(super) const VLLM_REASONS: usize = 5;
-const GENERATIONS: LabelValues = &[&["0", "1", "2"]];
-const COPIES: LabelValues = &[&["GPU_to_CPU", "CPU_to_GPU"]];
-const SLEEP: LabelValues = &[&["sleep", "release_kv_cache_memory", "wake"]];
-const WEIGHTS: LabelValues = &[&["init", "shutdown", "start", "start_draft", "update", "finish"]];
-const TOOL_PARSER: LabelValues = &[
+
+const GENERATIONS: &[&[&str]] = &[&["0", "1", "2"]];
+const COPIES: &[&[&str]] = &[&["GPU_to_CPU", "CPU_to_GPU"]];
+const SLEEP: &[&[&str]] = &[&["sleep", "release_kv_cache_memory", "wake"]];
+const WEIGHTS: &[&[&str]] = &[&["init", "shutdown", "start", "start_draft", "update", "finish"]];
+const TOOL_PARSER: &[&[&str]] = &[
     &["streaming", "non_streaming"],
     &["tool_call", "no_tool_call"],
     &["chat_completions", "responses", "other"],
 ];
 
+// Buckets of SGLang 0.5.23, `srt/observability/metrics_collector.py`.
+const TIME_TO_FIRST_TOKEN: Buckets = Buckets::Bounds(&[
+    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
+    400.0,
+]);
+const E2E_LATENCY: Buckets = Buckets::Bounds(&[
+    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
+    400.0, 600.0, 1200.0, 1800.0, 2400.0,
+]);
+const INTER_TOKEN_LATENCY: Buckets = Buckets::Bounds(&[
+    0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080, 0.1,
+    0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
+]);
+const QUEUE_TIME: Buckets = Buckets::Bounds(&[
+    0.0, 0.001, 0.005, 0.010, 0.050, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0,
+    30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0,
+    800.0, 900.0, 1000.0, 1200.0, 1400.0, 1600.0, 1800.0, 2000.0, 2500.0, 3000.0,
+]);
+const TOKENS: Buckets = Buckets::Bounds(&[
+    100.0, 300.0, 500.0, 700.0, 1e3, 1500.0, 2e3, 3e3, 4e3, 5e3, 6e3, 7e3, 8e3, 9e3, 1e4, 12500.0,
+    15e3, 17500.0, 2e4, 22500.0, 25e3, 27500.0, 3e4, 35e3, 4e4, 6e4, 8e4, 1e5, 2e5, 3e5, 4e5, 6e5,
+    8e5, 1e6, 11e5,
+]);
+
 macro_rules! families {
     (declaration $name:literal) => { upstream($name) };
     (declaration $kind:ident $name:literal $help:literal) => {
-        engine_family(prometheus::proto::MetricType::$kind, $name, $help)
+        families!(declaration engine $kind $name $help)
+    };
+    (declaration $base:ident $kind:ident $name:literal $help:literal) => {
+        $base(MetricType::$kind, $name, $help)
     };
     ($($topic:ident, $when:expr => {
-        $($id:ident: $($kind:ident)? $name:literal { $($field:ident: $value:expr),* } $($help:literal)?;)*
+        $($id:ident: $($word:ident)* $name:literal { $($field:ident: $value:expr),* } $($help:literal)?;)*
     })*) => {
         /// Names of the families in code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +87,7 @@ macro_rules! families {
             topic: Topic::$topic,
             when: $when,
             $($field: $value,)*
-            ..families!(declaration $($kind)? $name $($help)?)
+            ..families!(declaration $($word)* $name $($help)?)
         },)*)*];
     };
 }
@@ -69,7 +97,7 @@ families! {
         GcCollected: "python_gc_objects_collected_total" { values: GENERATIONS, created: false };
         GcUncollectable: "python_gc_objects_uncollectable_total" { values: GENERATIONS, created: false };
         GcCollections: "python_gc_collections_total" { values: GENERATIONS, created: false };
-        PythonInfo: "python_info" { info: Some(python) };
+        PythonInfo: "python_info" { info: Some(|_, _| Some(pairs(PYTHON))) };
         VirtualMemory: "process_virtual_memory_bytes" { hidden: From(0), when_empty: Absent };
         ResidentMemory: "process_resident_memory_bytes" { hidden: From(0), when_empty: Absent };
         StartTime: "process_start_time_seconds" { hidden: From(0), when_empty: Absent };
@@ -118,14 +146,14 @@ families! {
         CopiedBytes: "vllm:kv_offload_total_bytes_total" { values: COPIES, by_engine: true };
         CopyTime: "vllm:kv_offload_total_time_total" { values: COPIES, by_engine: true };
         CopySize: "vllm:kv_offload_size" { values: COPIES, by_engine: true };
-        OffloadInfo: "vllm:kv_offload_config_info" { info: Some(offload_config) };
+        OffloadInfo: "vllm:kv_offload_config_info" { info: Some(|s, _| s.offload.as_ref().map(offload_config)) };
     }
 
     Transfers, |s| s.engine_stats && s.offload.as_ref().is_some_and(|o| o.simple) => {
         SimpleLoadBlocks: "vllm:simple_kv_offload_load_blocks_total" {};
         SimpleUsedBlocks: "vllm:simple_kv_offload_used_blocks" {};
         SimplePendingBlocks: "vllm:simple_kv_offload_pending_store_blocks" {};
-        SimpleInfo: "vllm:simple_kv_offload_info" { info: Some(simple_offload) };
+        SimpleInfo: "vllm:simple_kv_offload_info" { info: Some(|s, _| s.offload.as_ref().map(simple_offload)) };
     }
 
     Engine, |s| s.engine_stats => {
@@ -144,6 +172,15 @@ families! {
 
     Cache, |s| s.engine_stats => {
         KvUsage: "vllm:kv_cache_usage_perc" { hidden: UntilStep, faked: Always };
+    }
+
+    // vllm-project/vllm#57336; its HELP text is not known.
+    Cache, |s| s.engine_stats && s.previews.token_usage => {
+        KvTokenUsage: GAUGE "vllm:kv_cache_token_usage_perc" { hidden: UntilStep }
+            "Fraction of the KV cache's token slots that hold keys and values. 1 means 100 percent usage.";
+    }
+
+    Cache, |s| s.engine_stats => {
         PrefixQueries: "vllm:prefix_cache_queries_total" { faked: Always };
         PrefixHits: "vllm:prefix_cache_hits_total" { faked: Always };
         ExternalQueries: "vllm:external_prefix_cache_queries_total" {};
@@ -198,8 +235,17 @@ families! {
         LoraRequests: "vllm:lora_requests_info" { added: true, group: Group::SummedGauge, when_empty: HeaderOfOneServer };
     }
 
+    // vllm-project/vllm#54830; its HELP texts are not known.
+    Adapters, |s| s.engine_stats && s.previews.resident_adapters && s.lora.is_some() => {
+        LoraLoaded: GAUGE "vllm:lora_adapter_loaded" { labels: &["adapter_name", "engine", "level", "model_name", "pinned"], added: true, when_empty: HeaderOfOneServer }
+            "1 for each LoRA adapter in memory: on the GPU, or only in CPU memory.";
+        GpuLoras: GAUGE "vllm:num_gpu_loaded_lora_adapters" {} "Number of LoRA adapters on the GPU.";
+        CpuLoras: GAUGE "vllm:num_cpu_loaded_lora_adapters" {} "Number of LoRA adapters in CPU memory, including those on the GPU.";
+        MaxGpuLoras: GAUGE "vllm:max_gpu_lora_adapters" {} "Number of LoRA adapter slots on the GPU.";
+    }
+
     Cache, |s| s.engine_stats && !s.cache_config.is_empty() => {
-        CacheConfig: "vllm:cache_config_info" { labels: &["engine"], info: Some(cache_config) };
+        CacheConfig: "vllm:cache_config_info" { labels: &["engine"], info: Some(|s, engine| s.cache_config.get(engine).cloned()) };
     }
 
     Http, |_| true => {
@@ -228,6 +274,37 @@ families! {
         SocketsActive: "vllm:websocket_connections_active" {};
         SocketsTotal: "vllm:websocket_connections_total" {};
         SocketDuration: "vllm:websocket_connection_duration_seconds" {};
+    }
+
+    // SGLang 0.5.23, `srt/observability/metrics_collector.py`.
+    Sglang, |_| true => {
+        SglangRunning: scheduler GAUGE "sglang:num_running_reqs" {} "The number of running requests.";
+        SglangQueued: scheduler GAUGE "sglang:num_queue_reqs" {} "The number of requests in the waiting queue.";
+        SglangThroughput: scheduler GAUGE "sglang:gen_throughput" {} "The generation throughput (token/s).";
+        SglangHitRate: scheduler GAUGE "sglang:cache_hit_rate" {} "The prefix cache hit rate.";
+        SglangTokenUsage: scheduler GAUGE "sglang:token_usage" {} "The token usage.";
+        SglangFullTokenUsage: scheduler GAUGE "sglang:full_token_usage" {} "The token usage for full attention layers.";
+        SglangUsedTokens: scheduler GAUGE "sglang:num_used_tokens" {} "The number of used tokens.";
+        SglangKvUsedTokens: scheduler GAUGE "sglang:kv_used_tokens" {} "Number of KV cache tokens that running requests hold.";
+        SglangRetractions: scheduler COUNTER "sglang:num_retracted_requests_total" {} "Total number of retracted requests.";
+        SglangQueueTime: scheduler HISTOGRAM "sglang:queue_time_seconds" { buckets: QUEUE_TIME } "Histogram of queueing time in seconds.";
+        SglangMaxTokens: scheduler GAUGE "sglang:max_total_num_tokens" {} "Maximum total number of tokens in the KV cache pool.";
+        SglangPageSize: scheduler GAUGE "sglang:page_size" {} "KV cache page size in tokens.";
+        SglangPages: scheduler GAUGE "sglang:num_pages" {} "Number of KV cache pages.";
+        SglangContextLength: scheduler GAUGE "sglang:context_len" {} "Maximum context length.";
+        SglangPromptTokens: streamed COUNTER "sglang:prompt_tokens_total" {} "Number of prefill tokens processed.";
+        SglangGenerationTokens: streamed COUNTER "sglang:generation_tokens_total" {} "Number of generation tokens processed.";
+        SglangPromptLength: tokenizer HISTOGRAM "sglang:prompt_tokens_histogram" { buckets: TOKENS } "Histogram of prompt token length.";
+        SglangUncachedLength: tokenizer HISTOGRAM "sglang:uncached_prompt_tokens_histogram" { buckets: TOKENS } "Histogram of uncached (compute) prompt token length.";
+        SglangGenerationLength: tokenizer HISTOGRAM "sglang:generation_tokens_histogram" { buckets: TOKENS } "Histogram of generation token length.";
+        SglangCachedTokens: tokenizer COUNTER "sglang:cached_tokens_total" { labels: &["cache_source", "engine_type", "model_name"], values: &[&["device"]] } "Number of cached prompt tokens by source (device/host/storage).";
+        SglangRequests: streamed COUNTER "sglang:num_requests_total" {} "Number of requests processed.";
+        SglangStructuredRequests: tokenizer COUNTER "sglang:num_so_requests_total" {} "Number of structured output requests processed.";
+        SglangAbortedRequests: tokenizer COUNTER "sglang:num_aborted_requests_total" {} "Number of requests aborted.";
+        SglangTtft: streamed HISTOGRAM "sglang:time_to_first_token_seconds" { buckets: TIME_TO_FIRST_TOKEN } "Histogram of time to first token in seconds.";
+        SglangItl: tokenizer HISTOGRAM "sglang:inter_token_latency_seconds" { buckets: INTER_TOKEN_LATENCY } "Histogram of inter-token latency in seconds.";
+        SglangTpot: streamed HISTOGRAM "sglang:request_time_per_output_token_seconds" { buckets: INTER_TOKEN_LATENCY } "Per-request TPOT in seconds: (finished_time - first_token_time) / (completion_tokens - 1).";
+        SglangE2e: streamed HISTOGRAM "sglang:e2e_request_latency_seconds" { buckets: E2E_LATENCY } "Histogram of End-to-end request latency in seconds";
     }
 
     Own, |_| true => {
@@ -270,4 +347,67 @@ const fn upstream(name: &str) -> Family {
         i += 1;
     }
     Family { since: first_release(SINCE, name), ..UPSTREAM[i] }
+}
+
+/// Returns a family of the engines that is not in the list of upstream.
+const fn engine(kind: MetricType, name: &'static str, help: &'static str) -> Family {
+    family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
+}
+
+/// Returns a family of SGLang's scheduler.
+const fn scheduler(kind: MetricType, name: &'static str, help: &'static str) -> Family {
+    const LABELS: &[&str] =
+        &["dp_rank", "engine_type", "model_name", "moe_ep_rank", "pp_rank", "tp_rank"];
+    sglang(family(kind, name, LABELS, Buckets::Bounds(&[]), help))
+}
+
+/// Returns a family of SGLang's tokenizer manager.
+const fn tokenizer(kind: MetricType, name: &'static str, help: &'static str) -> Family {
+    sglang(family(kind, name, &["engine_type", "model_name"], Buckets::Bounds(&[]), help))
+}
+
+/// Returns a family of SGLang's tokenizer manager with series for streamed and other requests.
+const fn streamed(kind: MetricType, name: &'static str, help: &'static str) -> Family {
+    const LABELS: &[&str] = &["engine_type", "is_streaming", "model_name"];
+    Family { labels: LABELS, values: &[&["false", "true"]], ..tokenizer(kind, name, help) }
+}
+
+/// Hides the series of a counter or histogram until it is first used.
+const fn sglang(family: Family) -> Family {
+    match family.kind {
+        MetricType::GAUGE => family,
+        _ => Family { hidden: From(0), when_empty: Absent, ..family },
+    }
+}
+
+const PYTHON: [(&str, &str); 5] = [
+    ("implementation", "CPython"),
+    ("major", "3"),
+    ("minor", "12"),
+    ("patchlevel", "12"),
+    ("version", "3.12.12"),
+];
+
+fn offload_config(info: &OffloadInfo) -> Labels {
+    pairs([
+        ("cpu_blocks_per_chunk", info.blocks_per_chunk.to_string()),
+        ("cpu_kv_cache_size_bytes", info.bytes.to_string()),
+        ("cpu_kv_cache_size_tokens", info.tokens.to_string()),
+        ("cpu_num_chunks", info.chunks.to_string()),
+    ])
+}
+
+fn simple_offload(info: &OffloadInfo) -> Labels {
+    let blocks = info.chunks.to_string();
+    let (backend, is_off) = ("cpu", "False");
+    pairs([
+        ("backend", backend),
+        ("capacity_blocks", &blocks),
+        ("lazy_offload", is_off),
+        ("page_cache", is_off),
+    ])
+}
+
+fn pairs<T: Into<String>>(labels: impl IntoIterator<Item = (&'static str, T)>) -> Labels {
+    labels.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }

@@ -9,12 +9,11 @@ use super::releases::OLDER_HELP;
 use super::settings::{Compat, Settings};
 use vllm_sim_wire::VllmVersion;
 
-/// Returns the labels of an engine's series in a family whose value is always 1; `None`: the engine
-/// has no series.
-pub(super) type InfoLabels = fn(&Settings, usize) -> Option<Vec<(String, String)>>;
+/// Names and values of labels.
+pub(super) type Labels = Vec<(String, String)>;
 
 /// Topic of a family; each has a collector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
     Process,
     Engine,
@@ -24,22 +23,10 @@ pub(super) enum Topic {
     Transfers,
     Speculation,
     Http,
+    /// Families of SGLang, which replace all others but those of vllm-sim itself.
+    Sglang,
     /// Families of vllm-sim itself.
     Own,
-}
-
-impl Topic {
-    pub(super) const ALL: [Self; 9] = [
-        Self::Process,
-        Self::Engine,
-        Self::Requests,
-        Self::Cache,
-        Self::Adapters,
-        Self::Transfers,
-        Self::Speculation,
-        Self::Http,
-        Self::Own,
-    ];
 }
 
 /// Owner of cells.
@@ -56,9 +43,6 @@ pub(super) enum Buckets {
     /// 1, 2 and 5 times the powers of ten, up to the context length.
     Tokens,
 }
-
-/// Values of each label that distinguishes the series of one owner.
-pub(super) type LabelValues = &'static [&'static [&'static str]];
 
 /// Selection of the series to hide at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,17 +114,18 @@ pub(super) struct Family {
     pub(super) help: &'static str,
     pub(super) kind: MetricType,
     pub(super) group: Group,
-    /// Names of the labels, sorted. A family with the label `engine` has series of each engine, others
-    /// have series of the server.
+    /// Names of the labels, sorted. A family with the label `engine` or `tp_rank` has series of each
+    /// engine, others have series of the server.
     pub(super) labels: &'static [&'static str],
     pub(super) buckets: Buckets,
-    /// Each combination of these values is a series; the last label varies fastest. Values of the labels
-    /// `model_name`, `engine` and `position` come from the settings.
-    pub(super) values: LabelValues,
+    /// Each combination of these values is a series; the last label varies fastest. Values of other
+    /// labels, such as `model_name`, come from the settings.
+    pub(super) values: &'static [&'static [&'static str]],
     /// Whether series are added when they are first used.
     pub(super) added: bool,
-    /// Further labels of a family whose value is always 1.
-    pub(super) info: Option<InfoLabels>,
+    /// Further labels of an engine's series in a family whose value is always 1; `None`: the engine
+    /// has no series.
+    pub(super) info: Option<fn(&Settings, usize) -> Option<Labels>>,
     /// Whether the series of one engine are adjacent; else engines vary fastest, as in vLLM.
     pub(super) by_engine: bool,
     /// Whether the series are ordered by their creation time.
@@ -190,19 +175,12 @@ pub(super) const fn family(
     }
 }
 
-/// Returns a family of the engines that is not in the list of upstream.
-pub(super) const fn engine_family(
-    kind: MetricType,
-    name: &'static str,
-    help: &'static str,
-) -> Family {
-    family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
-}
-
 impl Family {
-    /// Returns whether the imitated release exposes the family with these settings.
+    /// Returns whether the imitated server exposes the family with these settings.
     pub(super) fn is_exposed(&self, settings: &Settings) -> bool {
-        self.since <= settings.version && (self.when)(settings)
+        let sglang = (self.topic == Topic::Sglang) == (settings.compat == Compat::Sglang);
+        let shown = sglang || self.topic == Topic::Own;
+        shown && self.since <= settings.version && (self.when)(settings)
     }
 
     /// Returns the HELP text of the family in the imitated release.
@@ -214,11 +192,16 @@ impl Family {
     }
 
     /// Returns the bucket bounds of the family.
+    ///
+    /// **Source:** vLLM `vllm/v1/metrics/buckets.py`.
     pub(super) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
-        match self.buckets {
-            Buckets::Bounds(bounds) => bounds.into(),
-            Buckets::Tokens => tokens(settings.max_model_len).into(),
-        }
+        let Buckets::Bounds(bounds) = self.buckets else {
+            let decades = std::iter::successors(Some(1u64), |decade| Some(decade * 10));
+            let bounds = decades.flat_map(|decade| [decade, 2 * decade, 5 * decade]);
+            let fits = |bound: &u64| *bound <= u64::from(settings.max_model_len);
+            return bounds.take_while(fits).map(|bound| bound as f64).collect();
+        };
+        bounds.into()
     }
 
     /// Returns the number of series of each owner.
@@ -230,7 +213,7 @@ impl Family {
     }
 
     pub(super) fn owner(&self) -> Owner {
-        match self.labels.contains(&"engine") {
+        match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
             true => Owner::Engine,
             false => Owner::Server,
         }
@@ -238,35 +221,78 @@ impl Family {
 
     /// Returns whether fake metrics have cells of their own for the family.
     pub(super) fn is_faked(&self, compat: Compat) -> bool {
-        match self.faked {
-            Faked::Never => false,
-            Faked::Always => true,
-            Faked::UnlessLlmd => compat == Compat::Vllm,
+        self.faked == Faked::Always || self.faked == Faked::UnlessLlmd && compat == Compat::Vllm
+    }
+
+    /// Returns the index of the first series that is hidden until its first use.
+    pub(super) fn hidden_from(&self) -> usize {
+        match self.hidden {
+            Hidden::From(index) => index,
+            _ => usize::MAX,
         }
     }
-}
 
-/// Returns the bucket bounds of token counts.
-///
-/// **Source:** vLLM `vllm/v1/metrics/buckets.py`.
-fn tokens(max_model_len: u32) -> Vec<f64> {
-    let decades = std::iter::successors(Some(1u64), |d| Some(d * 10));
-    decades
-        .flat_map(|d| [d, 2 * d, 5 * d])
-        .take_while(|bound| *bound <= u64::from(max_model_len))
-        .map(|bound| bound as f64)
-        .collect()
+    /// Returns the name of the family of creation times: a counter loses its `_total`.
+    pub(super) fn created_name(&self) -> Option<String> {
+        let base = match self.kind {
+            MetricType::COUNTER => self.name.strip_suffix("_total"),
+            _ => None,
+        };
+        self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
+    }
+
+    /// Returns names and values of the labels of one owner's series, if it has one.
+    pub(super) fn label_values(
+        &self,
+        settings: &Settings,
+        owner: usize,
+        mut index: usize,
+    ) -> Option<Labels> {
+        let mut labels = match self.info {
+            Some(info) => info(settings, owner)?,
+            None => Vec::new(),
+        };
+        let mut values = self.values.iter().rev();
+        for name in self.labels.iter().rev() {
+            let value = match *name {
+                "model_name" => settings.model_name.clone(),
+                "engine" => settings.engines[owner].clone(),
+                "position" => index.to_string(),
+                "engine_type" => "unified".to_owned(),
+                "tp_rank" | "pp_rank" | "moe_ep_rank" => "0".to_owned(),
+                "dp_rank" if settings.engines.len() > 1 => settings.engines[owner].clone(),
+                _ => match values.next() {
+                    Some(values) => {
+                        let value = values[index % values.len()];
+                        index /= values.len();
+                        value.to_owned()
+                    }
+                    None => continue,
+                },
+            };
+            if *name == "finished_reason" && settings.finish_reason_label {
+                labels.push(("finish_reason".to_owned(), value.clone()));
+            }
+            labels.push(((*name).to_owned(), value));
+        }
+        Some(labels)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::families::FAMILIES;
     use super::*;
 
     #[test]
     fn token_bounds_end_at_the_context_length() {
-        assert_eq!(tokens(10), [1.0, 2.0, 5.0, 10.0]);
-        assert_eq!(tokens(1024).last(), Some(&1000.0));
-        assert_eq!(tokens(u32::MAX).last(), Some(&2e9));
-        assert!(tokens(0).is_empty());
+        let bounds = |max_model_len| {
+            let settings = Settings { max_model_len, ..Settings::default() };
+            FAMILIES[Id::RequestPromptTokens as usize].bounds(&settings).to_vec()
+        };
+        assert_eq!(bounds(10), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(bounds(1024).last(), Some(&1000.0));
+        assert_eq!(bounds(u32::MAX).last(), Some(&2e9));
+        assert!(bounds(0).is_empty());
     }
 }

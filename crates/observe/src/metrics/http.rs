@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use super::families::Id;
-use super::series::{CellVec, Cells, SeriesCell};
+use super::series::{CellVec, Cells, Series};
 use super::settings::{Clock, Settings};
 
 const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
@@ -25,10 +25,10 @@ pub struct HandlerId(u16);
 
 struct HandlerCells {
     name: String,
-    requests: [[OnceLock<SeriesCell>; CLASSES.len()]; METHODS.len()],
-    durations: [OnceLock<SeriesCell>; METHODS.len()],
+    requests: [[OnceLock<Arc<Series>>; CLASSES.len()]; METHODS.len()],
+    durations: [OnceLock<Arc<Series>>; METHODS.len()],
     /// Sizes of requests and responses.
-    sizes: OnceLock<[SeriesCell; 2]>,
+    sizes: OnceLock<[Arc<Series>; 2]>,
 }
 
 /// Metrics of HTTP requests, by route template, method and status.

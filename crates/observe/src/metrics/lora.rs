@@ -16,27 +16,18 @@ use std::sync::Arc;
 
 use super::families::Id;
 use super::series::{CellVec, Series};
-use super::settings::{Compat, Settings};
+use super::settings::{Clock, Compat, Settings};
 
 /// Maximum number of `vllm:lora_requests_info` series; beyond it the least recently set one is
 /// removed.
 const MAX_SERIES: usize = 4096;
 
-/// Number of requests of one LoRA adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoraLoad<'a> {
-    /// Name of the LoRA adapter.
-    pub name: &'a str,
-    /// Number of running requests of the LoRA adapter.
-    pub running: u32,
-    /// Number of waiting requests of the LoRA adapter.
-    pub waiting: u32,
-}
-
 /// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
 pub(super) struct LoraInfo {
     max_lora: String,
-    vec: Arc<CellVec>,
+    pub(super) vec: Arc<CellVec>,
+    compat: Compat,
+    clock: Clock,
     /// Lock held to add a series; a scrape never takes it.
     adding: Mutex<()>,
 }
@@ -46,168 +37,179 @@ impl LoraInfo {
         Self {
             max_lora: settings.lora.unwrap_or(1).to_string(),
             vec: CellVec::new(Id::LoraRequests, settings),
+            compat: settings.compat,
+            clock: settings.clock,
             adding: Mutex::new(()),
         }
     }
 
-    pub(super) fn vec(&self) -> &Arc<CellVec> {
-        &self.vec
+    /// Returns the current value of a series; llm-d's simulator has whole seconds.
+    pub(super) fn now(&self) -> f64 {
+        let unix = (self.clock)();
+        if self.compat == Compat::Llmd { unix.trunc() } else { unix }
     }
 
-    pub(super) fn set_idle(&self, compat: Compat, now_unix: f64) {
-        self.touch("", "", shown_time(compat, now_unix));
-    }
-
-    fn touch(&self, running: &str, waiting: &str, value: f64) -> Arc<Series> {
-        let _adding = self.adding.lock();
+    /// Returns whether a series has these lists and is exposed.
+    fn is_current(&self, series: &Series, [running, waiting]: [&str; 2]) -> bool {
         let labels = [self.max_lora.as_str(), running, waiting];
+        series.label_values().eq(labels) && series.created().is_some()
+    }
+
+    /// Sets the value of the series with these lists, and adds the series if there is none.
+    pub(super) fn set(&self, lists: [&str; 2], value: f64) -> Arc<Series> {
+        let _adding = self.adding.lock();
         let all = self.vec.series();
-        let known = all.iter().find(|series| series.has_values(&labels));
-        if let Some(series) = known {
-            series.cell().set(value);
+        if let Some(series) = all.iter().find(|series| self.is_current(series, lists)) {
+            series.set(value);
             return series.clone();
         }
-        let mut all = all.to_vec();
         if all.len() >= MAX_SERIES {
-            let value = |i: &usize| all[*i].cell().get();
-            let oldest = (0..all.len()).min_by(|a, b| value(a).total_cmp(&value(b)));
-            if let Some(oldest) = oldest {
-                all.remove(oldest).cell().hide();
-            }
+            let oldest = all.iter().min_by(|a, b| a.get().total_cmp(&b.get()));
+            self.vec.retain(|series| oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest)));
         }
-        let series = self.vec.detached(&labels, 1.0);
-        series.cell().set(value);
-        all.push(series.clone());
-        self.vec.replace(all);
+        let series = self.vec.add(&[&self.max_lora, lists[0], lists[1]], 0.0);
+        series.set(value);
+        series.show(1.0);
         series
     }
 
     /// Replaces all series by the given ones: running adapters, waiting adapters, value.
-    ///
-    /// Writers that still hold a hidden series must look it up again.
-    pub(super) fn replace(&self, series: &[(String, String, f64)]) {
-        let before = self.adding.lock();
-        let all = self.vec.series();
-        self.vec.replace(Vec::new());
-        all.iter().for_each(|gone| gone.cell().hide());
-        drop(before);
-        for (running, waiting, value) in series {
-            self.touch(running, waiting, *value);
+    pub(super) fn replace(&self, series: &[([&str; 2], f64)]) {
+        let adding = self.adding.lock();
+        self.vec.retain(|_| false);
+        drop(adding);
+        for (lists, value) in series {
+            self.set(*lists, *value);
         }
+    }
+
+    /// Replaces all series by the one of a server without requests for adapters.
+    pub(super) fn restart(&self) {
+        self.replace(&[(["", ""], self.now())]);
     }
 }
 
-/// Sets the adapter lists of one engine; while the lists are unchanged, it only sets the time.
-pub(super) struct LoraWriter {
-    info: Arc<LoraInfo>,
-    last: Mutex<LastWritten>,
+#[derive(Debug)]
+struct AdapterRequests {
+    name: Arc<str>,
+    waiting: u32,
+    running: u32,
 }
 
-#[derive(Default)]
-struct LastWritten {
-    series: Option<Arc<Series>>,
-    running: String,
-    waiting: String,
+/// Counts the sequences of each adapter of one engine, and sets the adapter lists.
+pub(super) struct LoraWriter {
+    info: Arc<LoraInfo>,
+    /// Adapters with sequences, ordered by their first one.
+    adapters: Vec<AdapterRequests>,
+    /// Most recently set series; while the lists are unchanged, only its time is set.
+    last: Option<Arc<Series>>,
+    /// Running and waiting adapters.
+    lists: [String; 2],
 }
 
 impl LoraWriter {
     pub(super) fn new(info: Arc<LoraInfo>) -> Self {
-        Self { info, last: Mutex::default() }
+        Self { info, adapters: Vec::new(), last: None, lists: Default::default() }
     }
 
-    pub(super) fn set(&self, adapters: &[LoraLoad<'_>], compat: Compat, now_unix: f64) {
-        let now = shown_time(compat, now_unix);
-        let last = &mut *self.last.lock();
-        last.running.clear();
-        last.waiting.clear();
-        for a in adapters {
-            let (runs, waits) = match compat {
-                Compat::Vllm | Compat::Sglang => (true, true),
-                Compat::Llmd => (a.running > 0, a.waiting > 0),
-            };
-            list(&mut last.running, a.name, runs);
-            list(&mut last.waiting, a.name, waits);
+    /// Changes the numbers of running and waiting sequences of an adapter.
+    pub(super) fn count(&mut self, name: &Arc<str>, [running, waiting]: [i32; 2]) {
+        let known = self.adapters.iter().position(|adapter| adapter.name == *name);
+        let index = known.unwrap_or_else(|| {
+            self.adapters.push(AdapterRequests { name: name.clone(), waiting: 0, running: 0 });
+            self.adapters.len() - 1
+        });
+        let adapter = &mut self.adapters[index];
+        adapter.running = adapter.running.saturating_add_signed(running);
+        adapter.waiting = adapter.waiting.saturating_add_signed(waiting);
+        if adapter.running + adapter.waiting == 0 {
+            self.adapters.remove(index);
         }
-        let labels = [self.info.max_lora.as_str(), &last.running, &last.waiting];
-        match &last.series {
-            Some(series) if series.has_values(&labels) && series.cell().created().is_some() => {
-                series.cell().set(now);
+    }
+
+    /// Returns whether an adapter has running sequences.
+    pub(super) fn has_running(&self, name: &str) -> bool {
+        self.adapters.iter().any(|adapter| *adapter.name == *name && adapter.running > 0)
+    }
+
+    /// Exposes the adapters that have sequences.
+    pub(super) fn show(&mut self) {
+        self.lists.iter_mut().for_each(String::clear);
+        let both = self.info.compat != Compat::Llmd;
+        for AdapterRequests { name, running, waiting } in &self.adapters {
+            for (list, n) in self.lists.iter_mut().zip([*running, *waiting]) {
+                if both || n > 0 {
+                    let comma = if list.is_empty() { "" } else { "," };
+                    list.extend([comma, name]);
+                }
             }
-            _ => last.series = Some(self.info.touch(&last.running, &last.waiting, now)),
+        }
+        let lists = self.lists.each_ref().map(String::as_str);
+        match self.last.as_ref().filter(|series| self.info.is_current(series, lists)) {
+            Some(series) => series.set(self.info.now()),
+            None => self.last = Some(self.info.set(lists, self.info.now())),
         }
     }
-}
-
-fn shown_time(compat: Compat, unix: f64) -> f64 {
-    match compat {
-        Compat::Vllm | Compat::Sglang => unix,
-        Compat::Llmd => unix.trunc(),
-    }
-}
-
-fn list(out: &mut String, name: &str, listed: bool) {
-    if !listed {
-        return;
-    }
-    if !out.is_empty() {
-        out.push(',');
-    }
-    out.push_str(name);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn info(max_lora: u32) -> Arc<LoraInfo> {
-        Arc::new(LoraInfo::new(&Settings { lora: Some(max_lora), ..Settings::default() }))
+    fn info(max_lora: u32, compat: Compat) -> Arc<LoraInfo> {
+        let lora = Some(max_lora);
+        Arc::new(LoraInfo::new(&Settings { lora, compat, clock: || 10.5, ..Settings::default() }))
     }
 
     /// Returns the label values and the value of each series.
     fn text(info: &LoraInfo) -> Vec<String> {
         let series = info.vec.series();
         let lines = series.iter().map(|series| {
-            let labels: Vec<_> = series.labels().iter().map(|pair| pair.value()).collect();
-            format!("{} {:?}", labels.join(" | "), series.cell().get())
+            let labels: Vec<_> = series.label_values().collect();
+            format!("{} {:?}", labels.join(" | "), series.get())
         });
         lines.collect()
     }
 
-    fn load(name: &str, running: u32, waiting: u32) -> LoraLoad<'_> {
-        LoraLoad { name, running, waiting }
+    fn count(writer: &mut LoraWriter, name: &str, running: i32, waiting: i32) {
+        writer.count(&name.into(), [running, waiting]);
+        writer.show();
     }
 
     #[test]
     fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
-        let info = info(2);
-        let writer = LoraWriter::new(info.clone());
+        let info = info(2, Compat::Vllm);
+        let mut writer = LoraWriter::new(info.clone());
         assert!(text(&info).is_empty());
-        writer.set(&[load("sql-lora", 1, 0)], Compat::Vllm, 10.5);
-        writer.set(&[], Compat::Vllm, 11.5);
-        writer.set(&[load("sql-lora", 0, 1)], Compat::Vllm, 12.5);
-        assert_eq!(text(&info), ["2 | sql-lora | sql-lora 12.5", "2 |  |  11.5"]);
+        count(&mut writer, "sql-lora", 1, 0);
+        count(&mut writer, "sql-lora", -1, 0);
+        count(&mut writer, "sql-lora", 0, 1);
+        assert_eq!(text(&info), ["2 | sql-lora | sql-lora 10.5", "2 |  |  10.5"]);
     }
 
     #[test]
     fn llm_d_lists_an_adapter_where_it_is_in_whole_seconds() {
-        let info = info(1);
-        let writer = LoraWriter::new(info.clone());
-        writer.set(&[load("a", 2, 0), load("b", 1, 3)], Compat::Llmd, 10.5);
+        let info = info(1, Compat::Llmd);
+        let mut writer = LoraWriter::new(info.clone());
+        writer.count(&"a".into(), [2, 0]);
+        count(&mut writer, "b", 1, 3);
         assert_eq!(text(&info), ["1 | a,b | b 10.0"]);
     }
 
     #[test]
     fn engines_share_a_series_and_the_list_is_bounded() {
-        let info = info(1);
-        let (one, two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
-        one.set(&[], Compat::Vllm, 1.0);
-        two.set(&[], Compat::Vllm, 2.0);
+        let info = info(1, Compat::Vllm);
+        let (mut one, mut two) = (LoraWriter::new(info.clone()), LoraWriter::new(info.clone()));
+        one.show();
+        two.show();
         assert_eq!(text(&info).len(), 1);
         for i in 0..MAX_SERIES {
-            info.touch(&i.to_string(), "", 3.0 + i as f64);
+            info.set([&i.to_string(), ""], 13.0 + i as f64);
         }
         let all = text(&info);
         assert_eq!(all.len(), MAX_SERIES);
         assert!(all[0].starts_with("1 | 0 | "), "{}", all[0]);
+        one.show();
+        assert!(text(&info)[MAX_SERIES - 1].starts_with("1 |  |  "));
     }
 }

@@ -32,45 +32,41 @@ mod families;
 mod family;
 mod frontend;
 mod http;
-mod info_labels;
 mod lora;
 mod mfu;
-mod nixl;
 mod number;
-mod observer;
-mod offload;
 mod own;
 mod page;
 mod process;
-mod recent;
 mod releases;
+mod resident_adapters;
 mod series;
 mod settings;
 mod sglang;
 #[cfg(test)]
 mod tests;
 mod text;
+mod transfers;
 mod upstream;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use block_lifetime::BlockLifetime;
-pub use cache_config::CacheConfig;
-pub use engine::{
-    DraftTotals, EngineMetrics, FinishReason, FinishedRequest, Rejection, SleepState, Totals,
-};
-pub use fake::{FakeGauge, FakeLora, FakeMetrics, RealMetrics, Waveform};
-pub use frontend::{Operation, ToolMode, ToolOutcome, ToolRequest};
+pub use cache_config::cache_config_labels;
+pub use engine::{DraftTotals, EngineFeatures, EngineMetrics, MetricsObserver, SleepState, Totals};
+pub use fake::{FakeMetrics, RealMetrics};
+pub use frontend::{Operation, Rejection, ToolMode, ToolOutcome, ToolRequest};
 pub use http::{HandlerId, HttpMetrics};
-pub use lora::LoraLoad;
-pub use mfu::{MfuObserver, WorkModel};
-pub use nixl::NixlTransfer;
-pub use observer::{EngineFeatures, MetricsObserver};
-pub use recent::{Percentiles, RecentLatencies};
-pub use settings::{ApiServers, Clock, Compat, OffloadInfo, Settings, wall_clock};
+pub use mfu::MfuObserver;
+pub use resident_adapters::AdapterSlots;
+pub use settings::{ApiServers, Clock, Compat, MetricPreviews, OffloadInfo, Settings, wall_clock};
 pub use sglang::{SglangMetrics, SglangObserver, SglangRequest};
+pub use transfers::NixlTransfer;
 
+pub use crate::recent::{Percentiles, RecentLatencies};
+
+use crate::recent::percentiles;
 use fake_state::FakeState;
 use families::{FAMILIES, Id};
 use family::{Owner, Topic};
@@ -78,6 +74,7 @@ use lora::LoraInfo;
 use own::OwnMetrics;
 use page::Page;
 use process::ProcessInfo;
+use resident_adapters::LoadedAdapterSeries;
 use series::{CellVec, Cells};
 
 /// Content type of Prometheus' text format.
@@ -87,86 +84,80 @@ pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 pub struct Metrics {
     page: Page,
     engines: Vec<Arc<EngineMetrics>>,
-    /// Cells of the engines, which real events update.
-    real: Vec<Cells>,
     server: Cells,
     http: HttpMetrics,
     own: OwnMetrics,
     process: Option<ProcessInfo>,
     fake: Option<FakeState>,
-    /// Series of empty adapter lists, shown before the first LoRA request.
-    idle_lora: Option<Arc<LoraInfo>>,
-    /// Families of SGLang, which replace all others on the page; `None` without `--compat sglang`.
+    /// Adapter lists on the page; `None` if no adapters are enabled.
+    lora: Option<Arc<LoraInfo>>,
+    /// Metrics of SGLang; `None` without `--compat sglang`.
     sglang: Option<SglangMetrics>,
-    compat: Compat,
-    clock: Clock,
     length: AtomicUsize,
+    clock: Clock,
 }
 
 impl Metrics {
     /// Creates all metric series that the settings select, at zero.
-    pub fn new(settings: Settings) -> Arc<Self> {
-        let server = Cells::new(&settings, Owner::Server);
+    pub fn new(mut settings: Settings) -> Arc<Self> {
+        if settings.compat == Compat::Sglang {
+            // SGLang always has several processes.
+            settings.api_servers = ApiServers::Several;
+        }
+        let settings = &settings;
+        let server = Cells::new(settings, Owner::Server);
         let engines = settings.engines.iter();
-        let real: Vec<_> = engines.map(|_| Cells::new(&settings, Owner::Engine)).collect();
-        let real_lora = Arc::new(LoraInfo::new(&settings));
+        let real: Vec<_> = engines.map(|_| Cells::new(settings, Owner::Engine)).collect();
+        let real_lora = Arc::new(LoraInfo::new(settings));
         let (shown, shown_lora) = match settings.fake {
             Some(_) => (
-                real.iter().map(|cells| cells.for_fake_metrics(&settings)).collect::<Vec<_>>(),
-                Arc::new(LoraInfo::new(&settings)),
+                real.iter().map(|cells| cells.for_fake_metrics(settings)).collect::<Vec<_>>(),
+                Arc::new(LoraInfo::new(settings)),
             ),
             None => (real.clone(), real_lora.clone()),
         };
-
-        let http = HttpMetrics::new(&settings, &server);
+        let http = HttpMetrics::new(settings, &server);
         let own = OwnMetrics::new();
 
-        let used = http.vecs().into_iter().chain([shown_lora.vec()]);
-        let added: Vec<_> = used.cloned().collect();
+        let loaded = Arc::new(LoadedAdapterSeries::new(settings));
+        let added: Vec<_> =
+            http.vecs().into_iter().chain([&shown_lora.vec, loaded.vec()]).collect();
         let families = FAMILIES.iter();
-        let exposed = families.filter(|f| f.topic != Topic::Own && f.is_exposed(&settings));
+        let exposed = families.filter(|f| f.topic != Topic::Own && f.is_exposed(settings));
         let vecs = exposed.map(|family| {
             let added = added.iter().find(|vec| vec.family.id == family.id);
-            let created = || CellVec::with_series(family.id, &settings, &shown, &server);
-            added.cloned().unwrap_or_else(created)
+            let created = || CellVec::with_series(family.id, settings, &shown, &server);
+            added.map_or_else(created, |vec| Arc::clone(vec))
         });
         let vecs: Vec<_> = vecs.collect();
-        let lora = vecs.iter().any(|vec| vec.family.id == Id::LoraRequests);
-        let page = Page::new(&settings, &vecs, own.clone());
+        let has_lora = vecs.iter().any(|vec| vec.family.id == Id::LoraRequests);
+        let engine = |(cells, name): (&Cells, &String)| {
+            let loaded_adapters = (loaded.clone(), name.clone());
+            EngineMetrics::new(cells.clone(), real_lora.clone(), loaded_adapters, settings)
+        };
+        let engines = real.iter().zip(&settings.engines).map(engine);
         let metrics = Self {
-            page,
-            engines: real
-                .iter()
-                .map(|cells| {
-                    Arc::new(EngineMetrics::new(cells.clone(), real_lora.clone(), &settings))
-                })
-                .collect(),
-            real,
-            server,
-            http,
-            own,
+            page: Page::new(settings, vecs, own.clone()),
+            engines: engines.map(Arc::new).collect(),
             process: (settings.runtime_series && settings.api_servers == ApiServers::One)
                 .then(ProcessInfo::new),
             fake: settings.fake.as_ref().map(|(fake, refresh)| {
                 let lora = shown_lora.clone();
                 FakeState::new(fake, *refresh, shown, lora, settings.clock)
             }),
-            idle_lora: lora.then_some(shown_lora),
-            sglang: (settings.compat == Compat::Sglang).then(|| SglangMetrics::new(&settings)),
-            compat: settings.compat,
-            clock: settings.clock,
+            lora: has_lora.then_some(shown_lora),
+            sglang: (settings.compat == Compat::Sglang)
+                .then(|| SglangMetrics::new(settings, &server, &real)),
+            server,
+            http,
+            own,
             length: AtomicUsize::new(0),
+            clock: settings.clock,
         };
-        if metrics.fake.is_none() {
-            metrics.show_idle_lora((settings.clock)());
+        if let Some(lora) = metrics.lora.as_ref().filter(|_| metrics.fake.is_none()) {
+            lora.restart();
         }
         Arc::new(metrics)
-    }
-
-    fn show_idle_lora(&self, now_unix: f64) {
-        if let Some(lora) = &self.idle_lora {
-            lora.set_idle(self.compat, now_unix);
-        }
     }
 
     /// Returns the metrics of one data-parallel rank.
@@ -177,7 +168,7 @@ impl Metrics {
         self.engines[rank].clone()
     }
 
-    /// Returns the families of SGLang; `None` without `--compat sglang`.
+    /// Returns the metrics of SGLang; `None` without `--compat sglang`.
     pub fn sglang(&self) -> Option<&SglangMetrics> {
         self.sglang.as_ref()
     }
@@ -185,52 +176,6 @@ impl Metrics {
     /// Returns the metrics of HTTP requests.
     pub fn http(&self) -> &HttpMetrics {
         &self.http
-    }
-
-    /// Counts a request that a queue limit rejected before an engine was chosen for it.
-    pub fn on_rejected(&self, reason: Rejection) {
-        self.server.series_cells(Id::Rejections)[reason as usize].add(1.0);
-    }
-
-    /// Counts `n` invocations of the tool-call parser.
-    pub fn on_tool_parser(
-        &self,
-        mode: ToolMode,
-        outcome: ToolOutcome,
-        request: ToolRequest,
-        n: u32,
-    ) {
-        let index = mode as usize * 6 + outcome as usize * 3 + request as usize;
-        self.server.series_cells(Id::ToolParser)[index].add(f64::from(n));
-    }
-
-    /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
-    pub fn operation_started(&self, operation: Operation) {
-        let (duration, in_flight, index) = operation.families();
-        let now = (self.clock)();
-        for id in [duration, in_flight] {
-            self.server.series_cells(id)[index].show(now);
-        }
-        self.server.series_cells(in_flight)[index].add(1.0);
-    }
-
-    /// Records the end and duration of an administrator's operation, successful or not.
-    pub fn operation_ended(&self, operation: Operation, seconds: f64) {
-        let (duration, in_flight, index) = operation.families();
-        self.server.series_cells(in_flight)[index].add(-1.0);
-        self.server.series_cells(duration)[index].observe(seconds);
-    }
-
-    /// Records an opened WebSocket; [`Self::socket_closed`] must follow.
-    pub fn socket_opened(&self) {
-        self.server[Id::SocketsActive].add(1.0);
-        self.server[Id::SocketsTotal].add(1.0);
-    }
-
-    /// Records a closed WebSocket and the duration of its connection, in seconds.
-    pub fn socket_closed(&self, seconds: f64) {
-        self.server[Id::SocketsActive].add(-1.0);
-        self.server[Id::SocketDuration].observe(seconds);
     }
 
     /// Counts an injected fault that took effect on a client.
@@ -263,22 +208,18 @@ impl Metrics {
             return;
         }
         let now = (self.clock)();
-        self.real.iter().for_each(|cells| cells.restart(now));
+        for engine in &self.engines {
+            engine.cells.restart(now);
+            engine.recent.clear();
+        }
         self.server.restart(now);
         self.http.vecs().iter().for_each(|vec| vec.restart(now));
         if let Some(process) = &self.process {
             process.restart(now);
         }
-        if let Some(sglang) = &self.sglang {
-            sglang.restart();
+        if let Some(lora) = &self.lora {
+            lora.restart();
         }
-        for engine in &self.engines {
-            engine.recent.clear();
-        }
-        if let Some(lora) = &self.idle_lora {
-            lora.replace(&[]);
-        }
-        self.show_idle_lora(now);
     }
 
     /// Returns percentiles of recent latencies of all engines; `None` with fake metrics, which they
@@ -289,17 +230,13 @@ impl Metrics {
         }
         let recent = || self.engines.iter().map(|engine| &engine.recent);
         Some(RecentLatencies {
-            ttft: recent::percentiles(recent().map(|recent| &recent.ttft)),
-            itl: recent::percentiles(recent().map(|recent| &recent.itl)),
+            ttft: percentiles(recent().map(|recent| &recent.ttft)),
+            itl: percentiles(recent().map(|recent| &recent.itl)),
         })
     }
 
     /// Appends the text of `/metrics` for this Unix time, in seconds.
     pub fn encode(&self, out: &mut String, now_unix: f64) {
-        if let Some(sglang) = &self.sglang {
-            sglang.write(out);
-            return SglangMetrics::write_own(&self.own, out);
-        }
         if let Some(fake) = &self.fake {
             fake.tick(now_unix);
         }

@@ -7,7 +7,6 @@ use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
 use super::families::{FAMILIES, Id};
-use super::family::Family;
 
 /// Metrics of vllm-sim itself; clones share the values.
 #[derive(Clone)]
@@ -19,15 +18,12 @@ pub(super) struct OwnMetrics {
 impl OwnMetrics {
     pub(super) fn new() -> Self {
         const CONSTANT: &str = "names and labels in the list are valid";
-        let family = |id: Id| {
-            let Family { name, help, labels, .. } = FAMILIES[id as usize];
-            (Opts::new(name, help), labels)
-        };
-        let (faults, fault_labels) = family(Id::Faults);
-        let (phase, phase_labels) = family(Id::ScenarioPhase);
+        let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(|id| &FAMILIES[id as usize]);
         Self {
-            faults: IntCounterVec::new(faults, fault_labels).expect(CONSTANT),
-            phase: IntGaugeVec::new(phase, phase_labels).expect(CONSTANT),
+            faults: IntCounterVec::new(Opts::new(faults.name, faults.help), faults.labels)
+                .expect(CONSTANT),
+            phase: IntGaugeVec::new(Opts::new(phase.name, phase.help), phase.labels)
+                .expect(CONSTANT),
         }
     }
 

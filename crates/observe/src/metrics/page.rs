@@ -16,7 +16,7 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 
 use super::families::FAMILIES;
-use super::family::{Family, Topic, WhenEmpty};
+use super::family::{Family, WhenEmpty};
 use super::number::float;
 use super::series::{CellCollector, CellVec};
 use super::settings::{ApiServers, Compat, Settings};
@@ -44,7 +44,7 @@ impl Page {
     /// Registers a collector for each topic, and one of vllm-sim's own families.
     pub(super) fn new(
         settings: &Settings,
-        vecs: &[Arc<CellVec>],
+        mut vecs: Vec<Arc<CellVec>>,
         own: impl Collector + 'static,
     ) -> Self {
         let registry = Registry::new();
@@ -52,17 +52,14 @@ impl Page {
             let registered = registry.register(collector);
             registered.expect("the names of families in the list differ");
         };
-        for topic in Topic::ALL {
-            let of_topic = vecs.iter().filter(|vec| vec.family.topic == topic);
-            let collector = CellCollector(of_topic.cloned().collect());
-            if !collector.desc().is_empty() {
-                register(Box::new(collector));
-            }
+        vecs.sort_by_key(|vec| vec.family.topic);
+        for of_topic in vecs.chunk_by(|a, b| a.family.topic == b.family.topic) {
+            register(Box::new(CellCollector(of_topic.to_vec())));
         }
         register(Box::new(own));
         let shown = FAMILIES.iter().filter(|family| family.is_exposed(settings));
         let mut entries: Vec<_> = shown.map(|family| Entry::new(family, settings)).collect();
-        if settings.api_servers == ApiServers::Several {
+        if settings.api_servers == ApiServers::Several && settings.compat != Compat::Sglang {
             entries.sort_by_key(|entry| entry.family.group);
         }
         Self { registry, entries, api_servers: settings.api_servers }

@@ -10,6 +10,7 @@
 use std::fs;
 
 use parking_lot::Mutex;
+use rustix::param;
 
 use super::families::Id;
 use super::series::Cells;
@@ -18,28 +19,17 @@ use super::series::Cells;
 const OPEN_FILES_CACHE_S: f64 = 1.0;
 
 pub(super) struct ProcessInfo {
-    ticks: f64,
-    page_size: f64,
     boot: Option<f64>,
     max_fds: Option<f64>,
+    /// Unix time of the last count of open files, and their number.
     fds: Mutex<Option<(f64, f64)>>,
     /// Unix time and CPU time of the last simulated restart, in seconds.
     restarted_at: Mutex<Option<(f64, f64)>>,
 }
 
-struct ProcStat {
-    cpu_s: f64,
-    start_s: f64,
-    virtual_bytes: f64,
-    resident_bytes: f64,
-}
-
 impl ProcessInfo {
     pub(super) fn new() -> Self {
-        let aux = |key, default| auxiliary(key).unwrap_or(default) as f64;
         Self {
-            ticks: aux(AT_CLKTCK, 100),
-            page_size: aux(AT_PAGESZ, 4096),
             boot: word_after("/proc/stat", "btime"),
             max_fds: word_after("/proc/self/limits", "Max open files"),
             fds: Mutex::default(),
@@ -47,28 +37,23 @@ impl ProcessInfo {
         }
     }
 
-    fn stat(&self) -> Option<ProcStat> {
+    /// Returns the CPU time and start time of the process, in seconds, and its virtual and resident
+    /// memory, in bytes.
+    fn stat(&self) -> Option<[f64; 4]> {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
         // The name of the program may contain spaces; it ends at the last parenthesis.
-        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        let mut number = |skip: usize| fields.nth(skip)?.parse::<f64>().ok();
-        let user = number(11)?;
-        let system = number(0)?;
-        let start = number(6)?;
-        let virtual_bytes = number(0)?;
-        let resident_pages = number(0)?;
-        Some(ProcStat {
-            cpu_s: (user + system) / self.ticks,
-            start_s: start / self.ticks + self.boot?,
-            virtual_bytes,
-            resident_bytes: resident_pages * self.page_size,
-        })
+        let fields: Vec<_> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let number = |i: usize| fields.get(i)?.parse::<f64>().ok();
+        let seconds = |i: usize| Some(number(i)? / param::clock_ticks_per_second() as f64);
+        let cpu = seconds(11)? + seconds(12)?;
+        let start = seconds(19)? + self.boot?;
+        Some([cpu, start, number(20)?, number(21)? * param::page_size() as f64])
     }
 
     /// Records a simulated restart at this Unix time.
     pub(super) fn restart(&self, now_unix: f64) {
-        let cpu_s = self.stat().map_or(0.0, |stat| stat.cpu_s);
-        *self.restarted_at.lock() = Some((now_unix, cpu_s));
+        let cpu = self.stat().map_or(0.0, |[cpu, ..]| cpu);
+        *self.restarted_at.lock() = Some((now_unix, cpu));
     }
 
     /// Sets the families `process_*` to the values of this Unix time.
@@ -77,12 +62,12 @@ impl ProcessInfo {
             cells[id].set(value);
             cells[id].show(now_unix);
         };
-        if let Some(stat) = self.stat() {
-            let (start_s, before) = self.restarted_at.lock().unwrap_or((stat.start_s, 0.0));
-            set(Id::VirtualMemory, stat.virtual_bytes);
-            set(Id::ResidentMemory, stat.resident_bytes);
-            set(Id::StartTime, start_s);
-            set(Id::CpuSeconds, (stat.cpu_s - before).max(0.0));
+        if let Some([cpu, start, size, resident]) = self.stat() {
+            let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));
+            set(Id::VirtualMemory, size);
+            set(Id::ResidentMemory, resident);
+            set(Id::StartTime, start);
+            set(Id::CpuSeconds, (cpu - before).max(0.0));
         }
         if let Some(n) = self.open_fds(now_unix) {
             set(Id::OpenFds, n);
@@ -105,23 +90,6 @@ impl ProcessInfo {
     }
 }
 
-const AT_PAGESZ: usize = 6;
-const AT_CLKTCK: usize = 17;
-
-fn auxiliary(key: usize) -> Option<usize> {
-    const WORD: usize = size_of::<usize>();
-    let bytes = fs::read("/proc/self/auxv").ok()?;
-    let mut words = bytes
-        .chunks_exact(WORD)
-        .filter_map(|word| Some(usize::from_ne_bytes(word.try_into().ok()?)));
-    while let (Some(k), Some(value)) = (words.next(), words.next()) {
-        if k == key {
-            return Some(value);
-        }
-    }
-    None
-}
-
 fn word_after(path: &str, label: &str) -> Option<f64> {
     let text = fs::read_to_string(path).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
@@ -136,9 +104,9 @@ mod tests {
     #[test]
     fn this_process_is_described() {
         let process = ProcessInfo::new();
-        let stat = process.stat().unwrap();
-        assert!(stat.resident_bytes > 100_000.0 && stat.virtual_bytes >= stat.resident_bytes);
-        assert!(stat.start_s > 1.5e9, "{}", stat.start_s);
+        let [_, start, size, resident] = process.stat().unwrap();
+        assert!(resident > 100_000.0 && size >= resident);
+        assert!(start > 1.5e9, "{start}");
         assert!(process.max_fds.unwrap() >= 3.0);
     }
 

@@ -10,7 +10,7 @@ use prometheus::proto::{
 };
 
 use super::cell::Cell;
-use super::families::{FAMILIES, FINISH_REASONS, Id};
+use super::families::{FAMILIES, Id};
 use super::family::{CellSource, Family, Hidden, Owner};
 use super::settings::{ApiServers, Settings};
 
@@ -47,24 +47,24 @@ impl Cells {
         &self.0[id as usize]
     }
 
-    fn cell(&self, id: Id, index: usize) -> SeriesCell {
-        SeriesCell(self.0[id as usize].clone(), index)
+    /// Sets the gauges of a family, and shows them if they were hidden until then.
+    pub(super) fn set_shown(&self, id: Id, values: &[f64]) {
+        for (cell, value) in self.series_cells(id).iter().zip(values) {
+            cell.set(*value);
+            cell.show(1.0);
+        }
     }
 
     /// Zeroes what a process restart loses, at this Unix time; gauges keep their values.
     pub(super) fn restart(&self, now_unix: f64) {
         for (family, cells) in FAMILIES.iter().zip(&self.0) {
             for (i, cell) in cells.iter().enumerate() {
-                let from = family.hidden_from();
+                let used_first = i >= family.hidden_from();
                 match family.kind {
-                    MetricType::GAUGE if i >= from => cell.hide(),
+                    MetricType::GAUGE if used_first => cell.hide(),
                     MetricType::GAUGE => {}
-                    _ => {
-                        cell.reset();
-                        if i < from {
-                            cell.show(now_unix);
-                        }
-                    }
+                    _ if used_first => cell.reset(0.0),
+                    _ => cell.reset(now_unix),
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Family {
         };
         let created = (settings.clock)();
         let cells = (0..self.series_per_owner(settings)).map(|i| {
-            let cell = self.cell(&bounds);
+            let cell = Cell::new(self.kind, &bounds);
             cell.set(f64::from(u8::from(self.info.is_some())));
             if i < from {
                 cell.show(created);
@@ -97,76 +97,57 @@ impl Family {
         });
         cells.collect()
     }
-
-    fn cell(&self, bounds: &Arc<[f64]>) -> Cell {
-        let buckets = match self.kind {
-            MetricType::HISTOGRAM | MetricType::SUMMARY => bounds.len() + 1,
-            _ => 0,
-        };
-        Cell::new(bounds, buckets)
-    }
-}
-
-/// Reference to the cell of one series.
-#[derive(Debug, Clone)]
-pub(super) struct SeriesCell(Arc<[Cell]>, usize);
-
-impl Deref for SeriesCell {
-    type Target = Cell;
-
-    fn deref(&self) -> &Cell {
-        &self.0[self.1]
-    }
-}
-
-/// Returns label pairs sorted by name, as in the text.
-fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<LabelPair> {
-    let mut sorted: Vec<_> = labels.into_iter().collect();
-    sorted.sort_unstable();
-    let pairs = sorted.into_iter().map(|(name, value)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value.to_owned());
-        pair
-    });
-    pairs.collect()
 }
 
 /// One series: its labels, and the cells that it reads.
 #[derive(Debug)]
 pub(super) struct Series {
     labels: Vec<LabelPair>,
-    cell: SeriesCell,
-    /// Divisor of the value, at least 1; `None`: the value is that of the cell.
-    divisor: Option<SeriesCell>,
+    /// Cells of the family, and the index of the series among them.
+    cells: (Arc<[Cell]>, usize),
+    /// Cells of the family by whose value, at least 1, the value is divided, if any.
+    divisors: Option<Arc<[Cell]>>,
     /// Whether the series is exposed although the cell is hidden.
     ignores_hidden: bool,
 }
 
+impl Deref for Series {
+    type Target = Cell;
+
+    fn deref(&self) -> &Cell {
+        &self.cells.0[self.cells.1]
+    }
+}
+
 impl Series {
-    pub(super) fn cell(&self) -> &SeriesCell {
-        &self.cell
+    /// Creates a series, with labels sorted by name, as in the text.
+    fn new<'a>(
+        labels: impl IntoIterator<Item = (&'a str, &'a str)>,
+        cells: (Arc<[Cell]>, usize),
+    ) -> Self {
+        let mut sorted: Vec<_> = labels.into_iter().collect();
+        sorted.sort_unstable();
+        let pairs = sorted.into_iter().map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name(name.to_owned());
+            pair.set_value(value.to_owned());
+            pair
+        });
+        Self { labels: pairs.collect(), cells, divisors: None, ignores_hidden: false }
     }
 
-    #[cfg(test)]
-    pub(super) fn labels(&self) -> &[LabelPair] {
-        &self.labels
+    /// Returns the values of the labels, in the order of their names.
+    pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
+        self.labels.iter().map(LabelPair::value)
     }
 
-    /// Returns whether the labels of the series have these values, in the order of their names.
-    pub(super) fn has_values(&self, values: &[&str]) -> bool {
-        self.labels.iter().map(LabelPair::value).eq(values.iter().copied())
-    }
-
-    fn created(&self) -> Option<f64> {
-        self.cell.created().or(self.ignores_hidden.then_some(0.0))
+    fn exposed_since(&self) -> Option<f64> {
+        self.created().or(self.ignores_hidden.then_some(0.0))
     }
 
     fn value(&self) -> f64 {
-        match &self.divisor {
-            None => self.cell.get(),
-            Some(divisor) => self.cell.get() / divisor.get().max(1.0),
-        }
+        let divisor = self.divisors.as_ref().map(|cells| cells[self.cells.1].get().max(1.0));
+        self.get() / divisor.unwrap_or(1.0)
     }
 }
 
@@ -204,43 +185,30 @@ impl CellVec {
         server: &Cells,
     ) -> Arc<Self> {
         let vec = Self::new(id, settings);
-        let owners = if vec.family.owner() == Owner::Engine {
-            engines
-        } else {
-            std::slice::from_ref(server)
+        let owners = match vec.family.owner() {
+            Owner::Engine => engines,
+            Owner::Server => std::slice::from_ref(server),
         };
         let per_owner = vec.family.series_per_owner(settings);
-        let mut series = Vec::with_capacity(per_owner * owners.len());
-        for i in 0..per_owner * owners.len() {
+        let series = (0..per_owner * owners.len()).filter_map(|i| {
             let (owner, index) = match vec.family.by_engine {
                 true => (i / per_owner, i % per_owner),
                 false => (i % owners.len(), i / owners.len()),
             };
-            series.extend(vec.owned_series(settings, &owners[owner], owner, index).map(Arc::new));
-        }
-        vec.series.store(Arc::new(series));
+            let labels = vec.family.label_values(settings, owner, index)?;
+            let labels = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let cells = |id: Id| owners[owner].0[id as usize].clone();
+            let (id, divisors) = match vec.family.cells {
+                CellSource::Own => (id, None),
+                CellSource::Alias(id) => (id, None),
+                CellSource::Ratio(part, divisor) => (part, Some(cells(divisor))),
+            };
+            let ignores_hidden = !matches!(vec.family.cells, CellSource::Own);
+            let series = Series::new(labels, (cells(id), index));
+            Some(Arc::new(Series { divisors, ignores_hidden, ..series }))
+        });
+        vec.series.store(Arc::new(series.collect()));
         vec
-    }
-
-    fn owned_series(
-        &self,
-        settings: &Settings,
-        cells: &Cells,
-        owner: usize,
-        index: usize,
-    ) -> Option<Series> {
-        let (id, divisor) = match self.family.cells {
-            CellSource::Own => (self.family.id, None),
-            CellSource::Alias(id) => (id, None),
-            CellSource::Ratio(part, divisor) => (part, Some(cells.cell(divisor, index))),
-        };
-        let labels = self.family.label_values(settings, owner, index)?;
-        Some(Series {
-            labels: label_pairs(labels.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
-            cell: cells.cell(id, index),
-            divisor,
-            ignores_hidden: !matches!(self.family.cells, CellSource::Own),
-        })
     }
 
     /// Returns the series, in the order in which they were added.
@@ -248,41 +216,28 @@ impl CellVec {
         self.series.load_full()
     }
 
-    /// Replaces all series; those that are gone stay valid for their users.
-    pub(super) fn replace(&self, series: Vec<Arc<Series>>) {
-        self.series.store(Arc::new(series));
-    }
-
-    /// Returns a new series that is not exposed, created at this Unix time.
-    pub(super) fn detached(&self, values: &[&str], now_unix: f64) -> Arc<Series> {
-        let cell = self.family.cell(&self.bounds);
-        cell.show(now_unix);
+    /// Adds a series with these label values, created at this Unix time; zero hides it.
+    pub(super) fn add(&self, values: &[&str], created: f64) -> Arc<Series> {
+        let cell = Cell::new(self.family.kind, &self.bounds);
+        cell.show(created);
         let names = self.desc.variable_labels.iter().map(String::as_str);
-        Arc::new(Series {
-            labels: label_pairs(names.zip(values.iter().copied())),
-            cell: SeriesCell(Arc::new([cell]), 0),
-            divisor: None,
-            ignores_hidden: false,
-        })
+        let labels = names.zip(values.iter().copied());
+        let added = Arc::new(Series::new(labels, (Arc::new([cell]), 0)));
+        self.series.rcu(|series| [series.as_slice(), std::slice::from_ref(&added)].concat());
+        added
     }
 
-    /// Adds a series with these label values, created at this Unix time.
-    pub(super) fn add(&self, values: &[&str], now_unix: f64) -> SeriesCell {
-        let added = self.detached(values, now_unix);
-        self.series.rcu(|series| {
-            let mut series = series.to_vec();
-            series.push(added.clone());
-            series
-        });
-        added.cell.clone()
+    /// Hides and removes the series that are not kept; they stay valid for their users.
+    pub(super) fn retain(&self, keeps: impl Fn(&Series) -> bool) {
+        let series = self.series();
+        let (kept, gone): (Vec<_>, Vec<_>) = series.iter().cloned().partition(|s| keeps(s));
+        self.series.store(Arc::new(kept));
+        gone.iter().for_each(|series| series.hide());
     }
 
     /// Zeroes all added series and keeps them, because concurrent calls may hold their cells.
     pub(super) fn restart(&self, now_unix: f64) {
-        for series in self.series.load().iter() {
-            series.cell.reset();
-            series.cell.show(now_unix);
-        }
+        self.series.load().iter().for_each(|series| series.reset(now_unix));
     }
 
     /// Returns a series as the [page](super::page) expects it: with its position in the family as
@@ -293,10 +248,10 @@ impl CellVec {
         let mut gauge = Gauge::default();
         gauge.set_value(created);
         match self.family.kind {
-            MetricType::HISTOGRAM => metric.set_histogram(self.histogram(&series.cell)),
+            MetricType::HISTOGRAM => metric.set_histogram(self.histogram(series)),
             MetricType::SUMMARY => {
                 let mut summary = Summary::default();
-                summary.set_sample_count(series.cell.buckets().sum());
+                summary.set_sample_count(series.buckets().sum());
                 summary.set_sample_sum(series.value());
                 metric.set_summary(summary);
             }
@@ -331,7 +286,7 @@ impl CellVec {
     /// Returns the exposed series, without HELP text, which the [page](super::page) has.
     fn collect(&self) -> MetricFamily {
         let all = self.series.load();
-        let exposed = all.iter().filter_map(|series| Some((series.created()?, &**series)));
+        let exposed = all.iter().filter_map(|series| Some((series.exposed_since()?, &**series)));
         let mut exposed: Vec<(f64, &Series)> = exposed.collect();
         if self.family.by_creation {
             exposed.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -342,58 +297,6 @@ impl CellVec {
         family.set_field_type(self.family.kind);
         family.set_metric(metrics.collect());
         family
-    }
-}
-
-impl Family {
-    fn hidden_from(&self) -> usize {
-        match self.hidden {
-            Hidden::From(index) => index,
-            _ => usize::MAX,
-        }
-    }
-
-    /// Returns the name of the family of creation times: a counter loses its `_total`.
-    pub(super) fn created_name(&self) -> Option<String> {
-        let base = match self.kind {
-            MetricType::COUNTER => self.name.strip_suffix("_total"),
-            _ => None,
-        };
-        self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
-    }
-
-    /// Returns names and values of the labels of one owner's series, if it has one.
-    fn label_values(
-        &self,
-        settings: &Settings,
-        owner: usize,
-        mut index: usize,
-    ) -> Option<Vec<(String, String)>> {
-        let mut labels = match self.info {
-            Some(info) => info(settings, owner)?,
-            None => Vec::new(),
-        };
-        if self.id == Id::Success && settings.finish_reason_label {
-            labels.push(("finish_reason".to_owned(), FINISH_REASONS[index].to_owned()));
-        }
-        let mut values = self.values.iter().rev();
-        for name in self.labels.iter().rev() {
-            let value = match *name {
-                "model_name" => settings.model_name.clone(),
-                "engine" => settings.engines[owner].clone(),
-                "position" => index.to_string(),
-                _ => match values.next() {
-                    Some(values) => {
-                        let value = values[index % values.len()];
-                        index /= values.len();
-                        value.to_owned()
-                    }
-                    None => continue,
-                },
-            };
-            labels.push(((*name).to_owned(), value));
-        }
-        Some(labels)
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Settings {
     pub engines: Vec<String>,
     /// Context length, in tokens; limits the bucket bounds of length histograms.
     pub max_model_len: u32,
+    /// Families of open pull requests of vLLM that are exposed (`--preview`).
+    pub previews: MetricPreviews,
     /// Value of `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,
     /// Project to imitate where vLLM and llm-d-inference-sim differ.
@@ -65,7 +67,7 @@ pub struct Settings {
     /// CPU memory tier for KV blocks, if offloading is configured.
     pub offload: Option<OffloadInfo>,
     /// Labels of `cache_config_info` per engine, without `engine`
-    /// ([`CacheConfig::labels`](super::CacheConfig::labels)).
+    /// ([`cache_config_labels`](super::cache_config_labels)).
     pub cache_config: Vec<Vec<(String, String)>>,
     /// Whether `python_*` and `process_*` are exposed; never with several processes.
     pub runtime_series: bool,
@@ -86,6 +88,7 @@ impl Default for Settings {
             model_name: String::new(),
             engines: vec!["0".to_owned()],
             max_model_len: 1024,
+            previews: MetricPreviews::default(),
             lora: None,
             compat: Compat::Vllm,
             version: VllmVersion::default(),
@@ -107,6 +110,15 @@ impl Default for Settings {
             clock: wall_clock,
         }
     }
+}
+
+/// Metric families of open pull requests of vLLM (`--preview`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetricPreviews {
+    /// Whether the used fraction of the KV cache's token slots is exposed.
+    pub token_usage: bool,
+    /// Whether the LoRA adapters in memory are exposed.
+    pub resident_adapters: bool,
 }
 
 /// Number of vLLM API server processes that the text of `/metrics` describes.

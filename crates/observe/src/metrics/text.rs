@@ -28,10 +28,8 @@ pub(super) struct TextWriter<'f, 'o> {
     api_servers: ApiServers,
     rendered: &'f [LabelPair],
     labels: String,
-    /// Place of the label `le` among the labels, which are sorted.
-    le: usize,
-    /// Line of a bucket up to the label `le`, and after it.
-    bucket: [String; 2],
+    /// Labels of a bucket that are sorted before and after the label `le`.
+    around_le: [String; 2],
     number: (f64, String),
 }
 
@@ -42,8 +40,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
             api_servers,
             rendered: &[],
             labels: String::new(),
-            le: 0,
-            bucket: Default::default(),
+            around_le: Default::default(),
             number: (f64::NAN, "NaN\n".to_owned()),
         };
         writer.render_labels();
@@ -81,12 +78,16 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         if self.api_servers == ApiServers::Several {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
-        self.set_bucket(name);
-        for (bucket, le) in histogram.get_bucket().iter().zip(le) {
-            self.out.push_str(&self.bucket[0]);
+        let [before, after] = &self.around_le;
+        let (before, after) = (format!("{name}_bucket{{{before}"), format!("{after}}} "));
+        // Histograms of `prometheus` lack the bucket of all values.
+        let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
+        for (index, le) in le.iter().enumerate() {
+            self.out.push_str(&before);
             self.out.push_str(le);
-            self.out.push_str(&self.bucket[1]);
-            self.number(bucket.cumulative_count() as f64);
+            self.out.push_str(&after);
+            let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
+            self.number(count as f64);
         }
         self.line(name, "_count", histogram.get_sample_count() as f64);
         if self.api_servers == ApiServers::One {
@@ -121,36 +122,19 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     }
 
     fn render_labels(&mut self) {
-        let labels = &mut self.labels;
-        labels.clear();
-        self.le = 1;
+        let [before, after] = &mut self.around_le;
+        [&mut self.labels, before, after].into_iter().for_each(String::clear);
         for pair in self.rendered {
-            labels.push(if labels.is_empty() { '{' } else { ',' });
-            push_label(labels, pair);
-            if pair.name() < "le" {
-                self.le = labels.len();
+            self.labels.push(if self.labels.is_empty() { '{' } else { ',' });
+            let start = self.labels.len();
+            push_label(&mut self.labels, pair);
+            let label = &self.labels[start..];
+            match pair.name() < "le" {
+                true => before.extend([label, ","]),
+                false => after.extend([",", label]),
             }
         }
-        labels.push_str(if labels.is_empty() { " " } else { "} " });
-    }
-
-    fn set_bucket(&mut self, name: &str) {
-        let (labels, rest) = match self.rendered {
-            [] => ("{", "} "),
-            _ => self.labels.split_at(self.le),
-        };
-        let [before, after] = &mut self.bucket;
-        before.clear();
-        after.clear();
-        for text in [name, "_bucket", labels] {
-            before.push_str(text);
-        }
-        match (labels, rest) {
-            ("{", "} ") => {}
-            ("{", _) => after.push(','),
-            _ => before.push(','),
-        }
-        after.push_str(rest);
+        self.labels.push_str(if self.labels.is_empty() { " " } else { "} " });
     }
 }
 

@@ -12,9 +12,9 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use super::export::{OtlpError, create_span_exporter};
 use super::protocol::OtlpProtocol;
+use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
-use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
 /// vLLM's name of the module that creates trace spans.
 const VLLM_TRACER_NAME: &str = "vllm.llm_engine";
@@ -70,7 +70,7 @@ pub struct SpanObserver {
 
 impl SpanObserver {
     fn to_wall_clock(&self, at: SimTime) -> SystemTime {
-        self.started + Duration::from_nanos(at.nanos())
+        self.started + Duration::from_nanos(at.as_nanos())
     }
 
     fn export_request_span(&self, at: SimTime, record: &SequenceRecord) {
@@ -78,7 +78,7 @@ impl SpanObserver {
         let Some(span) = &request.span else {
             return;
         };
-        let seconds = |from: SimTime, to: SimTime| to.since(from).as_secs_f64();
+        let seconds = |from: SimTime, to: SimTime| to.duration_since(from).as_secs_f64();
         let mut attributes = vec![
             KeyValue::new(
                 "gen_ai.latency.time_to_first_token",
@@ -133,8 +133,6 @@ impl SpanObserver {
 }
 
 impl EngineObserver for SpanObserver {
-    fn on_sequence_queued(&mut self, _record: &SequenceRecord) {}
-
     fn on_sequence_event(
         &mut self,
         at: SimTime,
@@ -146,10 +144,6 @@ impl EngineObserver for SpanObserver {
             self.export_request_span(at, record);
         }
     }
-
-    fn on_engine_event(&mut self, _at: SimTime, _event: &SchedulerEvent) {}
-
-    fn on_engine_stats(&mut self, _stats: &EngineStats) {}
 }
 
 /// Parses the parent span of a W3C trace context; `None` if the context is malformed.

@@ -8,7 +8,7 @@ use vllm_sim_replay::report::group_thousands;
 const HOURS_PER_MONTH: f64 = 730.0;
 
 /// Cost of a deployment, in the currency of the prices.
-pub(super) struct Cost {
+pub(super) struct DeploymentCost {
     pub(super) per_hour: f64,
     pub(super) per_month: f64,
     /// Cost of a million generated tokens under the planned traffic; `None` without tokens.
@@ -17,7 +17,7 @@ pub(super) struct Cost {
     pub(super) per_million: Option<f64>,
 }
 
-impl Cost {
+impl DeploymentCost {
     /// Computes the cost of a run's deployment from its cost per hour.
     pub(super) fn new(per_hour: f64, trial: &SimulatedTrial) -> Self {
         let per_million = |rate: f64| (rate > 0.0).then(|| per_hour * 1e6 / (rate * 3600.0));
@@ -29,7 +29,7 @@ impl Cost {
         }
     }
 
-    /// Describes the cost in words.
+    /// Describes the cost of a deployment in words.
     fn description(&self, currency: &str) -> String {
         let (hour, month) = (self.per_hour, group_thousands(&format!("{:.0}", self.per_month)));
         let mut words = format!("{hour:.2} {currency}/h, {month} {currency} a month");
@@ -45,7 +45,7 @@ impl Cost {
 impl PlanReport {
     /// Returns the answer in one line: GPUs, workers, traffic of a fixed number of workers,
     /// latencies and costs; `None` without one.
-    pub(super) fn answer(&self) -> Option<String> {
+    pub(super) fn answer_line(&self) -> Option<String> {
         let (row, found) = self.best_trial()?;
         let group = row.pools.as_ref()?;
         let gpu = group.provenance.gpu.as_deref();
@@ -53,7 +53,7 @@ impl PlanReport {
             "Answer: {} {} in {}",
             found.gpus,
             gpu.unwrap_or("GPUs"),
-            found.workers.without_groups(group).description()
+            found.workers.without_groups(group).count_in_words()
         );
         if !row.label.is_empty() {
             text.push_str(&format!(" ({})", row.label));

@@ -50,7 +50,7 @@ impl LatencyPercentileBound {
         }
     }
 
-    /// Returns the title of the table column.
+    /// Returns the title of the bound's column in tables.
     pub(super) fn column_title(&self) -> String {
         format!("{} p{} ms", self.metric_label(), self.percent)
     }

@@ -62,20 +62,22 @@ impl<'a> DeploymentCommands<'a> {
         words.map(|word| format!(" {}", shell_quote(&word))).collect()
     }
 
-    /// Returns the `--kv-transfer-config` that split workers need, if no flag sets it.
+    /// Returns the `--kv-transfer-config` that separate prefill and decode servers need, if no flag
+    /// sets it.
     fn default_kv_transfer_config(&self) -> Option<&'static str> {
         let is_set = self.deployment_flags().any(|(name, _)| name == "kv-transfer-config");
         (self.servers.0 > 0 && !is_set).then_some(NIXL_CONNECTOR_JSON)
     }
 
-    /// Returns the flag of the KV connector that split workers need and no flag names.
+    /// Returns the flag of the KV connector that separate prefill and decode servers need, if no
+    /// flag sets it.
     fn kv_connector_flag(&self) -> Option<String> {
         let config = self.default_kv_transfer_config()?;
         Some(flag_argument("kv-transfer-config", config))
     }
 
     /// Returns the arguments of `vllm serve`, without the model and without flags of `without`.
-    pub(super) fn arguments(&self, without: &[&str]) -> Vec<String> {
+    pub(super) fn vllm_serve_arguments(&self, without: &[&str]) -> Vec<String> {
         let flags = self
             .deployment_flags()
             .filter(|(name, _)| is_vllm_serve_flag(name) && !without.contains(name));
@@ -84,22 +86,22 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Returns the value of a flag, if the deployment sets it.
-    pub(super) fn value(&self, wanted: &str) -> Option<&str> {
+    pub(super) fn flag_value(&self, wanted: &str) -> Option<&str> {
         self.deployment_flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
     }
 
     /// Returns the name of the model.
-    pub(super) fn model(&self) -> &'a str {
+    pub(super) fn model_name(&self) -> &'a str {
         self.model
     }
 
     /// Returns the numbers of prefill servers and of all other servers.
-    pub(super) fn servers(&self) -> (u32, u32) {
+    pub(super) fn server_counts(&self) -> (u32, u32) {
         self.servers
     }
 
     /// Returns the name of the routing policy.
-    pub(super) fn policy(&self) -> &'a str {
+    pub(super) fn routing_policy(&self) -> &'a str {
         &self.router.0
     }
 

@@ -32,7 +32,10 @@ pub(super) fn infeasible_reason(
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(None);
     };
-    if !slo.has_any_bound() || !roofline.grows_with_batch() || engine.speculation.is_some() {
+    if !slo.has_any_bound()
+        || !roofline.step_time_grows_with_batch()
+        || engine.speculation.is_some()
+    {
         return Ok(None);
     }
     let mut shared = SharedPrefixes::default();

@@ -10,7 +10,7 @@ use vllm_sim_replay_cli::PoolArgs;
 
 /// Parallelism of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct ParallelLayout {
     /// Tensor-parallel size.
     pub(super) tensor: u32,
     /// Data-parallel size; above 1 the ranks share experts.
@@ -19,22 +19,22 @@ pub(super) struct Layout {
     pub(super) split: bool,
 }
 
-impl Layout {
+impl ParallelLayout {
     fn world(self) -> u32 {
         self.tensor * self.data
     }
 
-    /// Returns the values of [`NAMES`].
-    pub(super) fn values(self) -> [String; 3] {
+    /// Returns the values of the layout's flags, in the order of [`LAYOUT_FLAG_NAMES`].
+    pub(super) fn flag_values(self) -> [String; 3] {
         [self.tensor.to_string(), self.data.to_string(), (self.data > 1).to_string()]
     }
 
     /// Returns the layout as flags of a command line.
     fn flags(self) -> Vec<String> {
-        let mut flags = vec![format!("--{}={}", NAMES[0], self.tensor)];
+        let mut flags = vec![format!("--{}={}", LAYOUT_FLAG_NAMES[0], self.tensor)];
         if self.data > 1 {
-            flags.push(format!("--{}={}", NAMES[1], self.data));
-            flags.push(format!("--{}", NAMES[2]));
+            flags.push(format!("--{}={}", LAYOUT_FLAG_NAMES[1], self.data));
+            flags.push(format!("--{}", LAYOUT_FLAG_NAMES[2]));
         }
         if self.split {
             flags.push("--num-prefill-workers=1".to_owned());
@@ -45,7 +45,7 @@ impl Layout {
 }
 
 /// Names of the flags that a layout sets.
-pub(super) const NAMES: [&str; 3] =
+pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
     ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
 /// Bandwidth of KV transfers between searched prefill and decode workers, in GB/s. Prefixes of
@@ -59,14 +59,14 @@ pub(super) const TRANSFER_GB_PER_S: u32 = 10;
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Maximum tensor-parallel size: the GPUs of a node that NVLink connects.
 const MAX_TENSOR: u32 = 8;
-/// Numbers of GPUs of one worker, of which the first that fits is searched.
+/// Candidate numbers of GPUs per worker; the search uses the first on which the model fits.
 const WORLDS: [u32; 3] = [8, 16, 32];
 
 /// Flags of parallelism; where one is typed, plan tries only what the command line describes.
 const PARALLELISM: [&str; 6] = [
-    NAMES[0],
-    NAMES[1],
-    NAMES[2],
+    LAYOUT_FLAG_NAMES[0],
+    LAYOUT_FLAG_NAMES[1],
+    LAYOUT_FLAG_NAMES[2],
     "pipeline-parallel-size",
     "prefill-context-parallel-size",
     "decode-context-parallel-size",
@@ -125,15 +125,15 @@ impl LayoutSearch {
         })
     }
 
-    /// Builds the candidates of one combination of varied flags.
+    /// Builds the candidate deployments for one combination of varied flags.
     ///
     /// The workers take up to 8 GPUs, or more if the model fits on no 8.
     ///
     /// # Errors
     /// The error of the smallest layout if all are refused.
-    pub(super) fn candidates(
+    pub(super) fn build_candidates(
         self,
-        build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
+        build: &dyn Fn(ParallelLayout, &[String]) -> Result<DeploymentCandidate>,
     ) -> Result<SearchedLayouts> {
         // Ranks of a model without experts are servers of their own.
         let datas = if self.has_experts { &SIZES[..] } else { &SIZES[..1] };
@@ -172,16 +172,17 @@ impl LayoutSearch {
         Ok(all)
     }
 
-    /// Adds a split of prefill and decode for each candidate that fits; refused ones become notes.
+    /// Adds a layout with separate prefill and decode workers for each candidate that fits; refused
+    /// layouts become notes.
     fn add_splits(
         self,
         all: &mut SearchedLayouts,
-        build: &dyn Fn(Layout, &[String]) -> Result<DeploymentCandidate>,
+        build: &dyn Fn(ParallelLayout, &[String]) -> Result<DeploymentCandidate>,
     ) -> Result<()> {
         let fitting = all.candidates.iter().filter(|it| it.pools.is_ok());
-        let layouts: Vec<Layout> = fitting.filter_map(|it| it.layout).collect();
+        let layouts: Vec<ParallelLayout> = fitting.filter_map(|it| it.layout).collect();
         for layout in layouts {
-            let layout = Layout { split: true, ..layout };
+            let layout = ParallelLayout { split: true, ..layout };
             if 2 * layout.world() > self.max_gpus {
                 continue;
             }
@@ -203,10 +204,10 @@ impl LayoutSearch {
 }
 
 /// Returns the layouts of one worker: tensor parallelism, and ranks that share experts.
-fn layouts(datas: &[u32]) -> impl Iterator<Item = Layout> + '_ {
+fn layouts(datas: &[u32]) -> impl Iterator<Item = ParallelLayout> + '_ {
     let tensors = SIZES.into_iter().filter(|tensor| *tensor <= MAX_TENSOR);
     datas.iter().flat_map(move |&data| {
-        tensors.clone().map(move |tensor| Layout { tensor, data, split: false })
+        tensors.clone().map(move |tensor| ParallelLayout { tensor, data, split: false })
     })
 }
 
@@ -230,9 +231,9 @@ mod tests {
     use crate::plan::Args;
     use vllm_sim_engine::sched::SchedulerSpec;
     use vllm_sim_replay::{PoolSpec, RouterConfig};
-    use vllm_sim_replay_cli::{Provenance, StepTimeOrigin, WorkerPools};
+    use vllm_sim_replay_cli::{ResultProvenance, StepTimeOrigin, WorkerPools};
 
-    fn candidate(layout: Layout) -> DeploymentCandidate {
+    fn candidate(layout: ParallelLayout) -> DeploymentCandidate {
         let args = Args::parse_from(["--slo-ttft-ms", "9"]);
         let engine = SchedulerSpec::Pool(Box::default());
         DeploymentCandidate {
@@ -251,7 +252,7 @@ mod tests {
                 step_times: StepTimeOrigin::Configured,
                 about: Vec::new(),
                 has_one_worker_kind: true,
-                provenance: Provenance::default(),
+                provenance: ResultProvenance::default(),
             }),
             price: 1.0,
         }
@@ -265,8 +266,8 @@ mod tests {
             max_gpus: 8,
             has_experts: false,
         };
-        search.candidates(&|layout, _| match layout {
-            Layout { tensor: 2, split: true, .. } => Err(error()),
+        search.build_candidates(&|layout, _| match layout {
+            ParallelLayout { tensor: 2, split: true, .. } => Err(error()),
             layout => Ok(candidate(layout)),
         })
     }

@@ -11,48 +11,53 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::report::PlanReport;
-use servers::{Servers, WRITTEN_BY};
+use servers::{DeployedServers, WRITTEN_BY};
 use vllm_sim_command_line::{outputs, refuse};
 
 /// Maximum number of GPUs of a server that one pod can have.
 const NODE_GPUS: u32 = 8;
 
-/// Name of the page with the answer and the commands.
+/// Name of the Markdown file with the plan's answer and the commands that deploy it.
 const PAGE: &str = "DEPLOY.md";
 
-/// Kind of deployment that takes a file.
+/// Deployment target, such as Kubernetes or KServe, with its file.
 struct Target {
     file: &'static str,
     /// Shell command to apply the file.
     apply: &'static str,
-    /// Renders the file, or returns the reason why there is none.
-    render: fn(&Servers<'_>) -> Result<String, &'static str>,
+    /// Renders the target's file, or returns the reason why the target has none.
+    render: fn(&DeployedServers<'_>) -> Result<String, &'static str>,
 }
 
 const TARGETS: [Target; 4] = [
-    Target { file: kubernetes::FILE, apply: kubernetes::APPLY, render: kubernetes::file },
     Target {
-        file: production_stack::FILE,
-        apply: production_stack::APPLY,
-        render: production_stack::file,
+        file: kubernetes::FILE_NAME,
+        apply: kubernetes::APPLY_COMMAND,
+        render: kubernetes::render_file,
     },
-    Target { file: llmd::FILE, apply: llmd::APPLY, render: llmd::file },
-    Target { file: kserve::FILE, apply: kserve::APPLY, render: kserve::file },
+    Target {
+        file: production_stack::FILE_NAME,
+        apply: production_stack::APPLY_COMMAND,
+        render: production_stack::render_file,
+    },
+    Target { file: llmd::FILE_NAME, apply: llmd::APPLY_COMMAND, render: llmd::render_file },
+    Target { file: kserve::FILE_NAME, apply: kserve::APPLY_COMMAND, render: kserve::render_file },
 ];
 
 /// Names and texts of the files for the cheapest deployment of a plan; `None` for a file that is
 /// left out.
-pub(super) struct Manifests(Vec<(&'static str, Option<String>)>);
+pub(super) struct DeploymentFiles(Vec<(&'static str, Option<String>)>);
 
-impl Manifests {
+impl DeploymentFiles {
     /// Describes the cheapest deployment of a plan; `None` if there is none, or its model is
     /// unknown.
     pub(super) fn from_plan(plan: &PlanReport) -> Option<Self> {
-        let answer = plan.answer()?;
+        let answer = plan.answer_line()?;
         let (row, found) = plan.best_trial()?;
         let pools = row.pools.as_ref()?;
         let commands = plan.best_deployment_commands()?;
-        let servers = Servers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
+        let servers =
+            DeployedServers::new(&commands, found.gpus, pools.provenance.vllm_version.as_deref());
         let mut page = format!(
             "<!-- {WRITTEN_BY} -->\n# {}\n\n{answer}\n\nMade by:\n\n```sh\n{}\n```\n\nUse one of \
              these files:\n\n",
@@ -105,7 +110,7 @@ impl Manifests {
     /// # Errors
     /// An error with the name of the file or folder that cannot be written, and those of
     /// [`Self::check_folder`].
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+    pub(super) fn write_to_folder(&self, folder: &Path) -> Result<()> {
         Self::check_folder(folder)?;
         std::fs::create_dir_all(folder)
             .with_context(|| format!("--deploy-dir: cannot make {}", folder.display()))?;

@@ -1,11 +1,11 @@
 //! Renders a plan as an HTML page with two charts of its runs.
 
 use vllm_sim_replay::html::{
-    ScatterChart, ScatterPoint, Tile, Tone, format_latency, render_command_section,
+    ScatterChart, ScatterPoint, SummaryTile, ValueTone, format_latency, render_command_section,
     render_document, render_notes, render_run_section, render_tiles, render_toned_table,
 };
 
-use super::pareto::{BetterEnd, chart_dots, pareto_front};
+use super::pareto::{BetterAxisEnd, chart_dots, pareto_front};
 use super::report::{
     CandidateRow, PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user,
 };
@@ -29,12 +29,12 @@ pub(super) fn html_page(plan: &PlanReport) -> String {
         row.insert(0, if at < answers { number } else { "–".to_owned() });
     }
     body.push_str(&render_toned_table(&head, &rows, |row, column| {
-        if answers > 0 && row == 0 && column == 0 { Tone::Best } else { Tone::Plain }
+        if answers > 0 && row == 0 && column == 0 { ValueTone::Best } else { ValueTone::Plain }
     }));
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
     body.push_str(&render_notes(&notes));
     body.push_str("</section>");
-    body.push_str(&render_run_section(&plan.origin.rows()));
+    body.push_str(&render_run_section(&plan.origin.name_value_rows()));
     body.push_str(&render_command_section(&plan.command));
     render_document("vllm-sim plan", &body)
 }
@@ -47,11 +47,11 @@ fn push_charts(body: &mut String, plan: &PlanReport) {
     body.push_str("<section><h2>Runs</h2><div class=\"charts\">");
     let cost = format!("cost ({})", plan.cost_unit());
     let axes = ("Good requests against cost", cost.as_str(), "% good");
-    draw_scatter_chart(body, plan, axes, BetterEnd::Left, |row, trial| {
+    draw_scatter_chart(body, plan, axes, BetterAxisEnd::Left, |row, trial| {
         (row.cost_per_hour(trial), 100.0 * trial.attainment)
     });
     let axes = ("Throughput against speed", "tokens/s of a user", "output tokens/s and GPU");
-    draw_scatter_chart(body, plan, axes, BetterEnd::Right, |_, trial| {
+    draw_scatter_chart(body, plan, axes, BetterAxisEnd::Right, |_, trial| {
         (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
     });
     body.push_str(
@@ -61,24 +61,29 @@ fn push_charts(body: &mut String, plan: &PlanReport) {
     );
 }
 
-/// Returns the answer of the plan, its costs and its latencies.
-fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<Tile> {
-    let (Some(answer), Some((row, found))) = (plan.answer(), plan.best_trial()) else {
+/// Returns the summary figures of the page: the plan's answer, its costs and its latencies.
+fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<SummaryTile> {
+    let (Some(answer), Some((row, found))) = (plan.answer_line(), plan.best_trial()) else {
         let why = notes.iter().find(|note| note.starts_with("no deployment"));
         let why = why.map_or("no deployment meets the bounds", String::as_str);
-        return vec![Tile::new("Answer", "none", why).with_tone(Tone::Worse)];
+        return vec![SummaryTile::new("Answer", "none", why).with_tone(ValueTone::Worse)];
     };
     let answer = answer.trim_start_matches("Answer: ");
     let answer = answer.split(';').next().unwrap_or(answer);
     let (gpus, place) = answer.split_once(" in ").unwrap_or((answer, ""));
-    let mut tiles = vec![Tile::new("Answer", gpus, &format!("in {place}")).with_tone(Tone::Better)];
+    let mut tiles =
+        vec![SummaryTile::new("Answer", gpus, &format!("in {place}")).with_tone(ValueTone::Better)];
     if let Some(prices) = &plan.prices {
         let (cost, currency) = (row.cost_of(found), &prices.currency);
         let hour = format!("{:.2} {currency}/h", cost.per_hour);
-        tiles.push(Tile::new("Cost", &hour, &format!("{:.0} {currency} a month", cost.per_month)));
+        tiles.push(SummaryTile::new(
+            "Cost",
+            &hour,
+            &format!("{:.0} {currency} a month", cost.per_month),
+        ));
         if let Some(price) = cost.per_million_output {
             let price = format!("{price:.3} {currency}");
-            tiles.push(Tile::new("Price of tokens", &price, "per million output tokens"));
+            tiles.push(SummaryTile::new("Price of tokens", &price, "per million output tokens"));
         }
     }
     if found.has_latency_bounds() {
@@ -88,11 +93,11 @@ fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<Tile> {
         });
         let good = format!("{:.1} %", 100.0 * found.attainment);
         let bounds = bounds.collect::<Vec<_>>().join(", ");
-        tiles.push(Tile::new("Good requests", &good, &bounds));
+        tiles.push(SummaryTile::new("Good requests", &good, &bounds));
     }
     for latency in plan.bounded_latencies(found) {
         let name = latency.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        tiles.push(Tile::new(&name, latency[name.len()..].trim(), "of all requests"));
+        tiles.push(SummaryTile::new(&name, latency[name.len()..].trim(), "of all requests"));
     }
     let (head, rows) = plan.table_cells();
     if let (Some(error), Some("known error")) =
@@ -102,7 +107,7 @@ fn answer_tiles(plan: &PlanReport, notes: &[String]) -> Vec<Tile> {
             true => "of the nearest recorded deployment",
             false => "of this deployment, recorded",
         };
-        tiles.push(Tile::new("Known error", error.trim_matches(['(', ')']), note));
+        tiles.push(SummaryTile::new("Known error", error.trim_matches(['(', ')']), note));
     }
     tiles
 }
@@ -112,7 +117,7 @@ fn draw_scatter_chart(
     body: &mut String,
     plan: &PlanReport,
     (title, x, y): (&str, &str, &str),
-    good: BetterEnd,
+    good: BetterAxisEnd,
     place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
 ) {
     let dots = chart_dots(plan, place);

@@ -5,7 +5,7 @@ use super::search::SimulatedTrial;
 
 /// Better end of a chart's horizontal axis; on the vertical axis the top is better.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum BetterEnd {
+pub(super) enum BetterAxisEnd {
     Left,
     Right,
 }
@@ -53,13 +53,13 @@ pub(super) fn chart_dots<'a>(
 }
 
 /// Returns the Pareto front of the simulated runs, from left to right.
-pub(super) fn pareto_front(dots: &[ChartDot<'_>], good: BetterEnd) -> Vec<(f64, f64)> {
+pub(super) fn pareto_front(dots: &[ChartDot<'_>], good: BetterAxisEnd) -> Vec<(f64, f64)> {
     let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
     // The better end first; of equal runs the higher ones.
     sorted.sort_by(|a, b| {
         let by_x = match good {
-            BetterEnd::Left => a.0.total_cmp(&b.0),
-            BetterEnd::Right => b.0.total_cmp(&a.0),
+            BetterAxisEnd::Left => a.0.total_cmp(&b.0),
+            BetterAxisEnd::Right => b.0.total_cmp(&a.0),
         };
         by_x.then(b.1.total_cmp(&a.1))
     });
@@ -69,7 +69,7 @@ pub(super) fn pareto_front(dots: &[ChartDot<'_>], good: BetterEnd) -> Vec<(f64, 
         highest = highest.max(*y);
         is_front
     });
-    if good == BetterEnd::Right {
+    if good == BetterAxisEnd::Right {
         sorted.reverse();
     }
     sorted
@@ -83,7 +83,7 @@ mod tests {
     fn front_is_pareto_optimal() {
         let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)]
             .map(|(x, y)| ChartDot { x, y, what: String::new(), label: None });
-        assert_eq!(pareto_front(&dots, BetterEnd::Left), [(1.0, 5.0), (2.0, 9.0)]);
-        assert_eq!(pareto_front(&dots, BetterEnd::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
+        assert_eq!(pareto_front(&dots, BetterAxisEnd::Left), [(1.0, 5.0), (2.0, 9.0)]);
+        assert_eq!(pareto_front(&dots, BetterAxisEnd::Right), [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]);
     }
 }

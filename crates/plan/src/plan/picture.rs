@@ -1,15 +1,15 @@
 //! Draws the runs of a plan as characters, for a terminal.
 
 use super::page::short_number;
-use super::pareto::{BetterEnd, ChartDot, chart_dots, pareto_front};
+use super::pareto::{BetterAxisEnd, ChartDot, chart_dots, pareto_front};
 use super::report::{PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user};
 
 const COLUMNS: usize = 60;
 const ROWS: usize = 12;
 
-/// Returns a chart of output tokens per second and GPU against those of one user; `None` with fewer
-/// than two runs.
-pub(super) fn pareto_chart(plan: &PlanReport) -> Option<String> {
+/// Returns a text chart of output tokens per second and GPU against output tokens per second and
+/// user; `None` with fewer than two runs.
+pub(super) fn pareto_text_chart(plan: &PlanReport) -> Option<String> {
     let dots = chart_dots(plan, |_, trial| {
         (tokens_per_second_per_user(trial), tokens_per_second_per_gpu(trial))
     });
@@ -39,7 +39,7 @@ fn render_chart(dots: &[ChartDot<'_>], cheapest: (f64, f64), legend: &str) -> St
     others.for_each(|dot| mark((dot.x, dot.y), '·'));
     let found = dots.iter().filter(|dot| dot.label.is_some());
     found.for_each(|dot| mark((dot.x, dot.y), 'o'));
-    pareto_front(dots, BetterEnd::Right).into_iter().for_each(|at| mark(at, '+'));
+    pareto_front(dots, BetterAxisEnd::Right).into_iter().for_each(|at| mark(at, '+'));
     mark(cheapest, '*');
     let labels = [short_number(top), short_number(0.0)];
     let width = labels[0].chars().count();

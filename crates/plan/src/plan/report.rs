@@ -3,14 +3,14 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::answer::Cost;
+use super::answer::DeploymentCost;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
 use super::search::{self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial};
 use super::worker_count::WorkerCount;
 use crate::grid::combination_label;
-use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
-use vllm_sim_replay_cli::{Provenance, WorkerPools};
+use vllm_sim_explain::{PredictionAccuracy, PromptCacheUse};
+use vllm_sim_replay_cli::{ResultProvenance, WorkerPools};
 
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
@@ -20,12 +20,12 @@ pub(super) struct PlanReport {
     pub(super) question: PlanRequirements,
     pub(super) prices: Option<GpuPrices>,
     pub(super) rows: Vec<CandidateRow>,
-    /// Indices of the rows with a successful deployment, by cost per traffic.
+    /// Indices of the rows with a successful deployment, by cost per hour relative to traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     /// Notes about deployments that were not tried.
     untried_notes: Vec<String>,
-    pub(super) origin: Provenance,
+    pub(super) origin: ResultProvenance,
     pub(super) command: String,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct CandidateRow {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
-    /// Whether the search chose workers of their own for prefill and decode.
+    /// Whether the search chose separate workers for prefill and decode.
     pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
     pub(super) pools: Option<WorkerPools>,
@@ -60,7 +60,7 @@ impl CandidateRow {
     /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens.
     fn prediction_accuracy(&self, trial: &SimulatedTrial) -> Option<&PredictionAccuracy> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
-        Some(known.accuracy_under(PromptLoad::from_reused_ratio(
+        Some(known.accuracy_for_prompts(PromptCacheUse::from_reused_ratio(
             trial.summary_number("prefix_cache_reused_ratio"),
         )))
     }
@@ -70,14 +70,15 @@ impl CandidateRow {
         self.price * f64::from(trial.gpus)
     }
 
-    pub(super) fn cost_of(&self, trial: &SimulatedTrial) -> Cost {
-        Cost::new(self.cost_per_hour(trial), trial)
+    pub(super) fn cost_of(&self, trial: &SimulatedTrial) -> DeploymentCost {
+        DeploymentCost::new(self.cost_per_hour(trial), trial)
     }
 }
 
-/// Effect of other traffic on the cheapest deployment.
+/// Effect of a change of the traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
+    /// Number of workers for each factor in [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost
+    /// budget.
     swings: [Option<WorkerCount>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
     /// traffic.
@@ -102,7 +103,7 @@ impl PlanReport {
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<CandidateRow>) =
             answers.map(row).unzip();
         let origin =
-            Provenance::joined(candidates.iter().map(|candidate| match &candidate.pools {
+            ResultProvenance::from_all(candidates.iter().map(|candidate| match &candidate.pools {
                 Ok(pools) => &pools.provenance,
                 Err(misfit) => &misfit.provenance,
             }));
@@ -342,7 +343,7 @@ impl PlanReport {
         Some(format!(
             "next best: {}, {}, {:.2} {} (+{more:.1} %)",
             row.label,
-            found.workers.without_groups(row.pools.as_ref()?).description(),
+            found.workers.without_groups(row.pools.as_ref()?).count_in_words(),
             row.cost_per_hour(found),
             self.cost_unit()
         ))
@@ -353,7 +354,7 @@ impl PlanReport {
         let group = self.best_trial()?.0.pools.as_ref()?;
         let most = self.question.max_gpus;
         let workers = |workers: Option<WorkerCount>| match workers {
-            Some(workers) => workers.without_groups(group).description(),
+            Some(workers) => workers.without_groups(group).count_in_words(),
             None => format!("more than {most} GPUs"),
         };
         let [less, more] = outlook.swings.map(workers);
@@ -374,7 +375,7 @@ impl PlanReport {
         ))
     }
 
-    /// Returns the servers of the cheapest deployment.
+    /// Returns the commands that start the servers of the cheapest deployment.
     pub(super) fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best_trial()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)
@@ -412,7 +413,7 @@ impl PlanReport {
             let cells: Vec<String> = cells.collect();
             format!("{}{mark}", cells.join("  "))
         };
-        let mut lines: Vec<String> = self.answer().into_iter().collect();
+        let mut lines: Vec<String> = self.answer_line().into_iter().collect();
         if !lines.is_empty() {
             lines.push(String::new());
         }
@@ -428,9 +429,9 @@ impl PlanReport {
     pub(super) fn to_json(&self) -> Value {
         let trial = |row: &CandidateRow, trial: &SimulatedTrial| {
             let cost = self.prices.as_ref().map(|_| row.cost_of(trial));
-            let (prefill, decode) = trial.workers.repeats();
+            let (prefill, decode) = trial.workers.pool_repeats();
             json!({
-                "workers": trial.workers.total(),
+                "workers": trial.workers.total_workers(),
                 "prefill_workers": row.split.then_some(prefill),
                 "decode_workers": row.split.then_some(decode),
                 "gpus": trial.gpus,
@@ -468,7 +469,7 @@ impl PlanReport {
         json!({
             "schema": "vllm-sim/plan/1",
             "run": self.origin.to_json(&self.command),
-            "answer": self.answer(),
+            "answer": self.answer_line(),
             "command": self.command,
             "attainment": self.question.attainment,
             "max_gpus": self.question.max_gpus,
@@ -481,7 +482,7 @@ impl PlanReport {
             "points": points.collect::<Vec<_>>(),
             "outlook": self.outlook.as_ref().map(|outlook| json!({
                 "traffic": TRAFFIC_FACTORS,
-                "workers": outlook.swings.map(|workers| workers.map(WorkerCount::total)),
+                "workers": outlook.swings.map(|workers| workers.map(WorkerCount::total_workers)),
                 "most_traffic": outlook.room,
             })),
             "deploy": deployed.as_ref().map(DeploymentCommands::vllm_serve_command),

@@ -13,14 +13,14 @@ use vllm_sim_replay::report::{LatencySlo, ReplayReport};
 
 use super::bound::LatencyPercentileBound;
 use super::idle_worker;
-use super::layout::Layout;
-use super::worker_count::{WorkerCount, gpus_of_workers, repeated};
+use super::layout::ParallelLayout;
+use super::worker_count::{WorkerCount, gpus_of_workers, repeat_worker_pools};
 use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
-use vllm_sim_command_line::progress::is_stopped;
+use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_replay_cli::{
-    ReportArgs, WeightsDoNotFit, WorkerPools, WorkloadArgs, open_workload, parse_workload_text,
-    replay_with_watcher, simulated_time_limit,
+    ReportArgs, WeightsDoNotFitError, WorkerPools, WorkloadArgs, open_workload,
+    parse_workload_text, replay_with_watcher, simulated_time_limit,
 };
 
 #[derive(Debug, Clone)]
@@ -36,11 +36,11 @@ pub(super) struct PlanRequirements {
 pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
     /// Parallelism from the search; `None` if the command line describes it.
-    pub(super) layout: Option<Layout>,
+    pub(super) layout: Option<ParallelLayout>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
     /// Engines of one worker or one prefill/decode group; `Err` if the model does not fit.
-    pub(super) pools: Result<WorkerPools, WeightsDoNotFit>,
+    pub(super) pools: Result<WorkerPools, WeightsDoNotFitError>,
     pub(super) price: f64,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct SimulatedTrial {
     pub(super) traffic: f64,
     #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
-    /// Reasons why the run fails, in addition to too few good requests.
+    /// Reasons why the run fails, in addition to too few requests within their latency bounds.
     pub(super) missed: Vec<String>,
     /// Whether the run was stopped early because too many requests had missed their bounds.
     ///
@@ -72,7 +72,8 @@ pub(super) struct SimulatedTrial {
 }
 
 impl SimulatedTrial {
-    /// Returns whether requests have latency bounds; without bounds, every request is good.
+    /// Returns whether requests have latency bounds; without them, every request counts as within
+    /// its bounds.
     pub(super) fn has_latency_bounds(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
@@ -99,7 +100,7 @@ pub(super) fn search_candidate(
     candidate: &DeploymentCandidate,
     question: &PlanRequirements,
 ) -> Result<SearchResult> {
-    if is_stopped() {
+    if is_job_stop_requested() {
         return Ok(empty_result("stopped".to_owned()));
     }
     let mut runner = match TrialRunner::new(candidate, question) {
@@ -218,11 +219,11 @@ impl<'c> TrialRunner<'c> {
     /// Creates a runner for one flag combination.
     ///
     /// # Errors
-    /// [`WeightsDoNotFit`] if the model does not fit.
+    /// [`WeightsDoNotFitError`] if the model does not fit.
     fn new(
         candidate: &'c DeploymentCandidate,
         question: &'c PlanRequirements,
-    ) -> Result<Self, &'c WeightsDoNotFit> {
+    ) -> Result<Self, &'c WeightsDoNotFitError> {
         let pools = candidate.pools.as_ref()?;
         let by_cost =
             question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, candidate.price));
@@ -253,18 +254,18 @@ impl<'c> TrialRunner<'c> {
         self.most_gpus / gpus_of_workers(self.pools, WorkerCount::Groups(1)).max(1)
     }
 
-    /// Searches the fewest workers for `traffic`.
+    /// Searches the fewest workers that serve `traffic` times the requested traffic.
     fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
-            return self.fewest_split(traffic);
+            return self.search_fewest_split_workers(traffic);
         }
         let bounds = (0, self.most_groups());
         let found = self.fewest_between(bounds, traffic, WorkerCount::Groups)?;
         Ok(found.map(|(_, trial)| trial))
     }
 
-    /// Doubles a number of workers above `too_few` until they suffice for `traffic`, then bisects;
-    /// `count` has the workers of a number.
+    /// Searches the fewest workers, above `too_few`, that suffice for `traffic`: doubles their
+    /// number, then bisects. `count` converts a number to workers of each kind.
     fn fewest_between(
         &mut self,
         (mut too_few, most): (u32, u32),
@@ -347,7 +348,8 @@ impl<'c> TrialRunner<'c> {
         Ok(Some(found))
     }
 
-    /// Returns whether enough requests are good and the run meets every other requirement.
+    /// Returns whether enough requests are within their latency bounds and the run fulfils every
+    /// other requirement.
     fn meets_requirements(&self, trial: &SimulatedTrial) -> bool {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
@@ -365,7 +367,7 @@ impl<'c> TrialRunner<'c> {
         if let Some(known) = self.trials.iter().find(is_same) {
             return Ok(known.clone());
         }
-        let pools = repeated(self.pools, workers);
+        let pools = repeat_worker_pools(self.pools, workers);
         let workload = scale_traffic(&self.candidate.workload, traffic)?;
         let (mut source, pace) = open_workload(&workload, pools.serving.engines[0].block_size())?;
         let limit = simulated_time_limit(&workload)?;
@@ -381,7 +383,7 @@ impl<'c> TrialRunner<'c> {
             trend.add_outcome(outcome);
             tracker.add_outcome(outcome)
         };
-        let is_open = pace.slots().is_none();
+        let is_open = pace.concurrency_limit().is_none();
         let report =
             replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
         let stopped = tracker.is_attainment_lost();
@@ -446,11 +448,11 @@ fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunExtent {
     Whole,
-    /// Simulate until the run cannot succeed.
+    /// Simulation stops as soon as too many requests have missed their latency bounds.
     UntilMissed,
 }
 
-/// Tracks whether enough requests of a run can still be good.
+/// Tracks whether enough requests of a run can still be within their latency bounds.
 struct AttainmentTracker {
     slo: LatencySlo,
     attainment: f64,

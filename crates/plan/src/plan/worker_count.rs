@@ -14,26 +14,27 @@ pub(super) enum WorkerCount {
 }
 
 impl WorkerCount {
-    /// Returns how often the engines of the prefill pool, and of the other pool, are repeated.
-    pub(super) fn repeats(self) -> (u32, u32) {
+    /// Returns how often the engines of the prefill pool, and those of the other pool, are
+    /// repeated.
+    pub(super) fn pool_repeats(self) -> (u32, u32) {
         match self {
             Self::Groups(groups) => (groups, groups),
             Self::Split { prefill, decode } => (prefill, decode),
         }
     }
 
-    /// Returns the number of workers or groups.
-    pub(super) fn total(self) -> u32 {
+    /// Returns the number of workers, or of prefill/decode groups.
+    pub(super) fn total_workers(self) -> u32 {
         match self {
             Self::Groups(groups) => groups,
             Self::Split { prefill, decode } => prefill.saturating_add(decode),
         }
     }
 
-    /// Returns the numbers of prefill workers, and of all other workers, of which one or one group
-    /// has the engines of `group`.
+    /// Returns the numbers of prefill workers and of all other workers; `group` has the engines of
+    /// one worker or of one prefill/decode group.
     pub(super) fn workers_of_kinds(self, group: &WorkerPools) -> (u32, u32) {
-        let (prefill_times, times) = self.repeats();
+        let (prefill_times, times) = self.pool_repeats();
         let of = |engines: usize, ranks: u32, times: u32| {
             let workers = u32::try_from(engines).unwrap_or(u32::MAX) / ranks.max(1);
             workers.saturating_mul(times)
@@ -45,7 +46,8 @@ impl WorkerCount {
         )
     }
 
-    /// Returns the same workers, with groups of prefill and decode workers as their workers.
+    /// Converts a number of prefill/decode groups to the numbers of their prefill and decode
+    /// workers.
     pub(super) fn without_groups(self, group: &WorkerPools) -> Self {
         match self.workers_of_kinds(group) {
             (0, _) => self,
@@ -62,7 +64,7 @@ impl WorkerCount {
     }
 
     /// Returns the number of workers in words.
-    pub(super) fn description(self) -> String {
+    pub(super) fn count_in_words(self) -> String {
         let plural = |number: u32| if number == 1 { "" } else { "s" };
         match self {
             Self::Groups(groups) => format!("{groups} worker{}", plural(groups)),
@@ -85,10 +87,10 @@ pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCount) -> u32 
     prefill.saturating_add(of(serving, pools.ranks.1, pools.gpus.1))
 }
 
-/// Returns the pools of one group with the engines of a number of workers.
-pub(super) fn repeated(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
+/// Returns worker pools in which the engines of `group` are repeated for a number of workers.
+pub(super) fn repeat_worker_pools(group: &WorkerPools, workers: WorkerCount) -> WorkerPools {
     let mut pools = group.clone();
-    let (prefill, serving) = workers.repeats();
+    let (prefill, serving) = workers.pool_repeats();
     let all = [(Some(&mut pools.serving), serving), (pools.prefill.as_mut(), prefill)];
     for (pool, times) in all {
         if let Some(pool) = pool {

@@ -1,19 +1,19 @@
 //! Renders a sweep as an HTML page with a bar for each point.
 
 use vllm_sim_replay::html::{
-    Bar, ScatterChart, ScatterPoint, Tile, Tone, format_latency, format_short_number, render_bars,
-    render_command_section, render_document, render_notes, render_run_section, render_tiles,
-    render_toned_table,
+    ChartBar, ScatterChart, ScatterPoint, SummaryTile, ValueTone, format_latency,
+    format_short_number, render_bars, render_command_section, render_document, render_notes,
+    render_run_section, render_tiles, render_toned_table,
 };
 
-use vllm_sim_replay_cli::Provenance;
+use vllm_sim_replay_cli::ResultProvenance;
 
 use super::{PlayedSummary, PointResult, best_point_index, table_cells, table_notes};
 
 pub(super) fn html_page(
     names: &[&str],
     played: &[PointResult],
-    (origin, typed): (&Provenance, &str),
+    (origin, typed): (&ResultProvenance, &str),
 ) -> String {
     let best = best_point_index(played);
     let notes = table_notes(names, played);
@@ -29,12 +29,12 @@ pub(super) fn html_page(
         row.insert(0, format!("{}{star}", at + 1));
     }
     body.push_str(&render_toned_table(&head, &rows, |row, column| {
-        if Some(row) == best && column == 0 { Tone::Best } else { Tone::Plain }
+        if Some(row) == best && column == 0 { ValueTone::Best } else { ValueTone::Plain }
     }));
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
     body.push_str(&render_notes(&notes));
     body.push_str("</section>");
-    body.push_str(&render_run_section(&origin.rows()));
+    body.push_str(&render_run_section(&origin.name_value_rows()));
     body.push_str(&render_command_section(typed));
     render_document("vllm-sim sweep", &body)
 }
@@ -44,22 +44,25 @@ fn point_label(names: &[&str], point: &PointResult) -> String {
     flags.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the best point and its latencies.
-fn best_point_tiles(names: &[&str], played: &[PointResult], notes: &[String]) -> Vec<Tile> {
+/// Returns the summary figures of the page: the best grid point and its latencies.
+fn best_point_tiles(names: &[&str], played: &[PointResult], notes: &[String]) -> Vec<SummaryTile> {
     let count =
         format!("{} of {}", played.iter().filter(|p| p.played.is_ok()).count(), played.len());
-    let simulated = Tile::new("Points", &count, "simulated");
+    let simulated = SummaryTile::new("Points", &count, "simulated");
     let point = best_point_index(played).map(|at| &played[at]);
     let Some((point, best)) = point.and_then(|point| Some((point, point.played.as_ref().ok()?)))
     else {
         let why = notes.first().map_or("", String::as_str);
-        return vec![Tile::new("Best point", "none", why).with_tone(Tone::Worse), simulated];
+        return vec![
+            SummaryTile::new("Best point", "none", why).with_tone(ValueTone::Worse),
+            simulated,
+        ];
     };
     let latency = |key: &str| format_latency(best.summary_number(key));
-    let best_tile = Tile::new("Best point", &point_label(names, point), "★ in the table");
+    let best_tile = SummaryTile::new("Best point", &point_label(names, point), "★ in the table");
     let mut tiles = vec![
-        best_tile.with_tone(Tone::Better),
-        Tile::new(
+        best_tile.with_tone(ValueTone::Better),
+        SummaryTile::new(
             "Good requests",
             &format!("{} /s", format_short_number(best.goodput_per_gpu_rps())),
             &format!("and GPU; {} /s in all", format_short_number(best.goodput_rps())),
@@ -74,25 +77,25 @@ fn best_point_tiles(names: &[&str], played: &[PointResult], notes: &[String]) ->
             _ => String::new(),
         };
         let note = format!("median {}{bound}", latency(median));
-        tiles.push(Tile::new(label, &latency(percentile), &note));
+        tiles.push(SummaryTile::new(label, &latency(percentile), &note));
     }
     tiles.push(simulated);
     tiles
 }
 
-fn bars(names: &[&str], played: &[PointResult]) -> Vec<Bar> {
+fn bars(names: &[&str], played: &[PointResult]) -> Vec<ChartBar> {
     let best = best_point_index(played);
     let goodput =
         |point: &PointResult| point.played.as_ref().map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
     let most = played.iter().map(goodput).fold(0.0, f64::max);
-    let bars = played.iter().enumerate().map(|(at, point)| Bar {
+    let bars = played.iter().enumerate().map(|(at, point)| ChartBar {
         label: format!("{}: {}", at + 1, point_label(names, point)),
         value: match &point.played {
             Ok(_) => format!("{} /s", format_short_number(goodput(point))),
             Err(_) => "not simulated".to_owned(),
         },
         ratio: if most > 0.0 { goodput(point) / most } else { 0.0 },
-        tone: if Some(at) == best { Tone::Best } else { Tone::Plain },
+        tone: if Some(at) == best { ValueTone::Best } else { ValueTone::Plain },
     });
     bars.collect()
 }

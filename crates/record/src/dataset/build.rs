@@ -14,7 +14,9 @@ use super::card;
 use super::recording::{self, RecordedRequest};
 use super::source::{self, ConversationMessage};
 use super::write::{DatasetRow, DatasetWriter};
-use vllm_sim_dataset::{DatasetFormat, hash_conversation, hash_text, hash_tokens};
+use vllm_sim_dataset::{
+    DatasetFormat, hash_completion_prompt, hash_conversation, hash_prompt_tokens,
+};
 use vllm_sim_tokenizer::{ChatInput, ChatMessage, SpecialTokens, Tokenizer};
 
 /// Input and output of a dataset build.
@@ -140,7 +142,7 @@ fn write_retokenized_recording(
     let messages = recording.prompt_messages();
     let said = messages.iter().map(|(role, text)| (role.as_str(), text.as_str()));
     let hash = match generation {
-        DatasetFormat::Tokens => hash_tokens(&recording.prompt),
+        DatasetFormat::Tokens => hash_prompt_tokens(&recording.prompt),
         DatasetFormat::Texts => hash_conversation(said.clone()),
     };
     let input: Vec<&str> = said.map(|(_, text)| text).collect();
@@ -183,10 +185,11 @@ fn write_conversation_replies(
                 };
                 // A template may reject a conversation, such as one with two users in a row.
                 let chat = tokenizer.render_chat(&asked).ok().map(|text| {
-                    let hash = hash_tokens(&tokenizer.encode(&text, SpecialTokens::Without));
+                    let hash = hash_prompt_tokens(&tokenizer.encode(&text, SpecialTokens::Without));
                     (hash, text)
                 });
-                let hash = hash_tokens(&tokenizer.encode(&question.text, SpecialTokens::With));
+                let hash =
+                    hash_prompt_tokens(&tokenizer.encode(&question.text, SpecialTokens::With));
                 ((hash, question.text.clone()), chat)
             }
             DatasetFormat::Texts => {
@@ -194,7 +197,7 @@ fn write_conversation_replies(
                 let hash =
                     hash_conversation(said.clone().map(|m| (m.role.as_str(), m.text.as_str())));
                 let text = said.map(|m| format!("### {}:\n{}\n", m.role, m.text)).collect();
-                let completion = (hash_text(&question.text), question.text.clone());
+                let completion = (hash_completion_prompt(&question.text), question.text.clone());
                 (completion, Some((hash, text)))
             }
         };

@@ -1,4 +1,4 @@
-//! Renders the dataset card, a Markdown description of the dataset's files.
+//! Renders the dataset card, a Markdown page that describes the dataset's files.
 
 use super::build::{DatasetBuildOptions, DatasetSummary};
 use vllm_sim_dataset::{DatasetFormat, schema::recording_table_name};

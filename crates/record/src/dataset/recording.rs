@@ -169,7 +169,7 @@ mod tests {
             reasoning: 2,
             ..RecordedRequest::default()
         };
-        let cut = recording.retokenize(&Tokenizer::simulated()).expect("a prompt");
+        let cut = recording.retokenize(&Tokenizer::new_simulated()).expect("a prompt");
         assert_eq!(cut.texts, ["One ", "two ", "three"]);
         assert_eq!(cut.micros, [5, 7, 9]);
         assert_eq!((cut.reasoning, cut.ids.len()), (2, 3));

@@ -6,12 +6,12 @@ use crate::content::lora_root_block_key;
 use crate::outcome::RequestStatus;
 use crate::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
 use crate::route::RouteRequest;
-use crate::sessions::{DueTurn, NumberedSource};
+use crate::sessions::{DueTurn, NumberedSessionSource};
 
 use super::report_position::{EventLoopPosition, PositionedSink};
 use super::{EventLoop, ReplayError};
 
-impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Creates the request of a due turn and routes it to its first worker.
     pub(super) fn send_due_turn(
         &mut self,
@@ -20,7 +20,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         let block_size = self.pools[SERVING_POOL].block_size;
         let open = self.sessions.get_mut(place);
         let (input, plan) = open.next_turn_block_keys(turn, block_size.max(1));
-        let spec = open.turn(turn);
+        let spec = open.session_turn(turn);
         let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
         let adapter = spec.lora.as_deref().map(lora_root_block_key);
         let slot = self.requests.claim_slot();
@@ -39,17 +39,17 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         self.totals.events += 1;
         self.in_flight += 1;
         self.totals.most_requests = self.totals.most_requests.max(self.in_flight);
-        self.sessions.record_sent(place, turn, self.now);
+        self.sessions.record_sent_turn(place, turn, self.now);
         if self.handoffs.order.is_some() {
             // Queued, so that engines with work at this instant advance first.
             self.start_handoff(slot);
             return Ok(());
         }
-        self.place_request(if self.split { PREFILL_POOL } else { SERVING_POOL }, slot);
+        self.route_to_worker(if self.split { PREFILL_POOL } else { SERVING_POOL }, slot);
         self.submit_routed_requests()
     }
 
-    pub(super) fn place_request(&mut self, pool: usize, slot: u32) {
+    pub(super) fn route_to_worker(&mut self, pool: usize, slot: u32) {
         let request = self.requests.get(slot);
         let ask = RouteRequest {
             slot,
@@ -63,7 +63,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         };
         let WorkerPool { workers, router, .. } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
-        if let Some(choice) = router.place_or_queue(ask, self.now, &gauges) {
+        if let Some(choice) = router.route_or_queue_request(ask, self.now, &gauges) {
             self.outgoing.push_back((pool, slot, choice));
         }
     }

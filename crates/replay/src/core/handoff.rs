@@ -17,7 +17,7 @@ use vllm_sim_engine::{EngineCommand, Outbox, SchedulerEvent, SeqId};
 
 use super::report_position::PositionedSink;
 use super::{EventLoop, ReplayError, TimerEvent, WorkerAddress};
-use crate::sessions::NumberedSource;
+use crate::sessions::NumberedSessionSource;
 
 /// Next action of a prefill-to-decode handoff, with the slot of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub(super) enum HandoffAction {
 
 #[derive(Debug, Default)]
 pub(super) struct HandoffQueue {
-    /// Order of prefill and decode-side KV reservation; `None` if the engines run the handoff.
+    /// Order of the prefill and of the KV block reservation on the decode worker; `None` if the
+    /// engines run the handoff.
     pub order: Option<HandoffOrder>,
     actions: VecDeque<HandoffAction>,
     deferred: HashMap<WorkerAddress, VecDeque<HandoffAction>>,
@@ -55,12 +56,12 @@ impl HandoffQueue {
         self.transfers > 0
     }
 
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn has_due_actions(&self) -> bool {
         !self.actions.is_empty()
     }
 }
 
-impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     pub(super) fn start_handoff(&mut self, slot: u32) {
         self.handoffs.push_action(match self.handoffs.order {
             Some(HandoffOrder::DestinationFirst) => HandoffAction::Reserve(slot),
@@ -85,8 +86,8 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
     pub(super) fn run_handoffs(&mut self) -> Result<(), ReplayError> {
         while let Some(action) = self.handoffs.actions.pop_front() {
             match action {
-                HandoffAction::Compute(slot) => self.place_request(PREFILL_POOL, slot),
-                HandoffAction::Reserve(slot) => self.place_request(SERVING_POOL, slot),
+                HandoffAction::Compute(slot) => self.route_to_worker(PREFILL_POOL, slot),
+                HandoffAction::Reserve(slot) => self.route_to_worker(SERVING_POOL, slot),
                 HandoffAction::Activate(slot) => self.start_decode(slot)?,
                 HandoffAction::Release(slot) => self.release_prefill_blocks(slot)?,
             }
@@ -195,7 +196,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         self.update_next_wakeup(address);
         self.remove_from_worker(address, slot);
         if let Some((when, status)) = self.requests.get(slot).over {
-            self.report_request(slot, when, status);
+            self.report_ended_request(slot, when, status);
             self.requests.release_slot(slot);
         }
         Ok(())
@@ -218,7 +219,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             return false;
         }
         let open = self.sessions.get(request.place);
-        let spec = open.turn(request.turn);
+        let spec = open.session_turn(request.turn);
         let names = (open.session.id.clone(), spec.request_id.clone());
         let fresh = request.handoff.is_some_and(|handoff| handoff.activated.is_none());
         let request = self.requests.get_mut(slot);

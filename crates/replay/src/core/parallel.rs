@@ -14,7 +14,7 @@ use crate::content::lora_root_block_key;
 use crate::outcome::{PoolRole, ReplaySink, WorkerChange};
 use crate::route::{RouteRequest, Router, RouterConfig};
 use crate::scale::WorkerScaling;
-use crate::sessions::{ArrivalPacing, NumberedSource, SessionQueue};
+use crate::sessions::{ArrivalPacing, NumberedSessionSource, SessionQueue};
 use crate::settings::{PoolSpec, ReplaySettings};
 use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 
@@ -98,7 +98,7 @@ type WorkerCore<'a> = EventLoop<'a, SinkCallRecorder, AssignedSessions>;
 #[derive(Debug, Default)]
 struct AssignedSessions(VecDeque<(u64, ClientSession)>);
 
-impl NumberedSource for AssignedSessions {
+impl NumberedSessionSource for AssignedSessions {
     const IN_ORDER: bool = true;
 
     fn next(&mut self) -> Result<Option<(u64, ClientSession)>, WorkloadError> {
@@ -112,7 +112,7 @@ struct SessionAssigner<'a> {
     router: Router,
     next: Option<ClientSession>,
     given: u64,
-    /// Positions of the requests sent in the current stretch of simulated time.
+    /// Event-loop positions of the requests sent in the current stretch of simulated time.
     sent: Vec<EventLoopPosition>,
 }
 
@@ -133,7 +133,8 @@ impl<'a> SessionAssigner<'a> {
     fn read_next_session(&mut self) -> Result<(), WorkloadError> {
         self.next = self.source.next_session()?;
         if let Some(session) = &mut self.next {
-            session.start = SimTime::from_nanos(self.pace.divide_by_speedup(session.start.nanos()));
+            session.start =
+                SimTime::from_nanos(self.pace.divide_by_speedup(session.start.as_nanos()));
         }
         Ok(())
     }
@@ -159,7 +160,7 @@ impl<'a> SessionAssigner<'a> {
                 break;
             }
             if self.sent.len() >= most && start > at {
-                return Ok(SimTime::from_nanos(start.nanos() - 1));
+                return Ok(SimTime::from_nanos(start.as_nanos() - 1));
             }
             at = start;
             // All requests of one instant are sent in its first round.
@@ -190,7 +191,7 @@ impl<'a> SessionAssigner<'a> {
             strict_priority: 0,
         };
         let gauges = |_: u32| vllm_sim_engine::EngineStats::default();
-        let choice = self.router.place_or_queue(ask, SimTime::ZERO, &gauges);
+        let choice = self.router.route_or_queue_request(ask, SimTime::ZERO, &gauges);
         choice.map_or(0, |choice| choice.worker)
     }
 }
@@ -222,12 +223,12 @@ impl ParallelRun<'_> {
             let mut last =
                 self.sample_clock.next_sample_time().map_or(limit, |next| next.min(limit));
             if self.arrivals.next.is_none() {
-                let rest = begin.nanos().saturating_add(stretch);
+                let rest = begin.as_nanos().saturating_add(stretch);
                 last = last.min(SimTime::from_nanos(rest));
             }
             let last = last.max(begin);
             let last = self.arrivals.assign_sessions_until(&mut self.worker_cores, most, last)?;
-            stretch = stretch.max(last.nanos().saturating_sub(begin.nanos()));
+            stretch = stretch.max(last.as_nanos().saturating_sub(begin.as_nanos()));
             self.run_workers_until(last)?;
             let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
             forward_recorded_calls(parts, &self.arrivals.sent, &mut self.counts, sink);

@@ -2,10 +2,10 @@
 
 use super::report_position::PositionedSink;
 use super::{EventLoop, WorkerAddress};
-use crate::sessions::NumberedSource;
+use crate::sessions::NumberedSessionSource;
 use crate::worker::SimulatedWorker;
 
-impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Synchronizes the data-parallel ranks of each worker whose engine has just advanced.
     pub(super) fn synchronize_lockstep_ranks(&mut self, pool: usize, due: &[WorkerAddress]) {
         let ranks = self.pools[pool].ranks;

@@ -19,7 +19,8 @@ pub(super) struct SinkCallRecorder {
     calls: Vec<(EventLoopPosition, RecordedCall)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<RecordedOutcome>,
-    /// Values of all fields of a [`RequestOutcome`] that [`RecordedOutcome`] leaves out.
+    /// Values of the fields of a [`RequestOutcome`] that are equal for all requests, so that
+    /// [`RecordedOutcome`] omits them.
     ///
     /// They are equal for all requests: independent workers have no prefill workers and no router
     /// queue.
@@ -28,7 +29,7 @@ pub(super) struct SinkCallRecorder {
     admissions: Vec<AdmissionOutcome>,
     preemptions: Vec<u64>,
     preempted: Vec<SimTime>,
-    /// Maps the preemption numbers of this worker to those of the whole deployment.
+    /// Maps the preemption indices of this worker to those of the whole deployment.
     preemption_numbers: Vec<u64>,
 }
 
@@ -91,7 +92,7 @@ impl SinkCallRecorder {
         match self.calls[call as usize].1 {
             RecordedCall::Request(at) => {
                 let found = &self.requests[at as usize];
-                found.session ^ found.ended.nanos() ^ u64::from(found.preempted.end)
+                found.session ^ found.ended.as_nanos() ^ u64::from(found.preempted.end)
             }
             RecordedCall::Gaps(_) | RecordedCall::Preempted => 0,
         }
@@ -205,7 +206,7 @@ impl ReplaySink for SinkCallRecorder {
         self.wants_tokens
     }
 
-    /// The number of workers is fixed.
+    /// Does nothing, because the number of workers is fixed.
     fn on_worker_change(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 
@@ -233,7 +234,8 @@ impl InFlightCounts {
     }
 }
 
-/// Number of buffered calls that are read ahead, so that their cache misses overlap.
+/// Number of buffered calls that are prefetched into the CPU cache, so that their cache misses
+/// overlap.
 const PREFETCHED_CALLS: usize = 16;
 
 fn calls_in_event_order(parts: &[&mut SinkCallRecorder]) -> Vec<(SimTime, u32, u32)> {

@@ -10,7 +10,7 @@ pub(super) struct EventLoopPosition {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
-    /// Number of the worker, or of the sent request.
+    /// Index of the worker, or of the sent request.
     number: u64,
 }
 

@@ -3,20 +3,25 @@
 use crate::disaggregation::HandoffOrder;
 use crate::outcome::{RequestOutcome, RequestStatus};
 use crate::pool::{PREFILL_POOL, SERVING_POOL};
-use crate::sessions::NumberedSource;
+use crate::sessions::NumberedSessionSource;
 use vllm_sim_engine::SimTime;
 
 use super::EventLoop;
 use super::report_position::{EventLoopPosition, PositionedSink};
 
-impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
-    pub(super) fn report_request(&mut self, slot: u32, ended: SimTime, status: RequestStatus) {
+impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+    pub(super) fn report_ended_request(
+        &mut self,
+        slot: u32,
+        ended: SimTime,
+        status: RequestStatus,
+    ) {
         let request = self.requests.get(slot);
         let (session_id, request_id) = match request.over {
             Some(_) => (request.names.0.as_ref(), request.names.1.as_ref()),
             None => {
                 let open = self.sessions.get(request.place);
-                let spec = open.turn(request.turn);
+                let spec = open.session_turn(request.turn);
                 (open.session.id.as_ref(), spec.request_id.as_ref())
             }
         };
@@ -78,7 +83,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             let (at, status) = over.unwrap_or((end, RequestStatus::Incomplete));
             let number = self.requests.get(slot).number;
             self.sink.set_position(EventLoopPosition::of_unfinished_request(number));
-            self.report_request(slot, at, status);
+            self.report_ended_request(slot, at, status);
         }
         for pool in [PREFILL_POOL, SERVING_POOL] {
             self.pools[pool].router.drop_block_index();

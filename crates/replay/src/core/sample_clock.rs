@@ -22,7 +22,7 @@ impl SampleClock {
         let at = self.next_sample_time().filter(|&at| at < now)?;
         // Nothing changed between the last sample time before `now` and `now`, so the ones between
         // are skipped.
-        let passed = (now.nanos() - 1) / self.every * self.every;
+        let passed = (now.as_nanos() - 1) / self.every * self.every;
         self.next = (self.next + self.every).max(passed);
         Some(at)
     }

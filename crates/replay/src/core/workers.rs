@@ -10,11 +10,11 @@ use vllm_sim_engine::SimTime;
 
 use super::report_position::PositionedSink;
 use super::{EventLoop, ReplayError, STEP_LOG_FLUSH_LEN, TimerEvent, WorkerAddress};
-use crate::sessions::NumberedSource;
+use crate::sessions::NumberedSessionSource;
 
-impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Reports the inter-token gaps of logged steps that no request in flight refers to.
-    pub(super) fn flush_log(&mut self, (pool, at): WorkerAddress) {
+    pub(super) fn flush_step_log(&mut self, (pool, at): WorkerAddress) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &ReplayRequest| request.worker == Some(at);
         let oldest = self.requests.requests_in_flight().filter(|(_, request)| here(request));
@@ -31,7 +31,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         startup: Duration,
     ) -> Result<(), ReplayError> {
         let at = self.pools[pool].add_worker(self.now, STEP_LOG_FLUSH_LEN)?;
-        self.report_worker((pool, at), WorkerChange::Starting);
+        self.report_worker_change((pool, at), WorkerChange::Starting);
         if startup.is_zero() {
             return self.handle_worker_ready((pool, at));
         }
@@ -39,7 +39,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         Ok(())
     }
 
-    pub(super) fn report_worker(&mut self, (pool, at): WorkerAddress, change: WorkerChange) {
+    pub(super) fn report_worker_change(&mut self, (pool, at): WorkerAddress, change: WorkerChange) {
         let there = self.pools.iter().map(WorkerPool::present_workers).sum();
         self.totals.most_workers = self.totals.most_workers.max(there);
         let role = self.pools[pool].role;
@@ -53,15 +53,15 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
         if self.pools[pool].workers[at as usize].phase != WorkerPhase::Starting {
             return Ok(());
         }
-        self.pools[pool].make_ready(at);
-        self.report_worker((pool, at), WorkerChange::Ready);
+        self.pools[pool].make_worker_ready(at);
+        self.report_worker_change((pool, at), WorkerChange::Ready);
         self.place_queued_requests(pool);
         self.submit_routed_requests()
     }
 
     pub(super) fn remove_worker(&mut self, (pool, at): WorkerAddress) {
         self.retire_worker((pool, at));
-        self.report_worker((pool, at), WorkerChange::Gone);
+        self.report_worker_change((pool, at), WorkerChange::Gone);
     }
 
     pub(super) fn retire_worker(&mut self, (pool, at): WorkerAddress) {
@@ -76,7 +76,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
 
     /// Starts or drains workers until the pool has its target number.
     pub(super) fn scale_to_target(&mut self, pool: usize) -> Result<(), ReplayError> {
-        if let Some(again) = self.pools[pool].next_check(self.now) {
+        if let Some(again) = self.pools[pool].next_autoscaler_check(self.now) {
             self.timers.schedule(again, TimerEvent::Scale(pool));
         }
         let present = self.pools[pool].present_workers();
@@ -87,10 +87,10 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             self.start_worker(pool, self.pools[pool].startup_duration())?;
         }
         for _ in wanted..present {
-            let Some(at) = self.pools[pool].mark_one_draining() else {
+            let Some(at) = self.pools[pool].mark_one_worker_draining() else {
                 break;
             };
-            self.report_worker((pool, at), WorkerChange::Draining);
+            self.report_worker_change((pool, at), WorkerChange::Draining);
             if self.pools[pool].workers[at as usize].load == 0 {
                 self.remove_worker((pool, at));
             }
@@ -106,7 +106,7 @@ impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
             let had = self.requests.requests_in_flight();
             let had = had.filter(|(_, request)| here(request));
             let had: Vec<u32> = had.map(|(slot, _)| slot).collect();
-            let was_serving = self.pools[SERVING_POOL].mark_lost(at);
+            let was_serving = self.pools[SERVING_POOL].mark_worker_lost(at);
             for slot in had {
                 self.complete_request((SERVING_POOL, at), slot, self.now, RequestStatus::Failed)?;
             }

@@ -16,7 +16,7 @@ const BOTTOM_MARGIN: f64 = 38.0;
 pub(super) struct Axis {
     ticks: Vec<f64>,
     is_log: bool,
-    /// Unit at the last tick.
+    /// Unit of the axis, shown at the last tick.
     unit: String,
 }
 
@@ -27,7 +27,7 @@ impl Axis {
     }
 
     /// Creates an axis around the values, which starts at 0 unless all of them are far from it.
-    pub(super) fn around(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
+    pub(super) fn around_values(values: impl Iterator<Item = f64> + Clone, unit: &str) -> Self {
         let most = values.clone().fold(0.0, f64::max);
         let least = values.fold(f64::INFINITY, f64::min);
         let is_far = least.is_finite() && least > 0.6 * most;
@@ -62,7 +62,7 @@ impl Axis {
         (first, self.ticks.last().copied().unwrap_or(1.0))
     }
 
-    /// Returns the place of a value between the ends of the axis, from 0 to 1.
+    /// Returns the position of a value between the ends of the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let (low, high) = self.ends();
         match self.is_log {
@@ -94,11 +94,11 @@ pub(super) struct Axes {
 }
 
 impl Axes {
-    pub(super) fn x(&self, value: f64) -> f64 {
+    pub(super) fn x_position(&self, value: f64) -> f64 {
         LEFT_MARGIN + self.x.share(value) * (CHART_WIDTH - LEFT_MARGIN - RIGHT_MARGIN)
     }
 
-    pub(super) fn y(&self, value: f64) -> f64 {
+    pub(super) fn y_position(&self, value: f64) -> f64 {
         let height = CHART_HEIGHT - TOP_MARGIN - BOTTOM_MARGIN;
         CHART_HEIGHT - BOTTOM_MARGIN - self.y.share(value) * height
     }
@@ -118,7 +118,7 @@ impl Axes {
     pub(super) fn draw(&self, out: &mut String) {
         let right = CHART_WIDTH - RIGHT_MARGIN;
         for (i, tick) in self.y.ticks.iter().enumerate() {
-            let at = self.y(*tick);
+            let at = self.y_position(*tick);
             let _ = write!(
                 out,
                 "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
@@ -137,7 +137,7 @@ impl Axes {
             let _ = write!(
                 out,
                 "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-                self.x(*tick) + shift,
+                self.x_position(*tick) + shift,
                 CHART_HEIGHT - BOTTOM_MARGIN + 24.0,
                 self.x.label(i)
             );
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn axis_around_close_values_starts_above_zero() {
         let labels = |values: &[f64]| {
-            let axis = Axis::around(values.iter().copied(), "%");
+            let axis = Axis::around_values(values.iter().copied(), "%");
             (0..axis.ticks.len()).map(|tick| axis.label(tick)).collect::<Vec<_>>()
         };
         assert_eq!(labels(&[99.1, 100.0]), ["95", "96", "97", "98", "99", "100 %"]);

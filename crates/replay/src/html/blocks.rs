@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 /// Latency in milliseconds from which pages show seconds.
-pub(super) const MOST_MS_ON_PAGE: f64 = 10_000.0;
+pub(super) const MIN_MS_SHOWN_AS_SECONDS: f64 = 10_000.0;
 
 /// Meaning of a value for the reader, shown by its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tone {
+pub enum ValueTone {
     /// The value has no better or worse side.
     #[default]
     Plain,
@@ -19,7 +19,7 @@ pub enum Tone {
     Best,
 }
 
-impl Tone {
+impl ValueTone {
     fn class(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -41,14 +41,14 @@ impl Tone {
 
 /// Renders an HTML table that scrolls horizontally; the first cell of each row is its header.
 pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
-    render_toned_table(head, rows, |_, _| Tone::Plain)
+    render_toned_table(head, rows, |_, _| ValueTone::Plain)
 }
 
 /// Renders a table whose cells have the tone that `tone` returns for their row and column.
 pub fn render_toned_table<H: AsRef<str>, R: AsRef<[String]>>(
     head: &[H],
     rows: &[R],
-    tone: impl Fn(usize, usize) -> Tone,
+    tone: impl Fn(usize, usize) -> ValueTone,
 ) -> String {
     let mut text = String::from(
         "<div class=\"wide\" role=\"region\" aria-label=\"Table\" tabindex=\"0\"><table><thead><tr>",
@@ -85,19 +85,19 @@ pub fn render_notes(notes: &[String]) -> String {
 
 /// Horizontal bar of a bar chart.
 #[derive(Debug, Clone)]
-pub struct Bar {
+pub struct ChartBar {
     /// Label above the bar.
     pub label: String,
-    /// Text of the value.
+    /// Text of the bar's value.
     pub value: String,
     /// Length of the bar as a ratio of the chart's width.
     pub ratio: f64,
     /// Tone of the bar.
-    pub tone: Tone,
+    pub tone: ValueTone,
 }
 
 /// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
-pub fn render_bars(title: &str, bars: &[Bar]) -> String {
+pub fn render_bars(title: &str, bars: &[ChartBar]) -> String {
     let mut text =
         format!("<figure class=\"bars\"><figcaption>{}</figcaption>", escape_html(title));
     for bar in bars {
@@ -129,28 +129,28 @@ pub fn render_run_section(about: &[(String, String)]) -> String {
 
 /// Summary figure of a page: label, value, and a note below the value.
 #[derive(Debug, Clone)]
-pub struct Tile {
+pub struct SummaryTile {
     label: String,
     value: String,
     note: String,
-    tone: Tone,
+    tone: ValueTone,
 }
 
-impl Tile {
+impl SummaryTile {
     /// Creates a summary figure without a tone.
     pub fn new(label: &str, value: &str, note: &str) -> Self {
         let (label, value, note) = (label.to_owned(), value.to_owned(), note.to_owned());
-        Self { label, value, note, tone: Tone::Plain }
+        Self { label, value, note, tone: ValueTone::Plain }
     }
 
     /// Sets the tone of the value.
-    pub fn with_tone(self, tone: Tone) -> Self {
+    pub fn with_tone(self, tone: ValueTone) -> Self {
         Self { tone, ..self }
     }
 }
 
 /// Renders the summary figures of a page as a section.
-pub fn render_tiles(tiles: &[Tile]) -> String {
+pub fn render_tiles(tiles: &[SummaryTile]) -> String {
     let mut text = String::from("<section class=\"tiles\" aria-label=\"Summary\">");
     for tile in tiles {
         let _ = write!(
@@ -229,7 +229,7 @@ pub fn format_short_number(value: f64) -> String {
 
 /// Formats a latency in milliseconds, or in seconds from ten seconds on.
 pub fn format_latency(ms: f64) -> String {
-    match ms >= MOST_MS_ON_PAGE {
+    match ms >= MIN_MS_SHOWN_AS_SECONDS {
         true => format!("{} s", format_short_number(ms / 1e3)),
         false => format!("{} ms", format_short_number(ms)),
     }
@@ -250,7 +250,7 @@ mod tests {
     fn table_cells_have_their_tone() {
         let rows = [["a".to_owned(), "better".to_owned()]];
         let table = render_toned_table(&["x,y", ""], &rows, |row, column| {
-            Tone::of_verdict(&rows[row][column])
+            ValueTone::of_verdict(&rows[row][column])
         });
         assert!(table.contains("<td class=\"better\">better</td>"), "{table}");
         assert!(table.contains("<th scope=\"row\">a</th>"), "{table}");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::axis::{Axes, Axis, CHART_HEIGHT, CHART_WIDTH};
-use super::blocks::MOST_MS_ON_PAGE;
+use super::blocks::MIN_MS_SHOWN_AS_SECONDS;
 use super::escape_html;
 use crate::report::{TimelinePoint, WorkerTrack};
 
@@ -49,7 +49,12 @@ impl ChartLine {
         out.push_str("\" d=\"");
         for (i, point) in self.points.iter().enumerate() {
             let verb = if i == 0 { 'M' } else { 'L' };
-            let _ = write!(out, "{verb}{:.1} {:.1}", axes.x(point.0 * scale), axes.y(point.1));
+            let _ = write!(
+                out,
+                "{verb}{:.1} {:.1}",
+                axes.x_position(point.0 * scale),
+                axes.y_position(point.1)
+            );
         }
         out.push_str("\"/>");
     }
@@ -57,7 +62,7 @@ impl ChartLine {
 
 /// Line chart with axes and a legend.
 #[derive(Debug)]
-pub struct Chart<'a> {
+pub struct LineChart<'a> {
     /// Title above the chart.
     pub title: &'a str,
     /// Unit of the chart's horizontal axis.
@@ -72,7 +77,7 @@ pub struct Chart<'a> {
     pub follows_y: bool,
 }
 
-impl Chart<'_> {
+impl LineChart<'_> {
     /// Appends the chart to `out` as an HTML figure.
     pub fn draw(&self, out: &mut String) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
@@ -116,7 +121,7 @@ impl Chart<'_> {
         let all = || self.lines.iter().flat_map(|line| &line.points);
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
         let (unit, scale) = match self.x {
-            "ms" if most(|p| p.0) > MOST_MS_ON_PAGE => ("s", 1e-3),
+            "ms" if most(|p| p.0) > MIN_MS_SHOWN_AS_SECONDS => ("s", 1e-3),
             unit => (unit, 1.0),
         };
         let most_x = most(|p| p.0) * scale;

@@ -15,11 +15,11 @@ use serde_json::Value;
 
 use super::report::{ReplayReport, ReportComparison, WorkerTrack};
 pub use blocks::{
-    Bar, Tile, Tone, escape_html, format_latency, format_short_number, render_bars,
-    render_command_section, render_document, render_notes, render_run_section, render_table,
-    render_tiles, render_toned_table,
+    ChartBar, SummaryTile, ValueTone, escape_html, format_latency, format_short_number,
+    render_bars, render_command_section, render_document, render_notes, render_run_section,
+    render_table, render_tiles, render_toned_table,
 };
-pub use chart::{Chart, ChartLine};
+pub use chart::{ChartLine, LineChart};
 pub use scatter::{ScatterChart, ScatterPoint};
 
 /// Maximum number of workers drawn as separate lines of a chart.
@@ -62,7 +62,7 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     body.push_str("<section><h2>Numbers</h2>");
     let rows = &compared.rows;
     body.push_str(&render_toned_table(&compared.heads, rows, |row, column| {
-        Tone::of_verdict(&rows[row][column])
+        ValueTone::of_verdict(&rows[row][column])
     }));
     body.push_str(match compared.is_repeated {
         true => {
@@ -76,7 +76,7 @@ pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> Strin
     render_document(title, &body)
 }
 
-/// Metrics in the tiles of a comparison.
+/// Metrics in the summary figures of a comparison page.
 const COMPARED_IN_TILES: [&str; 6] = [
     "TTFT median (ms)",
     "TTFT p99 (ms)",
@@ -87,7 +87,7 @@ const COMPARED_IN_TILES: [&str; 6] = [
 ];
 
 /// Returns the changes of the main metrics between two groups of reports; empty with more groups.
-fn comparison_tiles(compared: &ReportComparison) -> Vec<Tile> {
+fn comparison_tiles(compared: &ReportComparison) -> Vec<SummaryTile> {
     let Some(percent) = compared.heads.iter().position(|head| head == "Δ %") else {
         return Vec::new();
     };
@@ -105,7 +105,7 @@ fn comparison_tiles(compared: &ReportComparison) -> Vec<Tile> {
             },
         };
         let note = format!("{} → {}", row[1], row[2]);
-        Some(Tile::new(name, &value, &note).with_tone(Tone::of_verdict(verdict)))
+        Some(SummaryTile::new(name, &value, &note).with_tone(ValueTone::of_verdict(verdict)))
     });
     shown.collect()
 }
@@ -119,7 +119,7 @@ pub fn render_distribution_chart(title: &str, lines: &[(&str, Vec<f64>)]) -> Str
         let points = points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last));
         ChartLine::new(name, points.collect(), colour)
     });
-    let chart = Chart {
+    let chart = LineChart {
         title,
         x: "ms",
         y: "% of all",
@@ -136,10 +136,11 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     let n = |key: &str| report.summary_number(key);
     let short = format_short_number;
     let (done, all) = (n("completed_requests"), n("num_requests"));
-    let requests = Tile::new("Requests", &short(done), &format!("of {} completed", short(all)));
+    let requests =
+        SummaryTile::new("Requests", &short(done), &format!("of {} completed", short(all)));
     let mut tiles = vec![
-        requests.with_tone(if done < all { Tone::Worse } else { Tone::Plain }),
-        Tile::new(
+        requests.with_tone(if done < all { ValueTone::Worse } else { ValueTone::Plain }),
+        SummaryTile::new(
             "Duration",
             &format!("{} s", short(n("duration_ms") / 1e3)),
             &format!("{} requests/s", short(n("request_throughput_rps"))),
@@ -152,12 +153,12 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
             ("p99_e2e_latency_ms", "mean_e2e_latency_ms"),
             "slo_e2e_ms",
         ),
-        Tile::new(
+        SummaryTile::new(
             "Output",
             &format!("{} tok/s", short(n("output_throughput_tok_s"))),
             &format!("{} tokens", short(n("total_output_tokens"))),
         ),
-        Tile::new(
+        SummaryTile::new(
             "Prefix reuse",
             &format!("{} %", short(n("prefix_cache_reused_ratio") * 100.0)),
             &format!("{} preemptions", short(n("preemptions"))),
@@ -165,7 +166,7 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     ];
     if report.summary.contains_key("router_regret_tokens") {
         let (missed, all) = (n("router_regret_tokens"), n("total_input_tokens").max(1.0));
-        tiles.push(Tile::new(
+        tiles.push(SummaryTile::new(
             "Router regret",
             &format!("{} %", short(missed / all * 100.0)),
             &format!("{} tokens were cached on another worker", short(missed)),
@@ -173,12 +174,12 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     }
     if report.summary.contains_key("cost") {
         let hours = format!("{} GPU hours", short(n("gpu_hours")));
-        tiles.push(Tile::new("Cost", &short(n("cost")), &hours));
+        tiles.push(SummaryTile::new("Cost", &short(n("cost")), &hours));
     }
     if report.summary.contains_key("slo_attainment") {
         let goodput = format!("{} /s", short(n("goodput_request_throughput_rps")));
         let note = format!("{} % within the SLO", short(n("slo_attainment") * 100.0));
-        tiles.insert(0, Tile::new("Goodput", &goodput, &note));
+        tiles.insert(0, SummaryTile::new("Goodput", &goodput, &note));
     }
     body.push_str(&render_tiles(&tiles));
 }
@@ -189,18 +190,18 @@ fn latency_tile(
     label: &str,
     (percentile, mean): (&str, &str),
     bound: &str,
-) -> Tile {
+) -> SummaryTile {
     let n = |key: &str| report.summary_number(key);
     let (value, bound) = (n(percentile), n(bound));
     let mean = format!("mean {}", format_latency(n(mean)));
     match bound > 0.0 {
-        true => Tile::new(
+        true => SummaryTile::new(
             label,
             &format_latency(value),
             &format!("{mean}, bound {}", format_latency(bound)),
         )
-        .with_tone(if value <= bound { Tone::Better } else { Tone::Worse }),
-        false => Tile::new(label, &format_latency(value), &mean),
+        .with_tone(if value <= bound { ValueTone::Better } else { ValueTone::Worse }),
+        false => SummaryTile::new(label, &format_latency(value), &mean),
     }
 }
 
@@ -229,7 +230,7 @@ fn push_distributions(body: &mut String, report: &ReplayReport) {
             let bounds = vec![(bound, 0.0), (bound, 100.0)];
             lines.push(ChartLine::new("bound", bounds, 1));
         }
-        let chart = Chart {
+        let chart = LineChart {
             title: match *name {
                 "TTFT" => "Time to first token",
                 "ITL" => "Single gaps between tokens",
@@ -248,12 +249,12 @@ fn push_distributions(body: &mut String, report: &ReplayReport) {
 }
 
 /// Returns charts of requests within the latency bounds, prefix reuse, workers and cost over time.
-fn service_charts(report: &ReplayReport) -> Vec<Chart<'static>> {
+fn service_charts(report: &ReplayReport) -> Vec<LineChart<'static>> {
     let over = &report.over_time;
     let mut charts = Vec::new();
     let attained = over.slo_attainment_percent();
     if attained.len() > 1 {
-        charts.push(Chart {
+        charts.push(LineChart {
             title: "Good requests",
             x: "s",
             y: "% of the requests sent at that time",
@@ -264,7 +265,7 @@ fn service_charts(report: &ReplayReport) -> Vec<Chart<'static>> {
     }
     let reused = over.prefix_reuse_percent();
     if reused.len() > 1 && reused.iter().any(|(_, share)| *share > 0.0) {
-        charts.push(Chart {
+        charts.push(LineChart {
             title: "Prefix cache",
             x: "s",
             y: "% of prompt tokens cached, by arrival time",
@@ -275,7 +276,7 @@ fn service_charts(report: &ReplayReport) -> Vec<Chart<'static>> {
     }
     if over.has_worker_changes() {
         let end = report.summary_number("duration_ms") / 1e3;
-        charts.push(Chart {
+        charts.push(LineChart {
             title: "Serving workers",
             x: "s",
             y: "workers",
@@ -285,7 +286,7 @@ fn service_charts(report: &ReplayReport) -> Vec<Chart<'static>> {
         });
         let cost = report.summary_number("cost");
         if cost > 0.0 {
-            charts.push(Chart {
+            charts.push(LineChart {
                 title: "Cumulative cost",
                 x: "s",
                 y: "in the unit of the price",
@@ -317,7 +318,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
     let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
         chart::combine_worker_gauges(tracks, of, mean)
     };
-    let queue = Chart {
+    let queue = LineChart {
         title: "Requests",
         x: "s",
         y: "requests",
@@ -337,7 +338,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
             ChartLine::new(&worker_track_name(track), points, i + 1)
         }));
     }
-    let usage = Chart {
+    let usage = LineChart {
         title: "KV cache in use",
         x: "s",
         y: "% of blocks",
@@ -347,7 +348,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
     };
     usage.draw(body);
     if tracks.iter().flat_map(|t| &t.points).any(|p| p.kv_blocks > 0.0) {
-        let blocks = Chart {
+        let blocks = LineChart {
             title: "KV blocks in use",
             x: "s",
             y: "blocks of all workers",
@@ -359,7 +360,7 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
     }
     let preempted = over(|p| p.preemptions, false);
     if preempted.iter().any(|(_, count)| *count > 0.0) {
-        let preempted = Chart {
+        let preempted = LineChart {
             title: "Preemptions",
             x: "s",
             y: "since the start",

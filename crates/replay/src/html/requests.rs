@@ -45,7 +45,7 @@ pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpan
         let _ = write!(out, "<button type=\"button\" data-do=\"{what}\">{label}</button>");
     }
     out.push_str("</div><div class=\"rows\"><canvas role=\"img\" aria-label=\"Requests of the worker over time\"></canvas></div><ul class=\"legend\">");
-    for (name, phase) in RequestPhase::NAMES {
+    for (name, phase) in RequestPhase::NAMED_PHASES {
         let _ = write!(out, "<li class=\"c{}\">{name}</li>", phase_colour(phase));
     }
     out.push_str("</ul><noscript><p>This chart needs JavaScript.</p></noscript>");
@@ -61,7 +61,7 @@ pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpan
 }
 
 fn span_start_nanos(span: &RequestWorkerSpan) -> u64 {
-    span.phases.first().map_or(0, |(at, _)| at.nanos() / 1000)
+    span.phases.first().map_or(0, |(at, _)| at.as_nanos() / 1000)
 }
 
 fn draw_request_span(out: &mut String, span: &RequestWorkerSpan) {
@@ -70,7 +70,7 @@ fn draw_request_span(out: &mut String, span: &RequestWorkerSpan) {
     let ends = ends.chain([span.end]);
     let mut from = span_start_nanos(span);
     for ((_, phase), end) in span.phases.iter().zip(ends) {
-        let end = end.nanos() / 1000;
+        let end = end.as_nanos() / 1000;
         // Phases of zero length are not drawn.
         if end > from {
             let _ = write!(out, ",{},{}", phase_colour(*phase), end - from);

@@ -11,13 +11,14 @@ const LABEL_DISTANCE: f64 = 26.0;
 /// Point of a scatter chart.
 #[derive(Debug, Clone)]
 pub struct ScatterPoint {
-    /// Horizontal value.
+    /// Horizontal value of the point.
     pub x: f64,
-    /// Vertical value.
+    /// Vertical value of the point.
     pub y: f64,
     /// Description in the point's tooltip.
     pub name: String,
-    /// Number of the row that describes the point; `None` draws a small point without a number.
+    /// Row number of the table row that describes the point; `None` draws a small point without a
+    /// number.
     pub number: Option<usize>,
 }
 
@@ -32,7 +33,7 @@ pub struct ScatterChart<'a> {
     pub y: &'a str,
     /// Points of the chart.
     pub points: Vec<ScatterPoint>,
-    /// Number of the best point.
+    /// Row number of the best point, if there is one.
     pub best: Option<usize>,
     /// Line through the points that no other point beats in both values.
     pub front: Vec<(f64, f64)>,
@@ -51,8 +52,8 @@ impl ScatterChart<'_> {
         }
         let unit = if self.y.contains('%') { "%" } else { "" };
         let axes = Axes {
-            x: Axis::around(self.points.iter().map(|point| point.x), ""),
-            y: Axis::around(self.points.iter().map(|point| point.y), unit),
+            x: Axis::around_values(self.points.iter().map(|point| point.x), ""),
+            y: Axis::around_values(self.points.iter().map(|point| point.y), unit),
         };
         let (x, y) = (escape_html(self.x), escape_html(self.y));
         let _ = write!(
@@ -62,7 +63,10 @@ impl ScatterChart<'_> {
              aria-label=\"{title}: {y} against {x}\">"
         );
         axes.draw(out);
-        let front = self.front.iter().map(|(x, y)| format!("{:.1} {:.1}", axes.x(*x), axes.y(*y)));
+        let front = self
+            .front
+            .iter()
+            .map(|(x, y)| format!("{:.1} {:.1}", axes.x_position(*x), axes.y_position(*y)));
         let front: Vec<String> = front.collect();
         if front.len() > 1 {
             let _ = write!(out, "<path class=\"front\" d=\"M{}\"/>", front.join("L"));
@@ -76,8 +80,8 @@ impl ScatterChart<'_> {
             let _ = write!(
                 out,
                 "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}</title></circle>",
-                axes.x(point.x),
-                axes.y(point.y),
+                axes.x_position(point.x),
+                axes.y_position(point.y),
                 escape_html(&point.name),
             );
         }
@@ -90,7 +94,7 @@ impl ScatterChart<'_> {
         let mut labels: Vec<(f64, f64, Vec<String>)> = Vec::new();
         for point in &self.points {
             let Some(number) = point.number else { continue };
-            let (x, y) = (axes.x(point.x), axes.y(point.y));
+            let (x, y) = (axes.x_position(point.x), axes.y_position(point.y));
             let near = |(other_x, other_y, _): &&mut (f64, f64, Vec<String>)| {
                 (*other_x - x).hypot(*other_y - y) < LABEL_DISTANCE
             };

@@ -22,12 +22,12 @@ const AGENTIC_MOONCAKE_SCHEMA: &str = "dynamo.agentic_mooncake";
 /// Hash domain of the block ids in Applied Compute traces.
 const APPLIED_COMPUTE_HASH_DOMAIN: u64 = 3;
 
-pub(super) fn is_agentic_mooncake(row: &Map<String, Value>) -> bool {
+pub(super) fn is_agentic_mooncake_row(row: &Map<String, Value>) -> bool {
     row.get("schema").and_then(Value::as_str) == Some(AGENTIC_MOONCAKE_SCHEMA)
         || row.contains_key("wait_for")
 }
 
-pub(super) fn is_applied_compute(row: &Map<String, Value>) -> bool {
+pub(super) fn is_applied_compute_row(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }
 
@@ -61,12 +61,12 @@ pub(super) fn open_agentic_mooncake(
                 block = parse_schema_header(&row)?;
                 continue;
             }
-            let play = row.text("play_id")?.unwrap_or("");
+            let play = row.text_field("play_id")?.unwrap_or("");
             let known = plays.len() as u64;
             let scope = *plays.entry(play.to_owned()).or_insert(known);
             // Rows without `play_id` share the scope of plain Mooncake rows.
             let mut node = parse_agent_request(&row, block, scope, place())?;
-            let order = row.integer("source_play_ordinal")?.unwrap_or(0);
+            let order = row.integer_field("source_play_ordinal")?.unwrap_or(0);
             node.session.play = Some((order, play.into()));
             nodes.push(node);
         }
@@ -75,15 +75,15 @@ pub(super) fn open_agentic_mooncake(
 }
 
 fn parse_schema_header(row: &JsonRow<'_>) -> Result<u32, WorkloadError> {
-    let schema = row.text("schema")?.unwrap_or_default();
-    let version: Option<u32> = row.integer("version")?;
+    let schema = row.text_field("schema")?.unwrap_or_default();
+    let version: Option<u32> = row.integer_field("version")?;
     if schema != AGENTIC_MOONCAKE_SCHEMA || version != Some(2) {
         return Err(row.row_error(format!(
             "schema is {schema:?} version {}, must be {AGENTIC_MOONCAKE_SCHEMA:?} version 2",
             version.map_or_else(|| "none".to_owned(), |n| n.to_string())
         )));
     }
-    let scope = row.text("hash_id_scope")?.unwrap_or("local");
+    let scope = row.text_field("hash_id_scope")?.unwrap_or("local");
     if scope != "local" {
         return Err(row.row_error(format!("hash_id_scope is {scope:?}, must be \"local\"")));
     }
@@ -96,7 +96,7 @@ fn parse_agent_request(
     scope: u64,
     place: String,
 ) -> Result<AgentNode, WorkloadError> {
-    let request = row.text("request_id")?.filter(|id| !id.is_empty());
+    let request = row.text_field("request_id")?.filter(|id| !id.is_empty());
     let request = request.ok_or_else(|| row.missing_field_error("request_id"))?;
     let ids = row.integer_array("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
     let input = row.prompt_length()?;
@@ -104,8 +104,8 @@ fn parse_agent_request(
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
     let mut turn = SessionTurn::new(prompt, output);
     turn.request_id = Some(request.into());
-    turn.priority = row.integer("priority")?.unwrap_or(0);
-    turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
+    turn.priority = row.integer_field("priority")?.unwrap_or(0);
+    turn.strict_priority = row.integer_field("strict_priority")?.unwrap_or(0);
     let mut after = Vec::new();
     let depend = |trigger, delay_ms| TurnDependency {
         session: 0,
@@ -115,13 +115,13 @@ fn parse_agent_request(
     };
     let delay = row.positive_millis(&["delay", "delay_ms"])?.unwrap_or(0.0)
         + row.positive_millis(&["tool_wait_ms"])?.unwrap_or(0.0);
-    for id in row.array("wait_for")?.unwrap_or_default() {
+    for id in row.array_field("wait_for")?.unwrap_or_default() {
         let id = id.as_str();
         let id = id.ok_or_else(|| row.row_error("wait_for must be a list of request ids"))?;
         after.push((id.to_owned(), depend(TurnLifecycleEvent::Completion, delay)));
     }
     let v1 = !after.is_empty();
-    for value in row.array("dependencies")?.unwrap_or_default() {
+    for value in row.array_field("dependencies")?.unwrap_or_default() {
         let dependency = JsonRow::new(value, &|| place.clone())?.parse_dependency()?;
         after.push((dependency.0, depend(dependency.1, dependency.2)));
     }
@@ -132,7 +132,7 @@ fn parse_agent_request(
         place,
         request: request.to_owned(),
         session: ClientSession {
-            id: row.text("session_id")?.map(Arc::from),
+            id: row.text_field("session_id")?.map(Arc::from),
             start: sim_time_from_ms(start_ms),
             turns: vec![turn],
             play: None,
@@ -146,9 +146,9 @@ impl JsonRow<'_> {
     /// Reads one entry of `dependencies`: request id, completion or dispatch, and delay in
     /// milliseconds.
     fn parse_dependency(&self) -> Result<(String, TurnLifecycleEvent, f64), WorkloadError> {
-        let id = self.text("request_id")?;
+        let id = self.text_field("request_id")?;
         let id = id.ok_or_else(|| self.missing_field_error("dependencies[].request_id"))?;
-        let trigger = match self.text("trigger")?.unwrap_or("completion") {
+        let trigger = match self.text_field("trigger")?.unwrap_or("completion") {
             "completion" => TurnLifecycleEvent::Completion,
             "dispatch" => TurnLifecycleEvent::Dispatch,
             other => {
@@ -272,7 +272,7 @@ fn build_sessions(
             .collect();
         sessions.push_back(session);
     }
-    Ok(LoadedSessions::in_order(sessions))
+    Ok(LoadedSessions::from_ordered_sessions(sessions))
 }
 
 /// Parameters of the prefix shared by the first prompts of a group of sessions.
@@ -314,7 +314,7 @@ pub(super) fn open_applied_compute(
             });
         }
     }
-    Ok(LoadedSessions::in_order(sessions).untimed())
+    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
 }
 
 fn parse_applied_compute_turns(

@@ -23,17 +23,17 @@ pub(super) struct RecordedCall {
     pub turn: SessionTurn,
 }
 
-/// Index of an agent in its run, and of one of its calls.
+/// Index of an agent in its run, and index of one of the agent's calls.
 pub(super) type CallIndex = (usize, usize);
 
-/// Recorded agent: its calls, sorted by their start.
+/// Recorded agent with its model calls, sorted by their start.
 #[derive(Default)]
 pub(super) struct RecordedAgent {
     pub id: String,
     pub calls: Vec<RecordedCall>,
-    /// Call of another agent that started this one.
+    /// Call of another agent that started this agent.
     pub started_by: Option<CallIndex>,
-    /// Call of another agent that waits for the last call of this one.
+    /// Call of another agent that waits for this agent's last call.
     pub awaited_by: Option<CallIndex>,
 }
 
@@ -43,13 +43,13 @@ impl RecordedAgent {
         self.calls.iter().position(|call| call.start_ms + TIME_EPSILON_MS >= ms)
     }
 
-    /// Returns the end of the last call to end.
+    /// Returns the end of the agent's last call, in milliseconds.
     pub(super) fn end_ms(&self) -> f64 {
         self.calls.iter().fold(f64::NEG_INFINITY, |end, call| end.max(call.end_ms))
     }
 }
 
-/// Recorded run of a task: an agent, and those that it starts.
+/// Recorded run of a task: the agent that begins it, and the agents that this one starts.
 pub(super) struct RecordedRun {
     pub name: String,
     pub agents: Vec<RecordedAgent>,
@@ -66,7 +66,8 @@ impl RecordedRun {
         self.calls().map(|(_, call)| call.start_ms).min_by(f64::total_cmp)
     }
 
-    /// Returns the call that an agent's first one waits for; `None` for the first agent.
+    /// Returns the call that an agent's first call waits for; `None` for the first agent of the
+    /// run.
     ///
     /// Without a known starter it is the last call of the agents before to end, or else the first
     /// call of an agent without a starter. So no agent waits for itself through others.
@@ -102,7 +103,8 @@ impl RecordedRun {
         }
     }
 
-    /// Adds the dependencies between agents to their turns; `numbers` are those of the sessions.
+    /// Adds the dependencies between agents to their turns; `numbers` are the indices of the
+    /// agents' sessions.
     fn link_agents(&mut self, numbers: &[u64]) {
         let mut links: Vec<(CallIndex, TurnDependency)> = Vec::new();
         for (agent, of) in self.agents.iter().enumerate() {
@@ -131,7 +133,7 @@ impl RecordedRun {
     }
 }
 
-/// Converts recorded runs to sessions, one per agent; those of a run start together.
+/// Converts recorded runs to sessions, one per agent; the sessions of a run start together.
 pub(super) fn sessions_of_runs(
     runs: Vec<RecordedRun>,
     options: &WorkloadReadOptions,
@@ -181,5 +183,5 @@ pub(super) fn sessions_of_runs(
             });
         }
     }
-    LoadedSessions::in_order(sessions).in_agent_runs()
+    LoadedSessions::from_ordered_sessions(sessions).with_agent_runs()
 }

@@ -12,13 +12,13 @@ use vllm_sim_random::mix_u64_pair;
 /// Arrival process of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OfferedLoad {
-    /// Open loop with the recorded send times.
+    /// Requests are sent in an open loop, at the recorded times.
     Times,
-    /// All requests sent at the start of the run.
+    /// All requests are sent at the start of the run.
     AtOnce,
-    /// Open loop with a random arrival process.
+    /// Requests are sent in an open loop, with a random arrival process.
     Drawn(ArrivalProcess),
-    /// Closed loop with this number of requests in flight.
+    /// Requests are sent in a closed loop, with this number of requests in flight.
     Closed(u32),
 }
 
@@ -137,7 +137,7 @@ impl BenchRun {
             OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Closed(_) => None,
         };
         let starts = self.requests.iter().map(|request| match &mut drawn {
-            Some(starts) => starts.next_ms(),
+            Some(starts) => starts.next_start_ms(),
             None if self.load == OfferedLoad::Times => request.at_ms.unwrap_or(0.0),
             None => 0.0,
         });
@@ -193,9 +193,9 @@ pub(super) fn benchmark_workload(
         },
         _ => None,
     };
-    let ready = LoadedSessions::new(sessions, order).concurrency(closed);
+    let ready = LoadedSessions::new(sessions, order).with_concurrency(closed);
     match closed {
-        Some(_) => ready.untimed(),
+        Some(_) => ready.without_start_times(),
         None => ready,
     }
 }

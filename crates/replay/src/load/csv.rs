@@ -74,7 +74,7 @@ impl CsvHeader {
         found.next()
     }
 
-    /// Splits the current line into cells.
+    /// Splits the current line of a CSV file into cells.
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] if it has more cells than the header.
@@ -172,7 +172,7 @@ pub(super) fn open_csv_trace(
         sessions.push(row);
     }
     let sessions = LoadedSessions::new(sessions, order);
-    Ok(Box::new(sessions.leaving_out(left_out_rows)))
+    Ok(Box::new(sessions.with_left_out_rows(left_out_rows)))
 }
 
 /// Iterates over the rows of a public CSV trace as sessions, with their start times in ms.
@@ -224,7 +224,7 @@ impl TraceRows {
                 CsvTraceKind::BurstGpt => parse_time_as_ms(lines, &cells, (*time, 1e3), time_name)?,
                 CsvTraceKind::Azure => {
                     let cell = cells.get(*time).map_or("", String::as_str);
-                    date_ms(cell).ok_or_else(|| {
+                    parse_date_ms(cell).ok_or_else(|| {
                         let form = "a time such as 2023-11-16 18:15:46.6805900";
                         lines.error_at_line(format!("TIMESTAMP is {cell:?}, must be {form}"))
                     })?
@@ -283,7 +283,7 @@ pub(super) fn single_request_session(number: u64, input: u32, output: u32) -> Cl
 }
 
 /// Parses a date `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.
-pub(super) fn date_ms(text: &str) -> Option<f64> {
+pub(super) fn parse_date_ms(text: &str) -> Option<f64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
@@ -399,14 +399,14 @@ mod tests {
 
     #[test]
     fn dates_become_milliseconds() {
-        assert_eq!(date_ms("1970-01-01 00:00:00"), Some(0.0));
-        assert_eq!(date_ms("2000-03-01T00:00:00Z"), Some(951_868_800_000.0));
-        let azure = date_ms("2023-11-16 18:15:46.6805900").expect("is a time");
+        assert_eq!(parse_date_ms("1970-01-01 00:00:00"), Some(0.0));
+        assert_eq!(parse_date_ms("2000-03-01T00:00:00Z"), Some(951_868_800_000.0));
+        let azure = parse_date_ms("2023-11-16 18:15:46.6805900").expect("is a time");
         assert!((azure - 1_700_158_546_680.59).abs() < 1e-3);
-        let zone = date_ms("2024-05-10 02:00:00.009930+02:00").expect("is a time");
+        let zone = parse_date_ms("2024-05-10 02:00:00.009930+02:00").expect("is a time");
         assert!((zone - 1_715_299_200_009.93).abs() < 1e-3);
         for bad in ["", "2023-11-16", "2023-13-16 00:00:00", "x-y-z 1:2:3", "2023-01-01 25:00:00"] {
-            assert_eq!(date_ms(bad), None, "{bad}");
+            assert_eq!(parse_date_ms(bad), None, "{bad}");
         }
     }
 

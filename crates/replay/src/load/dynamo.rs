@@ -47,15 +47,17 @@ pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, Wo
             // Some sinks wrap the record in `event`.
             let row = match row.has_field("schema") {
                 true => row,
-                false => row.object("event")?.ok_or_else(|| row.missing_field_error("schema"))?,
+                false => {
+                    row.object_field("event")?.ok_or_else(|| row.missing_field_error("schema"))?
+                }
             };
-            let schema = row.text("schema")?.unwrap_or_default();
+            let schema = row.text_field("schema")?.unwrap_or_default();
             if schema != DYNAMO_TRACE_SCHEMA {
                 return Err(
                     row.row_error(format!("schema is {schema:?}, must be {DYNAMO_TRACE_SCHEMA:?}"))
                 );
             }
-            if row.text("event_type")? != Some("request_end") {
+            if row.text_field("event_type")? != Some("request_end") {
                 continue;
             }
             let record = parse_traced_request(&row, &mut block)?;
@@ -76,8 +78,8 @@ fn parse_traced_request(
     row: &JsonRow<'_>,
     block: &mut Option<u32>,
 ) -> Result<TracedRequest, WorkloadError> {
-    let request = row.object("request")?.ok_or_else(|| row.missing_field_error("request"))?;
-    let replay = request.object("replay")?;
+    let request = row.object_field("request")?.ok_or_else(|| row.missing_field_error("request"))?;
+    let replay = request.object_field("replay")?;
     let replay = replay.ok_or_else(|| row.missing_field_error("request.replay"))?;
     let size = replay.required_token_count(&["trace_block_size"], 1)?;
     let known = *block.get_or_insert(size);
@@ -99,17 +101,17 @@ fn parse_traced_request(
     let prompt =
         TurnPrompt::Whole(hash_ids_to_token_runs(&replay, &ids, Some(input), size, u64::MAX)?);
     let mut turn = SessionTurn::new(prompt, request.required_token_count(&["output_tokens"], 0)?);
-    turn.request_id = request.text("request_id")?.map(Arc::from);
+    turn.request_id = request.text_field("request_id")?.map(Arc::from);
     let received_ms = request.positive_millis(&["request_received_ms"])?;
     let received_ms = received_ms.ok_or_else(|| row.missing_field_error("request_received_ms"))?;
     let ended_ms = match request.positive_millis(&["total_time_ms"])? {
         Some(took) => received_ms + took,
         None => row.positive_millis(&["event_time_unix_ms"])?.unwrap_or(received_ms),
     };
-    let session = match row.object("agent_context")? {
+    let session = match row.object_field("agent_context")? {
         None => None,
         Some(context) => {
-            let id = context.text("session_id")?;
+            let id = context.text_field("session_id")?;
             Some(id.ok_or_else(|| row.missing_field_error("agent_context.session_id"))?.into())
         }
     };

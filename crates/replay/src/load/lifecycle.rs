@@ -35,13 +35,14 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
     if row.has_field("error") {
         return Ok(None);
     }
-    let start = row.number(&["start_time"])?;
+    let start = row.number_field(&["start_time"])?;
     let start = start.ok_or_else(|| row.missing_field_error("start_time"))?;
-    let end = row.number(&["end_time"])?.ok_or_else(|| row.missing_field_error("end_time"))?;
-    let info = row.object("info")?.ok_or_else(|| row.missing_field_error("info"))?;
-    let response = info.object("response_metrics")?;
-    let asked = match info.object("request_metrics")? {
-        Some(metrics) => metrics.object("text")?,
+    let end =
+        row.number_field(&["end_time"])?.ok_or_else(|| row.missing_field_error("end_time"))?;
+    let info = row.object_field("info")?.ok_or_else(|| row.missing_field_error("info"))?;
+    let response = info.object_field("response_metrics")?;
+    let asked = match info.object_field("request_metrics")? {
+        Some(metrics) => metrics.object_field("text")?,
         None => None,
     };
     let input = match &asked {
@@ -49,11 +50,11 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
         None => info.token_count(&["input_tokens"], 1)?,
     };
     let response = response.as_ref().unwrap_or(&info);
-    let usage = response.object("server_usage")?;
+    let usage = response.object_field("server_usage")?;
     let counted = response.token_count(&["output_tokens"], 0)?.unwrap_or(0);
     let (made, cached) = match &usage {
         Some(usage) => {
-            let details = usage.object("prompt_tokens_details")?;
+            let details = usage.object_field("prompt_tokens_details")?;
             let cached = match details {
                 Some(details) => details.token_count(&["cached_tokens"], 0)?,
                 None => None,
@@ -68,7 +69,7 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
     if output == 0 {
         return Ok(None);
     }
-    let first = response.array("output_token_times")?;
+    let first = response.array_field("output_token_times")?;
     let first = first.and_then(|times| times.first()?.as_f64());
     Ok(Some(MeasuredRequest {
         at_ms: Some(start * 1e3),
@@ -94,9 +95,10 @@ fn exact_output(row: &JsonRow<'_>) -> Option<u32> {
 
 fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     let mut run = BenchRun::new(name);
-    let load = row.object("load_summary")?;
+    let load = row.object_field("load_summary")?;
     let load = load.ok_or_else(|| row.missing_field_error("load_summary"))?;
-    let done = row.object("successes")?.ok_or_else(|| row.missing_field_error("successes"))?;
+    let done =
+        row.object_field("successes")?.ok_or_else(|| row.missing_field_error("successes"))?;
     let count = done.required_token_count(&["count"], 1)?;
     let asked = load.positive_number(&["requested_rate", "rate"])?.filter(|rate| *rate > 0.0);
     if asked.is_none() && !load.has_field("send_duration") {
@@ -121,10 +123,10 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
             ..MeasuredRequest::default()
         })
         .collect();
-    let latency = done.object("latency")?;
+    let latency = done.object_field("latency")?;
     let latency = latency.ok_or_else(|| done.missing_field_error("latency"))?;
     let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
-        match latency.object(name)? {
+        match latency.object_field(name)? {
             Some(values) => Ok(values.positive_number(of)?.map(|s| s * 1e3)),
             None => Ok(None),
         }
@@ -162,7 +164,7 @@ fn lengths_from_percentiles(
     order: u64,
 ) -> Result<Vec<u32>, WorkloadError> {
     let known = names.iter().find(|name| done.has_field(name)).unwrap_or(&names[0]);
-    let row = done.object(known)?.ok_or_else(|| done.missing_field_error(names[0]))?;
+    let row = done.object_field(known)?.ok_or_else(|| done.missing_field_error(names[0]))?;
     let mean = row.positive_number(&["mean"])?.ok_or_else(|| {
         let name = format!("{known}.mean");
         done.missing_field_error(&name)

@@ -6,10 +6,10 @@ use vllm_sim_engine::SimTime;
 /// Order of the sessions of a workload file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SessionOrder {
-    /// Start time; equal starts keep the order of the file.
+    /// Sessions are sorted by start time; equal starts keep the order of the file.
     #[default]
     ByStart,
-    /// Order of the file.
+    /// Sessions keep the order of the file.
     AsListed,
 }
 
@@ -37,10 +37,10 @@ impl LoadedSessions {
         if order == SessionOrder::ByStart {
             sessions.sort_by_key(|(_, session)| session.start);
         }
-        Self::in_order(sessions.into_iter().map(|(_, session)| session).collect())
+        Self::from_ordered_sessions(sessions.into_iter().map(|(_, session)| session).collect())
     }
 
-    pub(super) fn in_order(sessions: VecDeque<ClientSession>) -> Self {
+    pub(super) fn from_ordered_sessions(sessions: VecDeque<ClientSession>) -> Self {
         Self {
             dependencies: sessions.iter().any(ClientSession::has_dependencies),
             single_turn: sessions.iter().all(|s| s.turns.len() == 1 && !s.has_dependencies())
@@ -54,24 +54,24 @@ impl LoadedSessions {
         }
     }
 
-    pub(super) fn untimed(mut self) -> Self {
+    pub(super) fn without_start_times(mut self) -> Self {
         self.untimed = true;
         self
     }
 
-    pub(super) fn concurrency(mut self, concurrency: Option<u32>) -> Self {
+    pub(super) fn with_concurrency(mut self, concurrency: Option<u32>) -> Self {
         self.concurrency = concurrency;
         self
     }
 
     /// Marks the sessions as those of agent runs, which follow one another and start together.
-    pub(super) fn in_agent_runs(mut self) -> Self {
+    pub(super) fn with_agent_runs(mut self) -> Self {
         self.agent_runs = true;
         self
     }
 
     /// Sets the number of rows of the trace that are no sessions.
-    pub(super) fn leaving_out(mut self, rows: u64) -> Self {
+    pub(super) fn with_left_out_rows(mut self, rows: u64) -> Self {
         self.left_out_rows = rows;
         self
     }

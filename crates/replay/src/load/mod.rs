@@ -22,6 +22,7 @@ mod results;
 mod row;
 mod sharegpt;
 mod weka;
+mod weka_chains;
 
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -92,7 +93,9 @@ pub fn open_workload_files(
             };
             Box::new(agentic::open_applied_compute(paths, sharing)?)
         }
-        WorkloadFormat::Weka => Box::new(weka::open_weka_traces(paths, options)?),
+        WorkloadFormat::Weka | WorkloadFormat::WekaSplit => {
+            Box::new(weka::open_weka_traces(paths, options)?)
+        }
         WorkloadFormat::Otel => Box::new(otel::open_otel_traces(paths, options)?),
         WorkloadFormat::Dynamo => Box::new(dynamo::open_dynamo_traces(paths)?),
         #[cfg(feature = "sqlite")]
@@ -115,7 +118,7 @@ pub fn open_workload_files(
         | WorkloadFormat::Report => {
             let mut runs = Vec::new();
             for path in paths {
-                runs.extend(bench_runs(path, format)?);
+                runs.extend(read_bench_runs(path, format)?);
             }
             Box::new(bench::benchmark_workload(&runs, options.seed, order))
         }
@@ -130,7 +133,10 @@ pub fn open_workload_files(
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is not a valid result of a load generator.
-pub fn bench_runs(path: &Path, format: WorkloadFormat) -> Result<Vec<BenchRun>, WorkloadError> {
+pub fn read_bench_runs(
+    path: &Path,
+    format: WorkloadFormat,
+) -> Result<Vec<BenchRun>, WorkloadError> {
     let format = match format {
         WorkloadFormat::Auto => detect_workload_format(path)?,
         format => format,
@@ -174,15 +180,21 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         }
     }
     let line = String::from_utf8_lossy(&head).trim().to_owned();
-    if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line)
-        && let Some(format) = format_of_json_row(&row)
-    {
-        return Ok(format);
+    if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
+        if weka::is_lone_request(&row) {
+            return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
+        }
+        if let Some(format) = format_of_json_row(&row) {
+            return Ok(format);
+        }
     }
     if line.starts_with(['{', '[']) {
         reader.read_to_end(&mut head).map_err(lines::io_error_of_file(path))?;
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
+        if !has("requests") && ["t", "in", "out", "hash_ids"].map(has) == [true; 4] {
+            return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
+        }
         let found = if has("resourceSpans") {
             Some(WorkloadFormat::Otel)
         } else if has("hash_ids") && has("requests") && has("block_size") {
@@ -212,7 +224,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
 
 fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
     let has = |key: &str| row.contains_key(key);
-    Some(if agentic::is_agentic_mooncake(row) {
+    Some(if agentic::is_agentic_mooncake_row(row) {
         WorkloadFormat::AgenticMooncake
     } else if weka::is_weka_trace(row) {
         WorkloadFormat::Weka
@@ -220,13 +232,13 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
         WorkloadFormat::Otel
     } else if dynamo::is_dynamo_request_trace(row) {
         WorkloadFormat::Dynamo
-    } else if agentic::is_applied_compute(row) {
+    } else if agentic::is_applied_compute_row(row) {
         WorkloadFormat::AppliedComputeAgentic
     } else if published::is_aiperf_row(row) {
         WorkloadFormat::Aiperf
     } else if published::is_inferencex_point(row) {
         WorkloadFormat::InferenceX
-    } else if mooncake::is_bailian(row) {
+    } else if mooncake::is_bailian_row(row) {
         WorkloadFormat::Bailian
     } else if mooncake::is_mooncake_row(row) {
         WorkloadFormat::Mooncake
@@ -249,7 +261,8 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
 }
 
 fn unknown_format_error(path: &Path) -> WorkloadError {
-    let names: Vec<&str> = WorkloadFormat::NAMES.iter().skip(1).map(|(name, _)| *name).collect();
+    let names: Vec<&str> =
+        WorkloadFormat::NAMED_FORMATS.iter().skip(1).map(|(name, _)| *name).collect();
     let names = names.join(", ");
     file_error(
         &path.display().to_string(),

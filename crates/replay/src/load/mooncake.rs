@@ -18,25 +18,27 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Tokens per hash id in Bailian's traces.
+/// Number of prompt tokens per hash id in Alibaba Bailian's traces.
 ///
 /// **Source:** README of alibaba-edu/qwen-bailian-usagetraces-anon.
 pub(super) const BAILIAN_BLOCK_TOKENS: u32 = 16;
 
-/// Content of a row.
+/// Content of a trace row: the whole prompt or what it adds to the previous one, and the unit of
+/// times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MooncakeRowContent {
-    /// The whole prompt; times are in milliseconds.
+    /// Each row has the whole prompt; its times are in milliseconds.
     Whole,
-    /// In later rows of a session, only the added content.
+    /// Later rows of a session have only the tokens that they add to the previous prompt.
     Added,
-    /// The whole prompt, in Bailian's form: times are in seconds.
+    /// Each row has the whole prompt, in the format of Alibaba Bailian's traces; its times are in
+    /// seconds.
     Bailian,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MooncakeParseRules {
-    /// Number of tokens per hash id.
+    /// Number of prompt tokens that one hash id stands for.
     pub(super) block: u32,
     pub(super) content: MooncakeRowContent,
     pub(super) order: SessionOrder,
@@ -134,7 +136,7 @@ fn parse_row(
     let input = row.prompt_length()?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
     let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
-    if let Some(tokens) = row.array("output_token_ids")?
+    if let Some(tokens) = row.array_field("output_token_ids")?
         && tokens.len() != output as usize
     {
         return Err(row.row_error(format!(
@@ -143,10 +145,10 @@ fn parse_row(
         )));
     }
     let mut turn = SessionTurn::new(TurnPrompt::Whole(Vec::new()), output);
-    turn.request_id = row.text("request_id")?.map(Arc::from);
-    turn.priority = row.integer("priority")?.unwrap_or(0);
-    turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
-    let session = match row.text("session_id")? {
+    turn.request_id = row.text_field("request_id")?.map(Arc::from);
+    turn.priority = row.integer_field("priority")?.unwrap_or(0);
+    turn.strict_priority = row.integer_field("strict_priority")?.unwrap_or(0);
+    let session = match row.text_field("session_id")? {
         None if rules.name_rows => Some(format!("request_{}", lines.line_number()).into()),
         named => named.map(Arc::from),
     };
@@ -281,7 +283,7 @@ fn load_sessions(
     Ok(LoadedSessions::new(sessions, rules.order))
 }
 
-pub(super) fn is_bailian(row: &serde_json::Map<String, Value>) -> bool {
+pub(super) fn is_bailian_row(row: &serde_json::Map<String, Value>) -> bool {
     ["chat_id", "parent_chat_id", "hash_ids"].iter().all(|key| row.contains_key(*key))
 }
 

@@ -21,6 +21,8 @@ pub enum WorkloadFormat {
     AppliedComputeAgentic,
     /// Agent traces of Weka (AgentX), with sub-agents and hash ids.
     Weka,
+    /// Agent traces of Weka whose lists have the requests of several agents, which are split.
+    WekaSplit,
     /// OpenTelemetry spans of `gen_ai` requests: OTLP in JSON, or one span per line.
     Otel,
     /// Request traces of NVIDIA Dynamo.
@@ -50,8 +52,8 @@ pub enum WorkloadFormat {
 }
 
 impl WorkloadFormat {
-    /// All formats with their names.
-    pub const NAMES: [(&str, Self); 20] = [
+    /// All formats of workload files, with their names.
+    pub const NAMED_FORMATS: [(&str, Self); 21] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
@@ -59,6 +61,7 @@ impl WorkloadFormat {
         ("bailian", Self::Bailian),
         ("applied_compute_agentic", Self::AppliedComputeAgentic),
         ("weka", Self::Weka),
+        ("weka-split", Self::WekaSplit),
         ("otel", Self::Otel),
         ("dynamo", Self::Dynamo),
         ("sharegpt", Self::ShareGpt),
@@ -80,9 +83,9 @@ impl FromStr for WorkloadFormat {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let same = |name: &str| name.replace('_', "-") == text.replace('_', "-");
-        let found = Self::NAMES.iter().find(|(name, _)| same(name));
+        let found = Self::NAMED_FORMATS.iter().find(|(name, _)| same(name));
         found.map(|(_, format)| *format).ok_or_else(|| {
-            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = Self::NAMED_FORMATS.iter().map(|(name, _)| *name).collect();
             format!("{text:?} is not known, must be one of {}", names.join(", "))
         })
     }
@@ -91,10 +94,11 @@ impl FromStr for WorkloadFormat {
 /// Order of the requests of an agent trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AgentOrder {
-    /// Start time, after all requests that a request depends on.
+    /// Requests are sorted by start time, each after all requests that it depends on.
     #[default]
     ByStart,
-    /// Request id, as in Dynamo; requests depend on others of their agent run only.
+    /// Requests are sorted by request id, as in Dynamo; they depend only on requests of their agent
+    /// run.
     ByRequestId,
 }
 

@@ -61,10 +61,10 @@ pub(super) fn open_otel_traces(
         let problem = "has no gen_ai span with gen_ai.usage.input_tokens and output_tokens";
         return Err(WorkloadError::Bad { place, problem: problem.to_owned() });
     }
-    Ok(sessions_of_runs(recorded, options).leaving_out(left_out))
+    Ok(sessions_of_runs(recorded, options).with_left_out_rows(left_out))
 }
 
-/// Tree of the spans of a run.
+/// Tree of the spans of a recorded agent run.
 struct SpanTree<'a> {
     spans: &'a [GenAiSpan],
     by_id: HashMap<&'a str, usize>,

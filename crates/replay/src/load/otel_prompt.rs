@@ -18,7 +18,7 @@ pub(super) struct PromptContents {
     count: TokenCounter,
     /// Length of a sequence of texts in tokens, and the tokens of its last text, by its hash.
     prefixes: HashMap<u64, (u32, PromptTokenRun)>,
-    /// Last request of each agent.
+    /// Last request of each agent, by run and index of the agent.
     previous: HashMap<(String, usize), PreviousCall>,
     calls: u64,
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::csv::date_ms;
+use super::csv::parse_date_ms;
 use super::row::{JsonRow, as_whole_number};
 use crate::workload::{MAX_TOKENS_PER_LENGTH, WorkloadError};
 
@@ -16,17 +16,17 @@ const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpanKind {
-    /// Request to a model, with its tokens.
+    /// Generation request to a model, with its token counts.
     Request,
-    /// Failed request, or one without prompt or output.
+    /// Failed generation request, or a generation request without prompt or output.
     Unusable,
     /// Invocation of an agent.
     Agent,
-    /// Tool call, or another span.
+    /// Any other span, such as a tool call.
     Other,
 }
 
-/// Span of a run of an agent.
+/// OpenTelemetry span, read from the recorded run of an agent.
 pub(super) struct GenAiSpan {
     /// Name of the conversation or trace.
     pub run: String,
@@ -48,14 +48,14 @@ pub(super) fn spans_of_document(
 ) -> Result<Vec<GenAiSpan>, WorkloadError> {
     let at = || place.to_owned();
     let row = JsonRow::new(document, &at)?;
-    if let Some(resources) = row.array("resourceSpans")? {
+    if let Some(resources) = row.array_field("resourceSpans")? {
         let scopes = resources.iter().flat_map(|resource| list(&resource["scopeSpans"]));
         let spans = scopes.flat_map(|scope| list(&scope["spans"])).enumerate();
         return spans
             .map(|(i, span)| read_otlp_span(span, &format!("{place}: span {i}")))
             .collect();
     }
-    if let Some(spans) = row.array("spans")? {
+    if let Some(spans) = row.array_field("spans")? {
         let run =
             ["trace_id", "session_id", "id"].into_iter().find_map(|key| row.find_field(&[key]));
         let run = run.map_or_else(at, |(_, id)| id.as_str().map_or(id.to_string(), str::to_owned));
@@ -86,11 +86,11 @@ fn read_otlp_span(span: &Value, place: &str) -> Result<GenAiSpan, WorkloadError>
         Some((attribute["key"].as_str()?.to_owned(), plain_value(&attribute["value"])))
     });
     let attributes: Map<String, Value> = attributes.collect();
-    let run = row.text("traceId")?.ok_or_else(|| row.missing_field_error("traceId"))?;
+    let run = row.text_field("traceId")?.ok_or_else(|| row.missing_field_error("traceId"))?;
     let read = SpanFields {
         run,
-        id: row.text("spanId")?,
-        parent: row.text("parentSpanId")?,
+        id: row.text_field("spanId")?,
+        parent: row.text_field("parentSpanId")?,
         start_ms: nanos("startTimeUnixNano")?,
         end_ms: nanos("endTimeUnixNano")?,
     };
@@ -131,22 +131,22 @@ fn read_flat_span(
         _ => &none,
     };
     let time = |name: &str| -> Result<Option<f64>, WorkloadError> {
-        let Some(text) = row.text(name)? else {
+        let Some(text) = row.text_field(name)? else {
             return Ok(None);
         };
         let form = "a time such as 2026-11-01T10:00:00.25Z";
         let problem = || row.row_error(format!("{name} is {text:?}, must be {form}"));
-        date_ms(text).map(Some).ok_or_else(problem)
+        parse_date_ms(text).map(Some).ok_or_else(problem)
     };
     let start_ms = time("start_time")?.ok_or_else(|| row.missing_field_error("start_time"))?;
     let took_ms = row.positive_seconds_as_ms(&["duration"])?;
     let end_ms = time("end_time")?.or(took_ms.map(|took| start_ms + took));
-    let own = row.text("trace_id")?;
+    let own = row.text_field("trace_id")?;
     let run = run.or(own).ok_or_else(|| row.missing_field_error("trace_id"))?;
     let read = SpanFields {
         run,
-        id: row.text("span_id")?,
-        parent: row.text("parent_span_id")?,
+        id: row.text_field("span_id")?,
+        parent: row.text_field("parent_span_id")?,
         start_ms,
         end_ms: end_ms.unwrap_or(start_ms),
     };
@@ -175,7 +175,7 @@ impl SpanFields<'_> {
             Some(operation) => REQUEST_OPERATIONS.contains(&operation),
             None => input.is_some() && output.is_some(),
         };
-        let failed = row.object("status")?.is_some_and(|status| {
+        let failed = row.object_field("status")?.is_some_and(|status| {
             let code = status.find_field(&["code"]).map(|(_, code)| code);
             code.is_some_and(|code| code == FAILED_STATUS.0 || code == FAILED_STATUS.1)
         });

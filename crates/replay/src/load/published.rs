@@ -27,13 +27,13 @@ pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError
     let mut first = None;
     for_each_json_line(path, |value, place| {
         let row = JsonRow::new(value, place)?;
-        let metadata = row.object("metadata")?;
+        let metadata = row.object_field("metadata")?;
         let metadata = metadata.ok_or_else(|| row.missing_field_error("metadata"))?;
-        let kept = metadata.text("benchmark_phase")? != Some("warmup")
+        let kept = metadata.text_field("benchmark_phase")? != Some("warmup")
             && value["metadata"]["was_cancelled"].as_bool() != Some(true)
             && value["error"].is_null();
         if kept {
-            let start = metadata.integer::<i64>("request_start_ns")?;
+            let start = metadata.integer_field::<i64>("request_start_ns")?;
             let start =
                 start.ok_or_else(|| metadata.missing_field_error("metadata.request_start_ns"))?;
             // Nanoseconds since 1970 exceed the precision of a float.
@@ -48,21 +48,21 @@ pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError
 }
 
 fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
-    let metrics = row.object("metrics")?;
+    let metrics = row.object_field("metrics")?;
     let metrics = metrics.ok_or_else(|| row.missing_field_error("metrics"))?;
     let tokens = |names: [&str; 2]| -> Result<u32, WorkloadError> {
         for name in names {
-            if let Some(metric) = metrics.object(name)? {
+            if let Some(metric) = metrics.object_field(name)? {
                 return metric.required_token_count(&["value"], 1);
             }
         }
         Err(metrics.missing_field_error(&format!("metrics.{}", names[0])))
     };
     let ms = |name: &str| -> Result<Option<f64>, WorkloadError> {
-        let Some(metric) = metrics.object(name)? else {
+        let Some(metric) = metrics.object_field(name)? else {
             return Ok(None);
         };
-        let scale = match metric.text("unit")? {
+        let scale = match metric.text_field("unit")? {
             Some("ms") | None => 1.0,
             Some("ns") => 1e-6,
             Some("us") => 1e-3,

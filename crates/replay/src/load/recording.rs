@@ -23,14 +23,14 @@ use vllm_sim_random::mix_u64_pair;
 const TOKENS_PER_RUN: usize = 16;
 
 struct RecordedRequest {
-    /// Time since 1970.
+    /// Time of the request since 1970, in milliseconds.
     start_ms: Option<f64>,
     session: Option<String>,
     prompt: Vec<u64>,
     output: u32,
     /// Ids of the output tokens; empty if they are unknown.
     output_ids: Vec<u64>,
-    /// Times of the output tokens since the start, in microseconds.
+    /// Times of the output tokens since the start of the request, in microseconds.
     times: Vec<u64>,
 }
 
@@ -56,13 +56,15 @@ pub(super) fn open_recordings(
     if requests.iter().any(|request| request.start_ms.is_none()) {
         let sessions: VecDeque<_> =
             requests.iter().map(|request| new_session(request, None)).collect();
-        return Ok(LoadedSessions::in_order(sessions).untimed().leaving_out(left_out as u64));
+        return Ok(LoadedSessions::from_ordered_sessions(sessions)
+            .without_start_times()
+            .with_left_out_rows(left_out as u64));
     }
     let start = |request: &RecordedRequest| request.start_ms.unwrap_or(0.0);
     requests.sort_by(|a, b| start(a).total_cmp(&start(b)));
     let sessions = SessionBuilder::default().build(&requests);
     let sessions = LoadedSessions::new(sessions, options.session_order);
-    Ok(sessions.leaving_out(left_out as u64))
+    Ok(sessions.with_left_out_rows(left_out as u64))
 }
 
 fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {
@@ -144,10 +146,10 @@ fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, Workloa
 /// Joins recorded requests to sessions.
 #[derive(Default)]
 struct SessionBuilder {
-    /// Start, session, and the index of its last request.
+    /// Start time and session, with the index of the session's last request.
     sessions: Vec<(f64, ClientSession, usize)>,
     by_id: HashMap<String, usize>,
-    /// Session by the hash of its last prompt, for requests without a session id.
+    /// Index of the session by the hash of its last prompt, for requests without a session id.
     by_prompt: HashMap<u64, usize>,
 }
 

@@ -80,7 +80,7 @@ fn vllm_details(row: &JsonRow<'_>, run: &mut BenchRun) -> Result<(), WorkloadErr
     let outputs = row.number_array("output_lens")?.unwrap_or_default();
     let ttfts = row.number_array("ttfts")?.unwrap_or_default();
     let starts = row.number_array("start_times")?.unwrap_or_default();
-    let itls = row.array("itls")?.unwrap_or_default();
+    let itls = row.array_field("itls")?.unwrap_or_default();
     if inputs.len() != outputs.len() {
         return Err(row.row_error(format!(
             "input_lens has {} entries, output_lens {}: the numbers must be equal",
@@ -120,16 +120,16 @@ pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, Workloa
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
     let row = JsonRow::new(&value, &place)?;
-    let benchmarks = row.array("benchmarks")?;
+    let benchmarks = row.array_field("benchmarks")?;
     let benchmarks = benchmarks.ok_or_else(|| row.missing_field_error("benchmarks"))?;
     let mut runs = Vec::new();
     for (i, benchmark) in benchmarks.iter().enumerate() {
         let place = || format!("{}: benchmarks[{i}]", path.display());
         let row = JsonRow::new(benchmark, &place)?;
         let mut run = BenchRun::new(place());
-        let requests = row.object("requests")?;
+        let requests = row.object_field("requests")?;
         let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
-        let done = requests.array("successful")?;
+        let done = requests.array_field("successful")?;
         let kept = done.map_or(0, <[Value]>::len) as u64;
         let made = benchmark["metrics"]["request_totals"]["successful"].as_u64();
         if let Some(made) = made.filter(|made| *made > kept) {
@@ -166,19 +166,19 @@ pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, Workloa
 }
 
 fn guidellm_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
-    let timings = match row.object("info")? {
-        Some(info) => info.object("timings")?,
+    let timings = match row.object_field("info")? {
+        Some(info) => info.object_field("timings")?,
         None => None,
     };
     let timings = timings.as_ref();
     let time = |inner: &str, outer: &[&str]| -> Result<Option<f64>, WorkloadError> {
         let found = match timings {
-            Some(timings) => timings.number(&[inner])?,
+            Some(timings) => timings.number_field(&[inner])?,
             None => None,
         };
         let found = match found {
             Some(found) => Some(found),
-            None => row.number(outer)?,
+            None => row.number_field(outer)?,
         };
         Ok(found.map(|s| s * 1e3))
     };
@@ -205,13 +205,13 @@ pub(super) fn read_replay_report(path: &Path) -> Result<BenchRun, WorkloadError>
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
     let row = JsonRow::new(&value, &place)?;
-    let records = row.array("per_request")?;
+    let records = row.array_field("per_request")?;
     let records = records.ok_or_else(|| row.missing_field_error("per_request"))?;
     let mut run = BenchRun::new(place());
     for (i, record) in records.iter().enumerate() {
         let place = || format!("{}: per_request[{i}]", path.display());
         let row = JsonRow::new(record, &place)?;
-        if row.text("terminal_status")? != Some("completed") {
+        if row.text_field("terminal_status")? != Some("completed") {
             continue;
         }
         run.requests.push(MeasuredRequest {

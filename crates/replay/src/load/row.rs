@@ -88,15 +88,15 @@ impl<'a> JsonRow<'a> {
     }
 
     pub(super) fn time_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        self.check_time_range(names, self.number(names)?)
+        self.check_time_range(names, self.number_field(names)?)
     }
 
-    /// Returns a time that the row has in seconds, in milliseconds.
+    /// Reads a time that the row has in seconds, and returns it in milliseconds.
     pub(super) fn time_in_seconds_as_ms(
         &self,
         names: &[&str],
     ) -> Result<Option<f64>, WorkloadError> {
-        let seconds = self.number(names)?;
+        let seconds = self.number_field(names)?;
         self.check_time_range(names, seconds.map(|seconds| seconds * 1e3))
     }
 
@@ -104,7 +104,7 @@ impl<'a> JsonRow<'a> {
         self.check_time_range(names, self.positive_number(names)?)
     }
 
-    /// Returns a duration that the row has in seconds, in milliseconds.
+    /// Reads a duration that the row has in seconds, and returns it in milliseconds.
     pub(super) fn positive_seconds_as_ms(
         &self,
         names: &[&str],
@@ -126,7 +126,7 @@ impl<'a> JsonRow<'a> {
         }
     }
 
-    pub(super) fn number(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+    pub(super) fn number_field(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         let Some((name, value)) = self.find_field(names) else {
             return Ok(None);
         };
@@ -148,7 +148,10 @@ impl<'a> JsonRow<'a> {
             .ok_or_else(|| self.wrong_value_error(name, value, "a number of 0 or more"))
     }
 
-    pub(super) fn integer<T: TryFrom<i64>>(&self, name: &str) -> Result<Option<T>, WorkloadError> {
+    pub(super) fn integer_field<T: TryFrom<i64>>(
+        &self,
+        name: &str,
+    ) -> Result<Option<T>, WorkloadError> {
         let Some((name, value)) = self.find_field(&[name]) else {
             return Ok(None);
         };
@@ -159,7 +162,7 @@ impl<'a> JsonRow<'a> {
             .ok_or_else(|| self.wrong_value_error(name, value, "a whole number in range"))
     }
 
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, WorkloadError> {
+    pub(super) fn text_field(&self, name: &str) -> Result<Option<&'a str>, WorkloadError> {
         match self.find_field(&[name]) {
             None => Ok(None),
             Some((_, Value::String(text))) => Ok(Some(text)),
@@ -167,7 +170,7 @@ impl<'a> JsonRow<'a> {
         }
     }
 
-    pub(super) fn array(&self, name: &str) -> Result<Option<&'a [Value]>, WorkloadError> {
+    pub(super) fn array_field(&self, name: &str) -> Result<Option<&'a [Value]>, WorkloadError> {
         match self.find_field(&[name]) {
             None => Ok(None),
             Some((_, Value::Array(list))) => Ok(Some(list)),
@@ -175,7 +178,7 @@ impl<'a> JsonRow<'a> {
         }
     }
 
-    pub(super) fn object(&self, name: &str) -> Result<Option<JsonRow<'a>>, WorkloadError> {
+    pub(super) fn object_field(&self, name: &str) -> Result<Option<JsonRow<'a>>, WorkloadError> {
         match self.find_field(&[name]) {
             None => Ok(None),
             Some((_, Value::Object(fields))) => Ok(Some(JsonRow { place: self.place, fields })),
@@ -184,7 +187,7 @@ impl<'a> JsonRow<'a> {
     }
 
     pub(super) fn number_array(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
-        let Some(list) = self.array(name)? else {
+        let Some(list) = self.array_field(name)? else {
             return Ok(None);
         };
         let numbers = list.iter().enumerate().map(|(i, value)| {
@@ -196,7 +199,7 @@ impl<'a> JsonRow<'a> {
     }
 
     pub(super) fn integer_array(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
-        let Some(list) = self.array(name)? else {
+        let Some(list) = self.array_field(name)? else {
             return Ok(None);
         };
         let ids = list.iter().enumerate().map(|(i, value)| {

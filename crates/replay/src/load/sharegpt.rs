@@ -16,7 +16,7 @@ use crate::workload::{
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// Counter of a text's tokens, such as a tokenizer.
+/// Function of a text, such as a tokenizer's, that returns the text's number of tokens.
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]
@@ -96,7 +96,7 @@ pub(super) fn open_conversations(
             }
         }
     }
-    Ok(LoadedSessions::in_order(sessions).untimed())
+    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
 }
 
 struct ConversationVisitor<'a>(&'a mut dyn FnMut(Conversation) -> bool);

@@ -4,8 +4,9 @@
 //! A sub-agent is started by the request listed before it. The first later request of its parent
 //! that starts after its end waits for it, unless it was launched in the background.
 //!
-//! **Source:** aiperf 0.13 `dataset/loader/weka_trace_models.py` and `weka_trace.py` (without the
-//! detection of agents in a flat list), guidellm 0.8 `data/deserializers/trace_weka.py`,
+//! With [`WorkloadFormat::WekaSplit`] a list of the requests of several agents is split.
+//!
+//! **Source:** aiperf 0.13 `dataset/loader/weka_trace_models.py` and `weka_trace.py`, guidellm 0.8 `data/deserializers/trace_weka.py`,
 //! callanjfox/kv-cache-tester `docs/trace_replay_tester.md`.
 
 use std::path::PathBuf;
@@ -15,8 +16,9 @@ use serde_json::{Map, Value};
 use super::agents::{RecordedAgent, RecordedCall, RecordedRun, TIME_EPSILON_MS, sessions_of_runs};
 use super::lines::WorkloadLines;
 use super::loaded::LoadedSessions;
-use super::options::WorkloadReadOptions;
+use super::options::{WorkloadFormat, WorkloadReadOptions};
 use super::row::JsonRow;
+use super::weka_chains::{ListedRequest, split_into_chains};
 use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError};
 use vllm_sim_random::mix_u64_pair;
 
@@ -24,12 +26,22 @@ use vllm_sim_random::mix_u64_pair;
 const BLOCK_HASH_DOMAIN: u64 = 11;
 /// Hash domain of prompt tokens without a hash id, which no other prompt shares.
 const UNSHARED_HASH_DOMAIN: u64 = 12;
-/// Scope of the hash ids of traces that share theirs with one another.
+/// Scope of hash ids that mean the same tokens in all traces.
 const GLOBAL_SCOPE: u64 = u64::MAX;
 
 pub(super) fn is_weka_trace(row: &Map<String, Value>) -> bool {
     row.get("requests").is_some_and(Value::is_array)
         && (row.contains_key("block_size") || row.contains_key("hash_id_scope"))
+}
+
+/// Error text for a request of a Weka trace outside of a run.
+pub(super) const REQUEST_WITHOUT_RUN: &str = "is a request of a Weka trace without its run, so its \
+    session and block size are unknown; must be in `requests` of an object with id and block_size";
+
+/// Returns whether a row is a request of a Weka trace, which belongs into the list of a run.
+pub(super) fn is_lone_request(row: &Map<String, Value>) -> bool {
+    ["t", "in", "out", "hash_ids"].iter().all(|key| row.contains_key(*key))
+        && !row.contains_key("requests")
 }
 
 /// Reads all runs in Weka's files: one JSON document per file, or one per line.
@@ -43,10 +55,10 @@ pub(super) fn open_weka_traces(
         let mut lines = WorkloadLines::open(path)?;
         while let Some(document) = lines.next_document()? {
             let place = lines.file_and_line();
-            runs.push(read_run(&document, &place, &mut counts)?);
+            runs.push(read_run(&document, &place, options.format, &mut counts)?);
         }
     }
-    Ok(sessions_of_runs(runs, options).leaving_out(counts.left_out))
+    Ok(sessions_of_runs(runs, options).with_left_out_rows(counts.left_out))
 }
 
 #[derive(Default)]
@@ -56,10 +68,18 @@ struct TraceCounts {
     left_out: u64,
 }
 
+/// Agent with requests from the list of another agent, and the end of its last request.
+struct SplitAgent {
+    agent: usize,
+    end_ms: f64,
+}
+
 struct RunReader<'a> {
     id: &'a str,
     block: u32,
     scope: u64,
+    /// Whether lists of the requests of several agents are split.
+    split: bool,
     agents: Vec<RecordedAgent>,
     counts: &'a mut TraceCounts,
 }
@@ -67,13 +87,21 @@ struct RunReader<'a> {
 fn read_run(
     document: &Value,
     place: &str,
+    format: WorkloadFormat,
     counts: &mut TraceCounts,
 ) -> Result<RecordedRun, WorkloadError> {
     let at_place = || place.to_owned();
-    let row = JsonRow::new(document, &at_place)?;
-    let id = row.text("id")?.ok_or_else(|| row.missing_field_error("id"))?;
+    // A flat list may be an array; its first request says what is missing.
+    let first = document.as_array().and_then(|list| list.first()).unwrap_or(document);
+    let row = JsonRow::new(document, &at_place);
+    if first.as_object().is_some_and(is_lone_request) {
+        let problem = REQUEST_WITHOUT_RUN.to_owned();
+        return Err(WorkloadError::Bad { place: place.to_owned(), problem });
+    }
+    let row = row?;
+    let id = row.text_field("id")?.ok_or_else(|| row.missing_field_error("id"))?;
     counts.runs += 1;
-    let scope = match row.text("hash_id_scope")? {
+    let scope = match row.text_field("hash_id_scope")? {
         Some("local") => counts.runs,
         Some("global") | None => GLOBAL_SCOPE,
         Some(other) => {
@@ -81,30 +109,35 @@ fn read_run(
             return Err(row.row_error(problem));
         }
     };
-    let requests = row.array("requests")?;
+    let requests = row.array_field("requests")?;
     let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
     let mut reader = RunReader {
         id,
         block: row.required_token_count(&["block_size"], 1)?,
         scope,
+        split: format == WorkloadFormat::WekaSplit,
         agents: vec![RecordedAgent { id: id.to_owned(), ..RecordedAgent::default() }],
         counts,
     };
-    reader.read_requests(requests, &format!("{place}: requests"), 0, 0.0)?;
+    let workers = reader.read_requests(requests, &format!("{place}: requests"), 0, 0.0)?;
+    reader.link_workers(&workers);
     Ok(RecordedRun { name: id.to_owned(), agents: reader.agents })
 }
 
 impl RunReader<'_> {
-    /// Reads the requests of an agent, with those of the sub-agents between them.
+    /// Reads the requests of an agent, and the requests of the sub-agents that it starts between
+    /// them.
     ///
-    /// `offset_ms` is the time of the run to which the times in the list are relative.
+    /// `offset_ms` is the time of the run to which the times in the list are relative. Returns the
+    /// agents that are split off.
     fn read_requests(
         &mut self,
         list: &[Value],
         place: &str,
         agent: usize,
         offset_ms: f64,
-    ) -> Result<(), WorkloadError> {
+    ) -> Result<Vec<SplitAgent>, WorkloadError> {
+        let mut listed = Vec::new();
         let mut unawaited: Vec<(usize, f64)> = Vec::new();
         let mut last_ms = f64::NEG_INFINITY;
         for (index, value) in list.iter().enumerate() {
@@ -112,7 +145,7 @@ impl RunReader<'_> {
             let row = JsonRow::new(value, &at)?;
             let t = row.time_in_seconds_as_ms(&["t"])?;
             let t = t.ok_or_else(|| row.missing_field_error("t"))?;
-            match row.text("type")? {
+            match row.text_field("type")? {
                 Some("n" | "s") => {}
                 Some("subagent") => {
                     let ended = self.read_subagent(&row, &at(), agent, (t, offset_ms))?;
@@ -132,9 +165,14 @@ impl RunReader<'_> {
             }
             last_ms = t;
             let start_ms = t + offset_ms;
-            let Some(call) = self.read_call(&row, start_ms)? else {
+            let Some((call, hash_ids)) = self.read_call(&row, start_ms)? else {
                 continue;
             };
+            if self.split {
+                let (end_ms, output) = (call.end_ms, call.turn.output);
+                let model = value.get("model").and_then(Value::as_str);
+                listed.push(ListedRequest { start_ms, end_ms, output, model, hash_ids });
+            }
             let calls = &mut self.agents[agent].calls;
             let waiting = (agent, calls.len());
             calls.push(call);
@@ -146,15 +184,70 @@ impl RunReader<'_> {
                 !waits
             });
         }
-        Ok(())
+        Ok(self.split_agent(agent, &listed))
     }
 
-    /// Reads a request; `None` if it has no prompt.
+    /// Moves the requests of other agents out of the list of `agent`; returns those agents.
+    fn split_agent(&mut self, agent: usize, listed: &[ListedRequest<'_>]) -> Vec<SplitAgent> {
+        let mut chains = split_into_chains(listed).into_iter();
+        let Some(main) = chains.next() else {
+            return Vec::new();
+        };
+        let calls = std::mem::take(&mut self.agents[agent].calls);
+        let mut calls: Vec<Option<RecordedCall>> = calls.into_iter().map(Some).collect();
+        let mut take = |indexes: &[usize]| {
+            let taken = indexes.iter().filter_map(|index| calls[*index].take());
+            taken.collect::<Vec<RecordedCall>>()
+        };
+        self.agents[agent].calls = take(&main);
+        // The list is in the order of its starts, and its first request is in the main chain.
+        let before = |call: usize| main.partition_point(|kept| *kept <= call).saturating_sub(1);
+        for other in &mut self.agents {
+            if let Some((of, call)) = other.started_by
+                && of == agent
+            {
+                other.started_by = Some((agent, before(call)));
+            }
+            if let Some((of, call)) = other.awaited_by
+                && of == agent
+            {
+                let next = main.partition_point(|kept| *kept < call);
+                other.awaited_by = (next < main.len()).then_some((agent, next));
+            }
+        }
+        let separator = if agent == 0 { "::" } else { ":" };
+        let split = chains.enumerate().map(|(number, chain)| {
+            let worker = RecordedAgent {
+                id: format!("{}{separator}fa:{number:03}", self.agents[agent].id),
+                started_by: chain.first().map(|first| (agent, before(*first))),
+                calls: take(&chain),
+                awaited_by: None,
+            };
+            let end_ms = worker.end_ms();
+            self.agents.push(worker);
+            SplitAgent { agent: self.agents.len() - 1, end_ms }
+        });
+        split.collect()
+    }
+
+    /// Lets the first later request of the run's own agent wait for agents that are split off.
+    fn link_workers(&mut self, workers: &[SplitAgent]) {
+        for worker in workers {
+            let Some((main, before)) = self.agents[worker.agent].started_by else {
+                continue;
+            };
+            let mut later = self.agents[main].calls.iter().enumerate().skip(before + 1);
+            let waiting = later.find(|(_, call)| call.start_ms + TIME_EPSILON_MS >= worker.end_ms);
+            self.agents[worker.agent].awaited_by = waiting.map(|(call, _)| (main, call));
+        }
+    }
+
+    /// Reads a request and its hash ids; `None` if it has no prompt.
     fn read_call(
         &mut self,
         row: &JsonRow<'_>,
         start_ms: f64,
-    ) -> Result<Option<RecordedCall>, WorkloadError> {
+    ) -> Result<Option<(RecordedCall, Vec<u64>)>, WorkloadError> {
         let input = row.required_token_count(&["in"], 0)?;
         let output = row.required_token_count(&["out"], 0)?;
         let took_ms = row.positive_seconds_as_ms(&["api_time"])?.unwrap_or(0.0);
@@ -175,10 +268,11 @@ impl RunReader<'_> {
         let runs = self.prompt_runs(&ids, input);
         // A server generates at least one token; requests of 0 are those that clients gave up.
         let turn = SessionTurn::new(TurnPrompt::Whole(runs), output.max(1));
-        Ok(Some(RecordedCall { start_ms, end_ms: start_ms + took_ms, turn }))
+        Ok(Some((RecordedCall { start_ms, end_ms: start_ms + took_ms, turn }, ids)))
     }
 
-    /// Returns a run per full block, and one for the tokens without a hash id.
+    /// Returns one token run per full block of the prompt, and one for the tokens without a hash
+    /// id.
     ///
     /// A hash id of a block that is not full names no shared content.
     fn prompt_runs(&self, ids: &[u64], input: u32) -> Vec<PromptTokenRun> {
@@ -198,18 +292,21 @@ impl RunReader<'_> {
         runs
     }
 
-    /// Reads a sub-agent; returns it with its end if its parent waits for it.
+    /// Reads a sub-agent; returns it with its end if its parent waits for it, and with agents that
+    /// are split off from it.
     fn read_subagent(
         &mut self,
         row: &JsonRow<'_>,
         place: &str,
         parent: usize,
         (t, offset_ms): (f64, f64),
-    ) -> Result<Option<(usize, f64)>, WorkloadError> {
-        let name = row.text("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
-        let list = row.array("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
+    ) -> Result<Vec<(usize, f64)>, WorkloadError> {
+        let name =
+            row.text_field("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
+        let list =
+            row.array_field("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
         let took_ms = row.positive_millis(&["duration_ms"])?;
-        let background = row.text("status")? == Some("async_launched");
+        let background = row.text_field("status")? == Some("async_launched");
         let child = self.agents.len();
         self.agents.push(RecordedAgent {
             id: format!("{}::sa:{name}", self.id),
@@ -220,10 +317,15 @@ impl RunReader<'_> {
         let inner = list.iter().filter_map(|value| value.get("t")?.as_f64());
         let is_relative = inner.map(|s| s * 1e3).any(|inner| inner < t - TIME_EPSILON_MS);
         let base = if is_relative { t + offset_ms } else { offset_ms };
-        self.read_requests(list, &format!("{place}.requests"), child, base)?;
-        let agent = &self.agents[child];
-        let awaited = !background && !agent.calls.is_empty();
-        let end_ms = took_ms.map_or(agent.end_ms(), |took| t + offset_ms + took);
-        Ok(awaited.then_some((child, end_ms)))
+        let workers = self.read_requests(list, &format!("{place}.requests"), child, base)?;
+        let last_ms =
+            workers.iter().fold(self.agents[child].end_ms(), |end, worker| end.max(worker.end_ms));
+        let end_ms = took_ms.map_or(last_ms, |took| t + offset_ms + took);
+        for worker in &workers {
+            self.agents[worker.agent].started_by = self.agents[child].started_by;
+        }
+        let agents = std::iter::once(child).chain(workers.iter().map(|worker| worker.agent));
+        let awaited = agents.filter(|of| !background && !self.agents[*of].calls.is_empty());
+        Ok(awaited.map(|of| (of, end_ms)).collect())
     }
 }

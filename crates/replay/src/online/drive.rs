@@ -92,7 +92,7 @@ struct FinishedRequest {
 }
 
 impl FinishedRequest {
-    /// Returns a request that was in flight at the end of the run, `ended`.
+    /// Creates the record of a request that was in flight at `ended`, the end of the run.
     fn unfinished(request: SentRequest, ended: SimTime) -> Self {
         Self {
             request,
@@ -106,13 +106,13 @@ impl FinishedRequest {
 }
 
 #[expect(clippy::disallowed_methods, reason = "latencies of real servers are measured")]
-pub(super) fn now() -> Instant {
+pub(super) fn real_time_now() -> Instant {
     Instant::now()
 }
 
 impl OnlineRun {
     fn replay_time(&self) -> SimTime {
-        self.to_replay_time(now())
+        self.to_replay_time(real_time_now())
     }
 
     fn to_replay_time(&self, instant: Instant) -> SimTime {
@@ -130,7 +130,7 @@ impl OnlineRun {
         place % self.targets.len()
     }
 
-    /// Returns the time at which the run is cut.
+    /// Returns the time at which the run is stopped.
     fn deadline(&self) -> tokio::time::Instant {
         let limit = self.options.limit;
         let limit = limit.unwrap_or(Duration::from_secs(u32::MAX.into()));
@@ -163,7 +163,7 @@ impl OnlineRun {
     fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
         self.unreported.lock().remove(&done.request.number);
         report_finished_request(sink, done);
-        done.request.sent.since(done.request.planned)
+        done.request.sent.duration_since(done.request.planned)
     }
 
     fn sample_targets(&self, sink: &mut dyn ReplaySink) {
@@ -211,7 +211,7 @@ pub(super) async fn send_workload(
         options: options.clone(),
         targets,
         writer,
-        epoch: now(),
+        epoch: real_time_now(),
         pacer: SendTimer::start().map_err(OnlineError::Runtime)?,
         number: AtomicU64::new(0),
         unreported: Mutex::default(),
@@ -256,7 +256,7 @@ pub(super) async fn send_workload(
     shared.report_unfinished(sink, wall);
     Ok(OnlineSummary {
         requests: feed.requests,
-        wall: wall.since(SimTime::ZERO),
+        wall: wall.duration_since(SimTime::ZERO),
         latest,
         held_up: feed.held_up,
     })
@@ -284,7 +284,7 @@ impl SessionStarter {
     async fn wait_until_next_due(&mut self, shared: &OnlineRun) -> Option<SessionPermit> {
         let is_open = shared.options.concurrency.is_none();
         if let Some(session) = self.next.as_ref().filter(|_| is_open) {
-            let start = shared.epoch + shared.divide_by_speedup(session.start.nanos());
+            let start = shared.epoch + shared.divide_by_speedup(session.start.as_nanos());
             if self.timer.is_none() {
                 let early = start.checked_sub(PREPARE_LEAD).unwrap_or(start);
                 self.timer = shared.pacer.receiver_for(early);
@@ -343,14 +343,14 @@ impl SessionStarter {
 async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSession) {
     let is_open = shared.options.concurrency.is_none();
     let mut planned = match is_open {
-        true => shared.epoch + shared.divide_by_speedup(session.start.nanos()),
-        false => now(),
+        true => shared.epoch + shared.divide_by_speedup(session.start.as_nanos()),
+        false => real_time_now(),
     };
     let mut history = ChatHistory::default();
     let follows = session.turns.len() > 1;
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
-            planned = now() + shared.divide_by_speedup(turn.delay_ns);
+            planned = real_time_now() + shared.divide_by_speedup(turn.delay_ns);
         }
         for dependency in &turn.after {
             planned = planned.max(
@@ -368,13 +368,13 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
             false => None,
         };
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
-        update_turn_times(shared, number, |times| times.sent.push(now()));
+        update_turn_times(shared, number, |times| times.sent.push(real_time_now()));
         let gateway = shared.options.identity.as_ref();
         let identity = TurnIdentity {
             gateway: gateway.map(|names| (names, number, n as u32)),
             session_id: session.id.as_deref(),
         };
-        let sent = now();
+        let sent = real_time_now();
         // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };
         let request = SentRequest {
@@ -395,13 +395,13 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         let failed = result.error.is_some();
         history.push_response(&result);
         let done = finished_request(shared, request, result);
-        update_turn_times(shared, number, |times| times.over.push(now()));
+        update_turn_times(shared, number, |times| times.over.push(real_time_now()));
         if shared.out.send(SessionTaskEvent::Over(Box::new(done))).await.is_err() || failed {
             break;
         }
     }
     // Releases sessions that depend on turns that were not sent.
-    update_turn_times(shared, number, |times| times.ended = Some(now()));
+    update_turn_times(shared, number, |times| times.ended = Some(real_time_now()));
 }
 
 fn finished_request(
@@ -461,7 +461,7 @@ fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
     };
     let is_complete = done.status == RequestStatus::Completed;
     for pair in tokens.windows(2).filter(|_| is_complete) {
-        sink.on_token_gaps(pair[1].nanos().saturating_sub(pair[0].nanos()), 1);
+        sink.on_token_gaps(pair[1].as_nanos().saturating_sub(pair[0].as_nanos()), 1);
     }
     sink.on_request_finished(&RequestOutcome {
         session: request.session,

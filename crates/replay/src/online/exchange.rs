@@ -183,7 +183,7 @@ mod tests {
                       data: {\"choices\":[{\"delta\":{\"content\":\"bc\"},\"token_ids\":[5,6]}]}\n\n\
                       data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n\
                       data: [DONE]\n\n";
-        let at = crate::online::drive::now();
+        let at = crate::online::drive::real_time_now();
         for cut in 0..stream.len() {
             let (mut reader, mut exchange) = (SseReader::default(), GenerationResponse::new(3));
             for part in [&stream[..cut], &stream[cut..]] {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn incomplete_streams_and_bad_events_are_errors() {
-        let at = crate::online::drive::now();
+        let at = crate::online::drive::real_time_now();
         let read = |text: &str| {
             let mut exchange = GenerationResponse::new(1);
             let read = SseReader::default().feed_bytes(text.as_bytes(), at, &mut exchange);

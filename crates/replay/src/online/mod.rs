@@ -22,7 +22,7 @@ pub use target::TargetServer;
 ///
 /// # Errors
 /// Returns [`OnlineError`] if no request can be sent. A failed request is an outcome, not an error.
-pub fn run_online(
+pub fn replay_over_http(
     source: &mut dyn WorkloadSource,
     options: &OnlineOptions,
     sink: &mut dyn ReplaySink,

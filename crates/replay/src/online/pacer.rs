@@ -8,7 +8,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::drive::now;
+use super::drive::real_time_now;
 use vllm_sim_engine::driver::minimize_timer_slack;
 
 pub(super) struct SendTimer(Arc<SendTimerShared>);
@@ -42,7 +42,7 @@ impl SendTimer {
 
     /// Returns a receiver that resolves at `instant`, or `None` if that time has passed.
     pub(super) fn receiver_for(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
-        if instant <= now() {
+        if instant <= real_time_now() {
             return None;
         }
         let (waker, ticket) = oneshot::channel();
@@ -90,7 +90,7 @@ impl SendTimerShared {
                 self.changed.wait(&mut waiting);
                 continue;
             };
-            if instant > now() {
+            if instant > real_time_now() {
                 self.changed.wait_until(&mut waiting, instant);
                 continue;
             }
@@ -113,13 +113,13 @@ mod tests {
     #[tokio::test]
     async fn waiters_wake_in_order_of_time() {
         let pacer = SendTimer::start().expect("there are threads");
-        let start = now();
+        let start = real_time_now();
         let at = |ms: u64| start + Duration::from_millis(ms);
         let (late, early) = (pacer.receiver_for(at(12)), pacer.receiver_for(at(4)));
         early.expect("is to come").await.expect("is woken");
         assert!((4..12).contains(&start.elapsed().as_millis()) || late.is_some());
         late.expect("is to come").await.expect("is woken");
-        assert!(now() >= at(12));
+        assert!(real_time_now() >= at(12));
         assert!(pacer.receiver_for(start).is_none());
     }
 }

@@ -144,7 +144,7 @@ impl TargetServer {
             match self.client.fetch_body(request, MAX_CALL_RESPONSE_BYTES).await {
                 Ok(answer) => Ok(answer),
                 Err(_) => {
-                    self.client.close_idle();
+                    self.client.close_idle_connections();
                     self.client.fetch_body(again, MAX_CALL_RESPONSE_BYTES).await
                 }
             }

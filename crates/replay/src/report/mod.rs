@@ -23,7 +23,7 @@ use vllm_sim_engine::SimTime;
 
 pub use compare::{ReportComparison, ReportGroup, compare_groups, compare_two_reports};
 pub use over_time::ReportTimeSeries;
-use record::time_ms;
+use record::sim_time_ms;
 pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
 pub use rows::{RequestRowWriter, RowFileFormat};
 pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
@@ -57,7 +57,7 @@ impl LatencySlo {
             return false;
         };
         // Differences of millisecond values, as in Dynamo's report.
-        let [arrival, first, last] = [outcome.arrival, first, last].map(time_ms);
+        let [arrival, first, last] = [outcome.arrival, first, last].map(sim_time_ms);
         let gaps = outcome.output.saturating_sub(1);
         let itl = (gaps > 0).then(|| (last - first) / f64::from(gaps));
         let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
@@ -70,7 +70,7 @@ impl LatencySlo {
 
 /// Number of requests whose records a report keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeptRecords {
+pub enum KeptRequestRecords {
     /// Keeps no request records.
     None,
     /// Keeps all request records if there are fewer requests than this number, else none.
@@ -79,12 +79,12 @@ pub enum KeptRecords {
     All,
 }
 
-/// Samples of `output_token_throughput_per_user`.
+/// Choice of the samples of the metric `output_token_throughput_per_user`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerUserRateSamples {
-    /// The inverse of a request's mean gap between tokens, as in AIPerf.
+    /// One sample per request: the inverse of its mean gap between tokens, as in AIPerf.
     PerRequest,
-    /// The inverse of each gap above zero, as in Dynamo's replay.
+    /// One sample per gap between tokens above zero: the inverse of the gap, as in Dynamo's replay.
     ///
     /// Falls if a step yields several tokens, however fast the request is.
     PerGap,
@@ -93,10 +93,10 @@ pub enum PerUserRateSamples {
 /// Options of a [`ReportCollector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
-    /// Latency bounds of good requests.
+    /// Latency bounds within which a request counts as good.
     pub slo: LatencySlo,
-    /// Policy for the request records in the report. Default [`KeptRecords::All`].
-    pub records: KeptRecords,
+    /// Policy for the request records in the report. Default [`KeptRequestRecords::All`].
+    pub records: KeptRequestRecords,
     /// Maximum number of requests whose phases are kept for the HTML page's timeline. Default 0.
     pub drawn_requests: usize,
     /// Samples of tokens per second and user. Default [`PerUserRateSamples::PerRequest`].
@@ -107,7 +107,7 @@ impl Default for ReportOptions {
     fn default() -> Self {
         Self {
             slo: LatencySlo::default(),
-            records: KeptRecords::All,
+            records: KeptRequestRecords::All,
             drawn_requests: 0,
             user_rate: PerUserRateSamples::PerRequest,
         }
@@ -186,14 +186,14 @@ impl SendTimes {
     }
 
     fn add(&mut self, sent: SimTime, outcome: &RequestOutcome<'_>) {
-        self.lateness.add(time_ms(sent) - time_ms(outcome.arrival), 1);
+        self.lateness.add(sim_time_ms(sent) - sim_time_ms(outcome.arrival), 1);
         if outcome.status != RequestStatus::Completed {
             return;
         }
         let times = [(&mut self.ttft, outcome.first), (&mut self.e2e, outcome.last)];
         for (samples, at) in times {
             if let Some(at) = at {
-                samples.add(time_ms(at) - time_ms(sent), 1);
+                samples.add(sim_time_ms(at) - sim_time_ms(sent), 1);
             }
         }
     }
@@ -239,7 +239,7 @@ impl ReportCollector {
         self.completed += 1;
         self.input += u64::from(outcome.input);
         self.output += u64::from(outcome.output);
-        self.last_end_ns = self.last_end_ns.max(outcome.ended.nanos());
+        self.last_end_ns = self.last_end_ns.max(outcome.ended.as_nanos());
         self.queued_ns += outcome.queued_ns;
         let reused = outcome.admissions.iter().map(|a| a.reused);
         self.first_reused += u64::from(reused.clone().next().unwrap_or(0));
@@ -254,12 +254,12 @@ impl ReportCollector {
             return;
         };
         // Differences of millisecond values, as in Dynamo's report.
-        let arrival = time_ms(outcome.arrival);
-        let (ttft, e2e) = (time_ms(first) - arrival, time_ms(last) - arrival);
+        let arrival = sim_time_ms(outcome.arrival);
+        let (ttft, e2e) = (sim_time_ms(first) - arrival, sim_time_ms(last) - arrival);
         self.ttft.add(ttft, 1);
         self.e2e.add(e2e, 1);
         let gaps = outcome.output.saturating_sub(1);
-        let itl = (gaps > 0).then(|| (time_ms(last) - time_ms(first)) / f64::from(gaps));
+        let itl = (gaps > 0).then(|| (sim_time_ms(last) - sim_time_ms(first)) / f64::from(gaps));
         if let Some(itl) = itl {
             self.tpot.add(itl, 1);
             if self.options.user_rate == PerUserRateSamples::PerRequest && itl > 0.0 {
@@ -267,7 +267,7 @@ impl ReportCollector {
             }
         }
         if let Some(second) = outcome.second {
-            self.ttst.add(time_ms(second) - time_ms(first), 1);
+            self.ttst.add(sim_time_ms(second) - sim_time_ms(first), 1);
         }
         if let Some(best) = outcome.best_overlap {
             let missed = u64::from(best.saturating_sub(outcome.overlap));
@@ -280,9 +280,9 @@ impl ReportCollector {
     }
 
     /// Builds the report of the replay from the collected outcomes.
-    pub fn finish(mut self, facts: &ReplayRunTotals) -> ReplayReport {
+    pub fn into_report(mut self, facts: &ReplayRunTotals) -> ReplayReport {
         // By arrival, then in the order of dispatch.
-        self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
+        self.kept.sort_by_key(|kept| (kept.arrival, kept.request_number()));
         let summary = self.build_summary(facts);
         ReplayReport {
             curves: [
@@ -294,7 +294,7 @@ impl ReportCollector {
             summary,
             run: None,
             summary_at_top: false,
-            captured: self.options.records != KeptRecords::None,
+            captured: self.options.records != KeptRequestRecords::None,
             left_out: self.left_out,
             first_error: self.first_error,
             kept: self.kept,
@@ -429,16 +429,18 @@ impl ReplaySink for ReportCollector {
         if self.options.slo.has_any_bound() {
             self.over_time.record_request(outcome.arrival, self.good.0 > good);
         }
-        self.spans.request(outcome);
+        self.spans.add_request(outcome);
         self.over_time.record_prefix_reuse(outcome);
         match self.options.records {
-            KeptRecords::None => {}
-            KeptRecords::Below(most) if self.kept.len() + 1 >= most => {
-                self.options.records = KeptRecords::None;
+            KeptRequestRecords::None => {}
+            KeptRequestRecords::Below(most) if self.kept.len() + 1 >= most => {
+                self.options.records = KeptRequestRecords::None;
                 self.left_out = Some(most);
                 self.kept = Vec::new();
             }
-            KeptRecords::Below(_) | KeptRecords::All => self.kept.push(outcome.into()),
+            KeptRequestRecords::Below(_) | KeptRequestRecords::All => {
+                self.kept.push(outcome.into())
+            }
         }
     }
 
@@ -476,7 +478,7 @@ fn push_distribution_keys(
         ("p90", p90),
         ("p95", p95),
         ("p99", p99),
-        ("std", samples.std()),
+        ("std", samples.std_dev()),
     ] {
         map.insert(format!("{kind}_{name}"), json!(value));
     }
@@ -500,7 +502,8 @@ pub struct ReplayReport {
     pub curves: [(&'static str, Vec<f64>); 4],
     /// Sampled gauges of the workers over time.
     pub timeline: WorkerTimeline,
-    /// Number of workers, fraction of good requests, and prefix reuse over time.
+    /// Number of workers, fraction of requests within the latency bounds, and prefix reuse over
+    /// time.
     pub over_time: ReportTimeSeries,
     /// Phases of sampled requests on their workers.
     pub spans: SampledRequestSpans,

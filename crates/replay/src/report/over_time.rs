@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 /// Maximum number of intervals in a time series; beyond it, pairs are merged.
 const MAX_TIME_INTERVALS: usize = 480;
 
-/// Time series of a replay: serving workers, good requests and prefix reuse.
+/// Time series of a replay: serving workers, requests within the latency bounds, and prefix reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReportTimeSeries {
     /// Times in seconds, with the number of serving workers from then on.
@@ -31,13 +31,13 @@ impl RatioOverTime {
     fn add(&mut self, at: SimTime, (part, whole): (u64, u64)) {
         const SECOND: u64 = 1_000_000_000;
         self.stretch_ns = self.stretch_ns.max(SECOND / 4);
-        while at.nanos() / self.stretch_ns >= MAX_TIME_INTERVALS as u64 {
+        while at.as_nanos() / self.stretch_ns >= MAX_TIME_INTERVALS as u64 {
             let pairs = self.stretches.chunks(2);
             let sum = |pair: &[(u64, u64)]| pair.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
             self.stretches = pairs.map(sum).collect();
             self.stretch_ns *= 2;
         }
-        let at = (at.nanos() / self.stretch_ns) as usize;
+        let at = (at.as_nanos() / self.stretch_ns) as usize;
         if self.stretches.len() <= at {
             self.stretches.resize(at + 1, (0, 0));
         }
@@ -94,7 +94,8 @@ impl ReportTimeSeries {
         self.reused.add(outcome.arrival, part);
     }
 
-    /// Returns the percentage of good requests, by scheduled time of the requests in seconds.
+    /// Returns the percentage of requests within the latency bounds, by scheduled time of the
+    /// requests in seconds.
     pub fn slo_attainment_percent(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }

@@ -158,20 +158,20 @@ fn numbered_uuid(number: u64) -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-pub(super) fn time_ms(at: SimTime) -> f64 {
-    at.nanos() as f64 / 1e6
+pub(super) fn sim_time_ms(at: SimTime) -> f64 {
+    at.as_nanos() as f64 / 1e6
 }
 
 impl OutcomeRecord {
-    pub(super) fn number(&self) -> u64 {
+    pub(super) fn request_number(&self) -> u64 {
         self.number
     }
 
     /// Builds the request's record in the report's JSON.
     pub fn to_request_record(&self) -> RequestRecord {
         let split = self.is_disaggregated();
-        let arrival = time_ms(self.arrival);
-        let (first, last) = (self.first.map(time_ms), self.last.map(time_ms));
+        let arrival = sim_time_ms(self.arrival);
+        let (first, last) = (self.first.map(sim_time_ms), self.last.map(sim_time_ms));
         let gaps = self.output.saturating_sub(1);
         let span = last.zip(first).map(|(last, first)| last - first);
         let history = self.admission_records();
@@ -192,13 +192,13 @@ impl OutcomeRecord {
             arrival_time_ms: arrival,
             // Dynamo reports it for agentic traces only.
             dispatched_at_ms: None,
-            first_admit_ms: self.admissions.first().map(|a| time_ms(a.at)),
+            first_admit_ms: self.admissions.first().map(|a| sim_time_ms(a.at)),
             first_token_ms: first,
             last_token_ms: last,
-            terminal_time_ms: time_ms(self.ended),
+            terminal_time_ms: sim_time_ms(self.ended),
             terminal_status: status_word(self.status),
             ttft_ms: first.map(|first| first - arrival),
-            ttst_ms: self.second.map(time_ms).zip(first).map(|(second, first)| second - first),
+            ttst_ms: self.second.map(sim_time_ms).zip(first).map(|(second, first)| second - first),
             itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),
             e2e_latency_ms: last.map(|last| last - arrival),
             input_length: self.input,
@@ -209,12 +209,12 @@ impl OutcomeRecord {
             first_admission_host_reused_input_tokens: tiers.map(|(_, host)| host),
             prefill_worker_idx: self.prefill_worker,
             decode_worker_idx: self.worker,
-            prefill_admit_ms: admitted(PoolRole::Prefill).map(|a| time_ms(a.at)),
-            decode_admit_ms: decode.map(|a| time_ms(a.at)),
-            source_held_ms: handoff.held.map(time_ms),
-            destination_reserved_ms: handoff.reserved.map(time_ms),
-            destination_activated_ms: handoff.activated.map(time_ms),
-            source_released_ms: handoff.released.map(time_ms),
+            prefill_admit_ms: admitted(PoolRole::Prefill).map(|a| sim_time_ms(a.at)),
+            decode_admit_ms: decode.map(|a| sim_time_ms(a.at)),
+            source_held_ms: handoff.held.map(sim_time_ms),
+            destination_reserved_ms: handoff.reserved.map(sim_time_ms),
+            destination_activated_ms: handoff.activated.map(sim_time_ms),
+            source_released_ms: handoff.released.map(sim_time_ms),
             decode_reused_input_tokens: self.handoff.as_ref().map(|handoff| handoff.reused),
             prefill_route_overlap_tokens: self.prefill_worker.map(|_| {
                 let tokens = self.overlap.saturating_mul(self.block_size);
@@ -227,7 +227,7 @@ impl OutcomeRecord {
             routing_history: self.routing_json(),
             // References to pressure records, which a replay does not write.
             pressure_record_ordinals: Vec::new(),
-            sent_time_ms: self.sent.map(time_ms),
+            sent_time_ms: self.sent.map(sim_time_ms),
             error: self.error.clone(),
         }
     }
@@ -243,7 +243,7 @@ impl OutcomeRecord {
             *ordinal += 1;
             AdmissionRecord {
                 admission_ordinal: n,
-                at_ms: time_ms(admission.at),
+                at_ms: sim_time_ms(admission.at),
                 is_readmission: admission.again,
                 pool: match admission.pool {
                     _ if !self.is_disaggregated() => "agg",
@@ -281,9 +281,9 @@ impl OutcomeRecord {
                 "selected_overlap_blocks": best.map(|_| found),
                 "best_available_overlap_blocks": best,
                 "overlap_regret_blocks": best.map(|best| best.saturating_sub(found)),
-                "queue_entered_at_ms": waited.then(|| time_ms(self.arrival)),
+                "queue_entered_at_ms": waited.then(|| sim_time_ms(self.arrival)),
                 "queue_wait_ms": if first { self.queued_ns as f64 / 1e6 } else { 0.0 },
-                "released_at_ms": self.dispatched.filter(|_| waited).map(time_ms),
+                "released_at_ms": self.dispatched.filter(|_| waited).map(sim_time_ms),
                 "placement_replica_id": null,
             })
         };

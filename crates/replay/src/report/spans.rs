@@ -21,7 +21,7 @@ pub enum RequestPhase {
 
 impl RequestPhase {
     /// All phases of a request with their names in the HTML page.
-    pub const NAMES: [(&str, Self); 5] = [
+    pub const NAMED_PHASES: [(&str, Self); 5] = [
         ("queue", Self::Queue),
         ("prefill", Self::Prefill),
         ("transferred", Self::Transfer),
@@ -35,9 +35,9 @@ impl RequestPhase {
 pub struct RequestWorkerSpan {
     /// Pool of the worker.
     pub pool: PoolRole,
-    /// Number of the worker.
+    /// Index of the worker in its pool.
     pub worker: u32,
-    /// Number of the request in dispatch order.
+    /// Index of the request in dispatch order.
     pub number: u64,
     /// Start and kind of each phase of the request; a phase lasts until the next one.
     pub phases: Vec<(SimTime, RequestPhase)>,
@@ -74,7 +74,7 @@ impl SampledRequestSpans {
         self.one_of
     }
 
-    pub(super) fn request(&mut self, outcome: &RequestOutcome<'_>) {
+    pub(super) fn add_request(&mut self, outcome: &RequestOutcome<'_>) {
         if self.most == 0 {
             return;
         }
@@ -132,6 +132,10 @@ pub(super) fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorke
         None => RequestPhase::Queue,
     };
     let mut phases = vec![(from, waits)];
+    if outcome.prefill_worker.is_none() {
+        // The prompt comes from a server outside of the run.
+        phases.extend(handoff.reserved.map(|at| (at, RequestPhase::Transfer)));
+    }
     let split = outcome.prefill_worker.is_some();
     let admitted = outcome.admissions.iter().filter(|a| a.pool == PoolRole::Serving);
     phases.extend(admitted.map(|a| {

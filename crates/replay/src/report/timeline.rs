@@ -14,11 +14,11 @@ pub struct WorkerTimeline {
 /// Gauges of one worker, averaged over consecutive time intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerTrack {
-    /// Number of the worker in its pool.
+    /// Index of the worker in its pool.
     pub worker: u32,
     /// Pool of the worker.
     pub pool: PoolRole,
-    /// Averages over consecutive intervals.
+    /// Averages of the worker's gauges over consecutive intervals.
     pub points: Vec<TimelinePoint>,
     per_point: u32,
     open: u32,

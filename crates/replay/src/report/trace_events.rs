@@ -16,25 +16,25 @@ use crate::outcome::{EngineStep, PoolRole, ReplaySink, RequestOutcome};
 use super::record::OutcomeRecord;
 use super::spans::{RequestPhase, spans_of_request};
 
-/// Number of the process for requests that reached no worker.
+/// Process id, in the trace, for requests that reached no worker.
 const NO_WORKER: u64 = 0;
-/// Number of the track with an engine's steps; request `n` has track `n` + 1.
+/// Index of the track with an engine's steps; request `n` has track `n` + 1.
 const STEP_TRACK: u64 = 0;
 
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
-pub struct TraceEventWriter {
-    out: Box<dyn Write + Send>,
-    /// Processes with written names.
+pub struct TraceEventWriter<W> {
+    out: W,
+    /// Set of the process ids whose names are already written.
     named: BTreeSet<u64>,
     failed: Option<io::Error>,
 }
 
-impl TraceEventWriter {
+impl<W: Write> TraceEventWriter<W> {
     /// Creates a writer of trace events and writes the start of the file.
     ///
     /// # Errors
     /// Returns the error of `out` if the start cannot be written.
-    pub fn new(mut out: Box<dyn Write + Send>) -> io::Result<Self> {
+    pub fn new(mut out: W) -> io::Result<Self> {
         // The first event is no data, so that a comma precedes all others.
         out.write_all(
             b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\
@@ -44,18 +44,17 @@ impl TraceEventWriter {
         Ok(Self { out, named: BTreeSet::from([NO_WORKER]), failed: None })
     }
 
-    /// Writes the end of the file and the buffered events.
+    /// Writes the end of the file and the buffered events, and returns the output.
     ///
     /// # Errors
     /// Returns the first error of this call or of an earlier event.
-    pub fn finish(mut self) -> io::Result<()> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => {
-                self.out.write_all(b"\n]}\n")?;
-                self.out.flush()
-            }
+    pub fn finish(mut self) -> io::Result<W> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()?;
+        Ok(self.out)
     }
 
     fn write_event(&mut self, event: &Value) {
@@ -69,7 +68,7 @@ impl TraceEventWriter {
             "args": {"name": name}}));
     }
 
-    /// Returns the process number of a worker, and writes its name the first time.
+    /// Returns the process id of a worker in the trace, and writes its name the first time.
     fn process_of(&mut self, pool: PoolRole, worker: u32) -> u64 {
         let process = 1 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
         if self.named.insert(process) {
@@ -90,12 +89,12 @@ impl TraceEventWriter {
         args: Value,
     ) {
         let micros = |nanos: u64| nanos as f64 / 1e3;
-        let (from, to) = (from.nanos(), to.nanos().max(from.nanos()));
+        let (from, to) = (from.as_nanos(), to.as_nanos().max(from.as_nanos()));
         self.write_event(&json!({"ph": "X", "pid": process, "tid": track, "name": name,
             "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
 
-    /// Writes a request with its phases on each worker, the worker that ends it last.
+    /// Writes a request with its phases on each worker; the worker on which it ends comes last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
         let record = OutcomeRecord::from(outcome).to_request_record();
         let track = outcome.number.saturating_add(1);
@@ -124,11 +123,11 @@ impl TraceEventWriter {
 }
 
 fn phase_name(phase: RequestPhase) -> &'static str {
-    let found = RequestPhase::NAMES.iter().find(|(_, other)| *other == phase);
+    let found = RequestPhase::NAMED_PHASES.iter().find(|(_, other)| *other == phase);
     found.map_or("", |(name, _)| name)
 }
 
-impl ReplaySink for TraceEventWriter {
+impl<W: Write> ReplaySink for TraceEventWriter<W> {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.write_request(outcome);
     }
@@ -147,7 +146,7 @@ impl ReplaySink for TraceEventWriter {
     }
 }
 
-impl std::fmt::Debug for TraceEventWriter {
+impl<W> std::fmt::Debug for TraceEventWriter<W> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("TraceEventWriter").finish_non_exhaustive()
     }

@@ -34,7 +34,7 @@ impl AffinityState {
         }
     }
 
-    pub(super) fn record_sent(
+    pub(super) fn record_sent_request(
         &mut self,
         config: &EndpointPickerConfig,
         ask: &RouteRequest,
@@ -54,7 +54,7 @@ impl AffinityState {
         }
     }
 
-    pub(super) fn record_finished(&mut self, slot: u32, worker: u32) {
+    pub(super) fn record_request_end(&mut self, slot: u32, worker: u32) {
         let Some(adapter) = self.slots.remove(&slot) else {
             return;
         };

@@ -21,7 +21,8 @@ pub(super) struct BlockIndex {
     free: Vec<u32>,
     words: usize,
     workers: usize,
-    /// Number of further copies of a KV block cached twice or more on a worker.
+    /// Number of additional cached copies of a KV block, on a worker that caches the block more
+    /// than once.
     copies: NodeCounts,
     users: NodeCounts,
     overlaps: Vec<u32>,

@@ -66,13 +66,13 @@ impl Default for KvAwareRouterConfig {
 
 impl KvAwareRouterConfig {
     /// Returns the router configuration for a prefill pool: decode blocks do not count.
-    pub(crate) fn for_prefill(&self) -> Self {
+    pub(crate) fn for_prefill_pool(&self) -> Self {
         Self { track_active_blocks: false, ..self.clone() }
     }
 
     /// Returns the router configuration for a decode pool: only load counts, and blocks are not
     /// shared.
-    pub(crate) fn for_decode(&self) -> Self {
+    pub(crate) fn for_decode_pool(&self) -> Self {
         Self {
             overlap_score_credit: 0.0,
             track_prefill_tokens: false,
@@ -116,7 +116,7 @@ impl KvRouterState {
         self.workers[at].batched = batched;
     }
 
-    pub(super) fn all_busy(&self, config: &KvAwareRouterConfig, serving: &[u32]) -> bool {
+    pub(super) fn all_workers_busy(&self, config: &KvAwareRouterConfig, serving: &[u32]) -> bool {
         let Some(threshold) = config.queue_threshold else {
             return false;
         };
@@ -175,7 +175,7 @@ impl KvRouterState {
         &self.costs
     }
 
-    pub(super) fn record_sent(
+    pub(super) fn record_sent_request(
         &mut self,
         config: &KvAwareRouterConfig,
         ask: &RouteRequest,
@@ -215,15 +215,15 @@ impl KvRouterState {
         }
     }
 
-    pub(super) fn record_prefilled(&mut self, slot: u32) {
+    pub(super) fn record_prefill_end(&mut self, slot: u32) {
         if let Some(sent) = self.requests.get_mut(slot as usize) {
             let tokens = std::mem::take(&mut sent.prefill_tokens);
             self.workers[sent.worker as usize].prefill_tokens -= u64::from(tokens);
         }
     }
 
-    pub(super) fn record_finished(&mut self, slot: u32, index: &mut BlockIndex) {
-        self.record_prefilled(slot);
+    pub(super) fn record_request_end(&mut self, slot: u32, index: &mut BlockIndex) {
+        self.record_prefill_end(slot);
         if let Some(sent) = self.requests.get_mut(slot as usize) {
             let load = &mut self.workers[sent.worker as usize];
             load.requests -= 1;

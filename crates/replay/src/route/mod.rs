@@ -52,7 +52,7 @@ impl RouterConfig {
     /// decode pool.
     pub fn prefill_and_decode_routers(&self) -> (Self, Self) {
         match self {
-            Self::Kv(kv) => (Self::Kv(kv.for_prefill()), Self::Kv(kv.for_decode())),
+            Self::Kv(kv) => (Self::Kv(kv.for_prefill_pool()), Self::Kv(kv.for_decode_pool())),
             other => (other.clone(), other.clone()),
         }
     }
@@ -148,7 +148,7 @@ impl Router {
     }
 
     /// Selects a worker for a request, or queues the request and returns `None`.
-    pub(super) fn place_or_queue(
+    pub(super) fn route_or_queue_request(
         &mut self,
         ask: RouteRequest,
         now: SimTime,
@@ -157,7 +157,7 @@ impl Router {
         self.apply_events(now);
         let full = match &self.config {
             RouterConfig::Kv(config) => {
-                !self.queue.is_empty() || self.kv.all_busy(config, &self.serving)
+                !self.queue.is_empty() || self.kv.all_workers_busy(config, &self.serving)
             }
             _ => false,
         };
@@ -178,7 +178,7 @@ impl Router {
     /// Removes the next request from the router's queue if a worker has capacity for it.
     ///
     /// Returns its slot, the chosen worker, and the time at which the request was queued.
-    pub(super) fn release_queued(
+    pub(super) fn release_queued_request(
         &mut self,
         now: SimTime,
         gauges: WorkerGauges<'_>,
@@ -188,7 +188,7 @@ impl Router {
         }
         self.apply_events(now);
         if let RouterConfig::Kv(config) = &self.config
-            && self.kv.all_busy(config, &self.serving)
+            && self.kv.all_workers_busy(config, &self.serving)
         {
             return None;
         }
@@ -250,8 +250,12 @@ impl Router {
         };
         self.loads[choice.worker as usize] += 1;
         match &self.config {
-            RouterConfig::Kv(config) => self.kv.record_sent(config, ask, choice, &mut self.index),
-            RouterConfig::Scorers(config) => self.affinity.record_sent(config, ask, choice.worker),
+            RouterConfig::Kv(config) => {
+                self.kv.record_sent_request(config, ask, choice, &mut self.index)
+            }
+            RouterConfig::Scorers(config) => {
+                self.affinity.record_sent_request(config, ask, choice.worker)
+            }
             _ => {}
         }
         choice
@@ -316,17 +320,17 @@ impl Router {
         }
     }
 
-    pub(super) fn record_prefilled(&mut self, slot: u32) {
+    pub(super) fn record_prefill_end(&mut self, slot: u32) {
         if let RouterConfig::Kv(_) = &self.config {
-            self.kv.record_prefilled(slot);
+            self.kv.record_prefill_end(slot);
         }
     }
 
-    pub(super) fn record_finished(&mut self, slot: u32, worker: u32) {
+    pub(super) fn record_request_end(&mut self, slot: u32, worker: u32) {
         self.loads[worker as usize] -= 1;
-        self.affinity.record_finished(slot, worker);
+        self.affinity.record_request_end(slot, worker);
         if let RouterConfig::Kv(_) = &self.config {
-            self.kv.record_finished(slot, &mut self.index);
+            self.kv.record_request_end(slot, &mut self.index);
         }
     }
 }

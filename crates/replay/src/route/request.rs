@@ -5,7 +5,7 @@ use vllm_sim_engine::{BlockKey, BlockPlan, EngineStats};
 #[derive(Debug, Clone)]
 pub(in super::super) struct RouteRequest {
     pub slot: u32,
-    /// Number of the request in dispatch order; selects its random stream.
+    /// Index of the request in dispatch order; selects its random stream.
     pub number: u64,
     pub session: u64,
     pub adapter: Option<u64>,

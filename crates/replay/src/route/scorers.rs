@@ -81,7 +81,7 @@ impl ScrapedGauges {
         now: SimTime,
         gauges: WorkerGauges<'_>,
     ) {
-        let fresh = self.at.is_some_and(|at| now.since(at) < config.scrape);
+        let fresh = self.at.is_some_and(|at| now.duration_since(at) < config.scrape);
         if fresh && self.workers == serving.len() && !config.scrape.is_zero() {
             return;
         }

@@ -74,7 +74,7 @@ impl TokenLengthDistribution {
     ///
     /// # Errors
     /// Returns a message with the unreadable line.
-    pub fn read_histogram(path: &Path) -> Result<Self, String> {
+    pub fn read_length_histogram(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
         let (mut bins, mut sum) = (Vec::new(), 0.0);
@@ -113,7 +113,7 @@ impl FromStr for TokenLengthDistribution {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("histogram:") {
-            return Self::read_histogram(Path::new(path));
+            return Self::read_length_histogram(Path::new(path));
         }
         let (kind, rest) = text.split_once(':').unwrap_or(("constant", text));
         let parts: Vec<&str> = rest.split(':').collect();

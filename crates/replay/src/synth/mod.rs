@@ -31,7 +31,8 @@ pub const MAX_SYNTHETIC_SESSIONS: u64 = 100_000_000;
 pub struct SyntheticWorkload {
     /// Number of sessions; each session with one turn is one request.
     pub sessions: u64,
-    /// Prompt length in tokens; for sessions that grow, that of the first turn.
+    /// Prompt length in tokens; if later turns add to the prompt, the length of the first turn's
+    /// prompt.
     pub input: TokenLengthDistribution,
     /// Output length in tokens.
     pub output: TokenLengthDistribution,
@@ -171,7 +172,7 @@ impl WorkloadSource for SyntheticSource {
             return Ok(None);
         }
         self.made += 1;
-        let start = (self.starts.next_ms() * 1e6).round() as u64;
+        let start = (self.starts.next_start_ms() * 1e6).round() as u64;
         let mut rng = request_rng(self.what.seed, i, StreamPurpose::Workload);
         let (ratio, groups) = (self.what.shared_prefix_ratio, self.what.prefix_groups);
         let group = match groups {
@@ -235,7 +236,7 @@ impl WorkloadSource for SyntheticSource {
 pub struct RescheduledSource<S> {
     source: S,
     starts: StartTimes,
-    /// Agent run of the previous session, and its start.
+    /// Agent run of the previous session, and the start time of the run.
     run: Option<(AgentRun, SimTime)>,
 }
 
@@ -255,7 +256,7 @@ impl<S: WorkloadSource> WorkloadSource for RescheduledSource<S> {
         };
         session.start = match (&self.run, &session.play) {
             (Some((run, start)), Some(play)) if run == play && !play.1.is_empty() => *start,
-            _ => SimTime::from_nanos((self.starts.next_ms() * 1e6).round() as u64),
+            _ => SimTime::from_nanos((self.starts.next_start_ms() * 1e6).round() as u64),
         };
         self.run = session.play.clone().map(|play| (play, session.start));
         Ok(Some(session))

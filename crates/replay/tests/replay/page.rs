@@ -7,7 +7,7 @@ use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::html::{escape_html, render_report_page};
 use vllm_sim_replay::report::{
-    KeptRecords, LatencySlo, ReplayReport, ReplayRunTotals, ReportCollector, ReportOptions,
+    KeptRequestRecords, LatencySlo, ReplayReport, ReplayRunTotals, ReportCollector, ReportOptions,
     RequestPhase,
 };
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
@@ -46,12 +46,12 @@ fn report(sessions: u64, workers: u32) -> ReplayReport {
     .expect("makes sense");
     let mut collector = ReportCollector::new(ReportOptions {
         slo: LatencySlo { ttft_ms: Some(500.0), ..LatencySlo::default() },
-        records: KeptRecords::None,
+        records: KeptRequestRecords::None,
         drawn_requests: 2000,
         ..ReportOptions::default()
     });
     let totals = run_replay(&settings, &mut source, &mut collector).expect("is played");
-    collector.finish(&ReplayRunTotals {
+    collector.into_report(&ReplayRunTotals {
         prefill_tokens: None,
         requests: totals.requests,
         prefill_worker_seconds: 0.0,
@@ -105,7 +105,7 @@ fn a_page_is_self_contained_and_shows_the_run() {
     let spans = report.spans.kept_spans();
     assert_eq!((spans.len(), report.spans.sampling_interval()), (600, 1));
     assert!(html.contains("All 600 requests") && html.contains("[\"worker 3\","));
-    for (name, phase) in RequestPhase::NAMES {
+    for (name, phase) in RequestPhase::NAMED_PHASES {
         let seen = spans.iter().any(|span| span.phases.iter().any(|(_, p)| *p == phase));
         assert_eq!(seen, phase != RequestPhase::Transfer, "{name}");
     }

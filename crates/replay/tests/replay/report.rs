@@ -10,8 +10,8 @@ use vllm_sim_replay::outcome::{
     AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
 };
 use vllm_sim_replay::report::{
-    KeptRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayRunTotals, ReportCollector,
-    ReportOptions, RequestRowWriter, RowFileFormat, compare_two_reports,
+    KeptRequestRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayRunTotals,
+    ReportCollector, ReportOptions, RequestRowWriter, RowFileFormat, compare_two_reports,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -100,7 +100,7 @@ fn run(slo: LatencySlo) -> ReplayReport {
             preemptions: i,
         });
     }
-    collector.finish(&facts(5))
+    collector.into_report(&facts(5))
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn multi_token_steps_raise_per_user_rate() {
         let mut collector =
             ReportCollector::new(ReportOptions { user_rate, ..ReportOptions::default() });
         end(&mut collector, 0, 0, tokens, RequestStatus::Completed);
-        collector.finish(&facts(1)).summary_number("mean_output_token_throughput_per_user")
+        collector.into_report(&facts(1)).summary_number("mean_output_token_throughput_per_user")
     };
     let (slow, fast) = ([10, 20, 30, 40, 50], [10, 20, 20, 30, 30]);
     let per_request = [&slow, &fast].map(|tokens| rate(tokens, PerUserRateSamples::PerRequest));
@@ -226,7 +226,7 @@ fn per_request_rows_can_be_replayed() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let path = dir.path().join("rows.csv");
     std::fs::write(&path, text).expect("is written");
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("are rows");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("are rows");
     let seen: Vec<_> =
         runs[0].requests.iter().map(|r| (r.at_ms, r.output, r.ttft_ms, r.e2e_ms)).collect();
     assert_eq!(
@@ -250,7 +250,7 @@ fn report_can_be_replayed_as_workload() {
     let mut file = std::fs::File::create(&path).expect("is made");
     let report = run(LatencySlo::default());
     report.write_json(&mut file).expect("is written");
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].requests.len(), 2, "those that completed");
     assert_eq!(runs[0].stats.ttft_mean, Some(35.0));
 }
@@ -278,7 +278,7 @@ fn comparison_lists_each_metric_change() {
 
 #[test]
 fn empty_run_reports_zeros() {
-    let report = ReportCollector::new(ReportOptions::default()).finish(&facts(0));
+    let report = ReportCollector::new(ReportOptions::default()).into_report(&facts(0));
     assert_eq!(report.summary_number("mean_ttft_ms"), 0.0);
     assert_eq!(report.summary_number("request_throughput_rps"), 0.0);
     assert!(report.render_text_table().contains("N/A"));
@@ -288,13 +288,13 @@ fn empty_run_reports_zeros() {
 fn records_are_omitted_above_request_limit() {
     let of = |requests: u64| {
         let mut collector = ReportCollector::new(ReportOptions {
-            records: KeptRecords::Below(3),
+            records: KeptRequestRecords::Below(3),
             ..ReportOptions::default()
         });
         for n in 0..requests {
             end(&mut collector, n, n, &[n + 5], RequestStatus::Completed);
         }
-        let report = collector.finish(&facts(requests));
+        let report = collector.into_report(&facts(requests));
         (serde_json::to_value(&report).expect("is JSON"), report.render_text_table())
     };
     let (json, table) = of(2);

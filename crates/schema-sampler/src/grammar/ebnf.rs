@@ -171,7 +171,7 @@ impl EbnfParser {
             }
             Some('.') => {
                 self.scanner.at += 1;
-                Ok(GrammarExpr::Class(RegexGenerator::character_class(vec![(' ', char::MAX)])))
+                Ok(GrammarExpr::Class(RegexGenerator::from_char_ranges(vec![(' ', char::MAX)])))
             }
             Some(c) if is_name_char(c) => {
                 let name = self.scanner.take_while(is_name_char);
@@ -221,7 +221,7 @@ impl EbnfParser {
         if ranges.is_empty() {
             return Err(self.scanner.gbnf_error(at, "the character class is empty"));
         }
-        Ok(GrammarExpr::Class(RegexGenerator::character_class(ranges)))
+        Ok(GrammarExpr::Class(RegexGenerator::from_char_ranges(ranges)))
     }
 
     fn parse_repetition(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {

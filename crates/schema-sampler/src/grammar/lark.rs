@@ -378,7 +378,7 @@ impl LarkParser {
         };
         match (one(&text), one(&end)) {
             (Some(low), Some(high)) if low <= high => {
-                Ok(GrammarExpr::Class(RegexGenerator::character_class(vec![(low, high)])))
+                Ok(GrammarExpr::Class(RegexGenerator::from_char_ranges(vec![(low, high)])))
             }
             (Some(low), Some(high)) => {
                 Err(self.scanner.lark_error(at, &format!("invalid range order: {low:?}..{high:?}")))
@@ -524,7 +524,7 @@ impl LarkParser {
         match expr {
             GrammarExpr::Literal(text) => text == " ",
             GrammarExpr::Pattern(regex) => regex.is_match(" "),
-            GrammarExpr::Class(class) => class.can_produce(' '),
+            GrammarExpr::Class(class) => class.can_produce_char(' '),
             GrammarExpr::Alternatives(parts, _) => {
                 parts.iter().any(|p| self.may_match_space(p, depth + 1))
             }

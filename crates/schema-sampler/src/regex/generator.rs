@@ -84,11 +84,11 @@ impl RegexGenerator {
         Self::with_length_range(RegexNode::Repeat { sub, min, max }, low, high)
     }
 
-    pub(crate) fn character_class(ranges: Vec<(char, char)>) -> Self {
+    pub(crate) fn from_char_ranges(ranges: Vec<(char, char)>) -> Self {
         Self::with_length_range(RegexNode::Class(ranges), 1, 1)
     }
 
-    pub(crate) fn can_produce(&self, c: char) -> bool {
+    pub(crate) fn can_produce_char(&self, c: char) -> bool {
         matches!(&self.node, RegexNode::Class(ranges) if class_contains(ranges, c))
     }
 

@@ -127,12 +127,12 @@ impl Pattern {
         Ok(pattern)
     }
 
-    pub(crate) fn source(&self) -> &str {
+    pub(crate) fn pattern_source(&self) -> &str {
         &self.source
     }
 
     /// Returns whether every string that [`Self::sample_string`] generates matches the pattern.
-    pub(crate) fn is_exact(&self) -> bool {
+    pub(crate) fn generates_only_matches(&self) -> bool {
         self.exact
     }
 

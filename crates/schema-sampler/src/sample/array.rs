@@ -28,8 +28,9 @@ impl ValueSampler<'_> {
         let schema = self.schema;
         let context = ValueContext { parts: plan.parts, ..context };
         let rules: Vec<&ArrayRules> =
-            plan.facets.iter().filter_map(|&id| schema.node(id).array.as_deref()).collect();
-        let at_fault = plan.facets.iter().copied().find(|&id| schema.node(id).array.is_some());
+            plan.facets.iter().filter_map(|&id| schema.schema_node(id).array.as_deref()).collect();
+        let at_fault =
+            plan.facets.iter().copied().find(|&id| schema.schema_node(id).array.is_some());
         let shape = self.array_shape(rules, plan.bounds.items);
         if shape.min > shape.max {
             let (min, max) = (shape.min, shape.max);
@@ -78,11 +79,12 @@ impl ValueSampler<'_> {
         let mut needed: Vec<(u64, SchemaNodeId)> = Vec::new();
         for contains in &shape.contains {
             self.validator.spend_fuel(count as u32 / 8)?;
-            let types = self.schema.node(contains.node).possible;
+            let types = self.schema.schema_node(contains.node).possible;
             let (mut free, mut taken) = (Vec::new(), Vec::new());
             for index in 0..count {
                 let goal = self.item_goal(shape, index as usize, false);
-                let fits = |id: &SchemaNodeId| self.schema.node(*id).possible.intersects(types);
+                let fits =
+                    |id: &SchemaNodeId| self.schema.schema_node(*id).possible.intersects(types);
                 if !goal.iter().all(fits) {
                     continue;
                 }
@@ -112,7 +114,8 @@ impl ValueSampler<'_> {
         rules: Vec<&'r ArrayRules>,
         (least, longest_allowed): (u64, u64),
     ) -> ArrayShape<'r> {
-        let never = |id: Option<SchemaNodeId>| id.is_some_and(|id| self.schema.node(id).never);
+        let never =
+            |id: Option<SchemaNodeId>| id.is_some_and(|id| self.schema.schema_node(id).never);
         let contains: Vec<ContainsRule> = rules.iter().filter_map(|r| r.contains).collect();
         let longest = rules.iter().map(|r| r.prefix.len() as u64).max().unwrap_or(0);
         let rest_known = rules.iter().any(|r| r.rest.is_some());
@@ -206,7 +209,7 @@ impl ValueSampler<'_> {
         for rules in &shape.rules {
             goal.extend(rules.prefix.get(index).or(rules.rest.as_ref()));
             if is_plain && !known {
-                let open = rules.unevaluated.filter(|&id| !self.schema.node(id).never);
+                let open = rules.unevaluated.filter(|&id| !self.schema.schema_node(id).never);
                 goal.extend(open);
             }
         }
@@ -245,7 +248,7 @@ impl ValueSampler<'_> {
         let schema = self.schema;
         for _ in 0..4 {
             let plan = self.plan_value(goal, context, 0)?;
-            let listed = plan.allowed.and_then(|id| schema.node(id).allowed.as_deref());
+            let listed = plan.allowed.and_then(|id| schema.schema_node(id).allowed.as_deref());
             let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
             for value in listed.unwrap_or(&constants) {
                 self.validator.spend_fuel(used.len() as u32 / 8)?;

@@ -20,7 +20,7 @@ impl ValueSampler<'_> {
         let mut range = plan.bounds.range;
         let mut at_fault = plan.facets.first().copied();
         for &facet in &plan.facets {
-            if let Some(rules) = &schema.node(facet).number {
+            if let Some(rules) = &schema.schema_node(facet).number {
                 at_fault = Some(facet);
                 for bound in &rules.low {
                     range.add_lower_bound(*bound);

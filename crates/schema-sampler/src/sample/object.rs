@@ -123,7 +123,7 @@ impl<'a> ValueSampler<'a> {
         at_fault: Option<SchemaNodeId>,
     ) -> Result<Option<Value>, SampleFailure> {
         let (goal, semantic_type) = self.member_schemas(rules, name);
-        let never = goal.iter().any(|&id| self.schema.node(id).never);
+        let never = goal.iter().any(|&id| self.schema.schema_node(id).never);
         if never || !self.is_allowed_name(rules, name)? {
             if need == MemberNeed::Required {
                 return self.record_failure(
@@ -164,11 +164,11 @@ impl<'a> ValueSampler<'a> {
 
     fn object_rules(&self, plan: &ValuePlan) -> Vec<&'a ObjectRules> {
         let schema = self.schema;
-        plan.facets.iter().filter_map(|&id| schema.node(id).object.as_deref()).collect()
+        plan.facets.iter().filter_map(|&id| schema.schema_node(id).object.as_deref()).collect()
     }
 
     fn first_object_node(&self, plan: &ValuePlan) -> Option<SchemaNodeId> {
-        let has_rules = |id: &SchemaNodeId| self.schema.node(*id).object.is_some();
+        let has_rules = |id: &SchemaNodeId| self.schema.schema_node(*id).object.is_some();
         plan.facets.iter().copied().find(has_rules)
     }
 
@@ -316,7 +316,7 @@ impl<'a> ValueSampler<'a> {
             let index = self.random_below(listed.len());
             let name = listed.swap_remove(index);
             let (goal, _) = self.member_schemas(&rules, name);
-            let allowed = !goal.iter().any(|&id| self.schema.node(id).never);
+            let allowed = !goal.iter().any(|&id| self.schema.schema_node(id).never);
             if allowed && !plan.without.contains(name) && self.is_member_allowed(&rules, name) {
                 names.add_name(name, MemberNeed::Optional);
             }
@@ -334,13 +334,13 @@ impl<'a> ValueSampler<'a> {
     /// objects.
     fn is_member_allowed(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
         rules.iter().flat_map(|r| &r.dependent).all(|(key, id)| {
-            key != name || self.schema.node(*id).possible.contains_all(JsonTypes::OBJECT)
+            key != name || self.schema.schema_node(*id).possible.contains_all(JsonTypes::OBJECT)
         })
     }
 
     /// Returns whether a schema node has no constraints.
     fn is_unconstrained(&self, id: SchemaNodeId) -> bool {
-        let node = self.schema.node(id);
+        let node = self.schema.schema_node(id);
         node.never
             || (!node.typed
                 && node.allowed.is_none()
@@ -396,7 +396,7 @@ impl<'a> ValueSampler<'a> {
                 continue;
             }
             let (goal, _) = self.member_schemas(rules, &name);
-            let forbidden = goal.iter().any(|&id| self.schema.node(id).never);
+            let forbidden = goal.iter().any(|&id| self.schema.schema_node(id).never);
             let forbidden = forbidden || !self.is_member_allowed(rules, &name);
             if !forbidden && self.is_allowed_name(rules, &name)? {
                 return Ok(Some(name));

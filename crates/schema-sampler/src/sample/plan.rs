@@ -20,7 +20,7 @@ pub(super) struct ValuePlan {
     pub(super) is_hard: bool,
     pub(super) without: Vec<String>,
     pub(super) with: Vec<String>,
-    /// Preferred JSON types of items and members; an empty set means any.
+    /// Preferred JSON types of the value's items or members; an empty set means any.
     pub(super) parts: JsonTypes,
     pub(super) bounds: ValueBounds,
     /// Node and reason of a constraint that no value satisfies.

@@ -70,7 +70,7 @@ impl ValueSampler<'_> {
             return Ok(());
         }
         let schema = self.schema;
-        let node = schema.node(id);
+        let node = schema.schema_node(id);
         plan.facets.push(id);
         plan.types = plan.types.intersection(node.types).intersection(node.possible);
         if node.never {
@@ -83,7 +83,7 @@ impl ValueSampler<'_> {
         plan.is_typed |= node.typed;
         if let Some(values) = &node.allowed {
             let shorter = plan.allowed.is_none_or(|other| {
-                let known = schema.node(other).allowed.as_ref();
+                let known = schema.schema_node(other).allowed.as_ref();
                 known.is_some_and(|known| known.len() > values.len())
             });
             if shorter {
@@ -141,7 +141,7 @@ impl ValueSampler<'_> {
             | SchemaBranchChoice::One(id)
             | SchemaBranchChoice::When(id) => id,
         };
-        let Some(applicators) = &schema.node(id).applicators else {
+        let Some(applicators) = &schema.schema_node(id).applicators else {
             return Ok(());
         };
         match choice {
@@ -174,7 +174,8 @@ impl ValueSampler<'_> {
                 };
                 plan.choices += 1;
                 plan.is_hard = true;
-                let never = |id: Option<SchemaNodeId>| id.is_some_and(|id| schema.node(id).never);
+                let never =
+                    |id: Option<SchemaNodeId>| id.is_some_and(|id| schema.schema_node(id).never);
                 let then = if never(when.otherwise) {
                     true
                 } else {
@@ -206,7 +207,7 @@ impl ValueSampler<'_> {
             branches
                 .iter()
                 .copied()
-                .filter(|&id| schema.node(id).possible.intersects(types))
+                .filter(|&id| schema.schema_node(id).possible.intersects(types))
                 .collect::<Vec<_>>()
         };
         let wanted = plan.types.intersection(context.want);
@@ -216,18 +217,19 @@ impl ValueSampler<'_> {
         }
         if self.requires_minimal_value(context) && self.random_chance(80) {
             // The lowest branch ends a recursion.
-            if let Some(least) = open.iter().map(|&id| schema.node(id).height).min() {
-                open.retain(|&id| schema.node(id).height == least);
+            if let Some(least) = open.iter().map(|&id| schema.schema_node(id).height).min() {
+                open.retain(|&id| schema.schema_node(id).height == least);
             }
         }
         let measured =
             context.semantic_type.is_some_and(|semantic_type| semantic_type.range.is_some());
-        let number = |id: SchemaNodeId| schema.node(id).possible.intersects(JsonTypes::NUMBER);
+        let number =
+            |id: SchemaNodeId| schema.schema_node(id).possible.intersects(JsonTypes::NUMBER);
         if measured && open.iter().any(|&id| number(id)) && self.random_chance(75) {
             // A field with a numeric meaning prefers numbers over strings.
             open.retain(|&id| number(id));
         }
-        let null = |id: SchemaNodeId| schema.node(id).possible == JsonTypes::NULL;
+        let null = |id: SchemaNodeId| schema.schema_node(id).possible == JsonTypes::NULL;
         if open.iter().any(|&id| !null(id)) && self.random_chance(88) {
             open.retain(|&id| !null(id));
         }

@@ -11,13 +11,13 @@ use crate::schema::{
 use crate::semantic_type::SemanticType;
 use vllm_sim_random::DrawRandom;
 
-/// Number of generated values from which optional parts are omitted.
+/// Maximum number of generated values with optional parts; further values have only required parts.
 const MAX_NATURAL_VALUES: u32 = 80;
 
-/// Number of the attempt from which types other than those of the keywords are tried.
+/// Index of the first attempt in which types other than those of the keywords are tried.
 const OTHER_TYPES_FROM_ATTEMPT: u32 = 3;
 
-/// Number of enclosing values with the same schema from which optional parts are omitted.
+/// Nesting depth of values with the same schema at which their optional parts are omitted.
 const MAX_RECURSION_ROUNDS: u32 = 2;
 
 const MAX_VALUE_DEPTH: u32 = 64;
@@ -89,7 +89,7 @@ impl ValueSampler<'_> {
         reason: impl Into<String>,
     ) -> Result<T, SampleFailure> {
         if self.failure.is_none() {
-            let path = node.map_or(String::new(), |id| self.schema.node(id).path.clone());
+            let path = node.map_or(String::new(), |id| self.schema.schema_node(id).path.clone());
             self.failure = Some((path, reason.into()));
         }
         Err(SampleFailure::NoValue)
@@ -200,7 +200,7 @@ impl ValueSampler<'_> {
         source: SchemaNodeId,
     ) -> Result<Value, SampleFailure> {
         let schema = self.schema;
-        let values = schema.node(source).allowed.as_deref().unwrap_or_default();
+        let values = schema.schema_node(source).allowed.as_deref().unwrap_or_default();
         let first = self.random_below(values.len());
         for i in 0..values.len() {
             let value = &values[(first + i) % values.len()];
@@ -219,7 +219,7 @@ impl ValueSampler<'_> {
     ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
         for &facet in &plan.facets {
-            let Some(hints) = &schema.node(facet).hints else {
+            let Some(hints) = &schema.schema_node(facet).hints else {
                 continue;
             };
             let first = self.random_below(hints.examples.len());
@@ -321,11 +321,12 @@ impl ValueSampler<'_> {
 
     /// Returns the meaning of a field, recognised in the `title` or `description` of its schema.
     pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
-        plan.facets.iter().find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
+        plan.facets.iter().find_map(|&id| self.schema.schema_node(id).hints.as_ref()?.semantic_type)
     }
 
     /// Returns whether the schema nodes of `goal` allow the type of `value`.
     pub(super) fn allows_type_of(&self, goal: &[SchemaNodeId], value: &Value) -> bool {
-        goal.iter().all(|&id| self.schema.node(id).possible.contains_all(json_type_of(value)))
+        goal.iter()
+            .all(|&id| self.schema.schema_node(id).possible.contains_all(json_type_of(value)))
     }
 }

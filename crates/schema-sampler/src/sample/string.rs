@@ -13,7 +13,7 @@ use crate::words;
 use vllm_sim_random::DrawRandom;
 
 const MAX_STRING_TRIES: u32 = 60;
-/// Number of the attempt from which a pattern match is inserted into a formatted string.
+/// Index of the first attempt in which a pattern match is inserted into a formatted string.
 const SPLICE_FROM_ATTEMPT: u32 = 6;
 
 impl ValueSampler<'_> {
@@ -24,8 +24,9 @@ impl ValueSampler<'_> {
     ) -> Result<String, SampleFailure> {
         let schema = self.schema;
         let rules: Vec<&StringRules> =
-            plan.facets.iter().filter_map(|&id| schema.node(id).string.as_deref()).collect();
-        let at_fault = plan.facets.iter().copied().find(|&id| schema.node(id).string.is_some());
+            plan.facets.iter().filter_map(|&id| schema.schema_node(id).string.as_deref()).collect();
+        let at_fault =
+            plan.facets.iter().copied().find(|&id| schema.schema_node(id).string.is_some());
         let (min, max) = self.string_length_bounds(&rules, plan, at_fault)?;
         let cap = u64::from(self.limits.max_chars);
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
@@ -64,14 +65,14 @@ impl ValueSampler<'_> {
             }
             let sure = attempt > 0
                 && formats.is_empty()
-                && matches!(patterns.as_slice(), [only] if only.is_exact());
+                && matches!(patterns.as_slice(), [only] if only.generates_only_matches());
             if sure || self.matches_patterns_and_formats(&patterns, &formats, &text)? {
                 return Ok(text);
             }
         }
         let asked: Vec<String> = patterns
             .iter()
-            .map(|p| format!("pattern {:?}", p.source()))
+            .map(|p| format!("pattern {:?}", p.pattern_source()))
             .chain(formats.iter().map(|f| format!("format {:?}", f.name)))
             .collect();
         let asked = asked.join(" and ");
@@ -192,8 +193,10 @@ impl ValueSampler<'_> {
             length >= low as usize && length <= high as usize
         };
         let schema = self.schema;
-        let example =
-            plan.facets.iter().find_map(|&id| schema.node(id).hints.as_ref()?.example.as_deref());
+        let example = plan
+            .facets
+            .iter()
+            .find_map(|&id| schema.schema_node(id).hints.as_ref()?.example.as_deref());
         if let Some(example) = example.filter(|example| fits(example))
             && self.random_chance(50)
         {

@@ -64,7 +64,7 @@ impl ValueSampler<'_> {
         depth: u32,
     ) {
         let schema = self.schema;
-        let node = schema.node(id);
+        let node = schema.schema_node(id);
         if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < MAX_VIOLATION_DEPTH)
         {
             let bare = !node.typed && keyword_group_count(node) == 0;
@@ -123,7 +123,7 @@ impl ValueSampler<'_> {
     /// Returns the violations in which an item or member of the value has another type.
     fn member_type_violations(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
         let other = |id: SchemaNodeId| {
-            let types = JsonTypes::ALL.difference(self.schema.node(id).possible);
+            let types = JsonTypes::ALL.difference(self.schema.schema_node(id).possible);
             Some(types).filter(|types| *types != JsonTypes::NONE)
         };
         let both = plan.types.intersection(node.types);

@@ -85,8 +85,8 @@ fn compute_heights(nodes: &mut [SchemaNode]) {
     }
 }
 
-/// Returns a lower bound of a node's minimum nesting, as only some keywords count; an endless
-/// height is a proof.
+/// Returns a lower bound of the minimum nesting of a node's values, from some of the keywords. If
+/// the bound is infinite, no finite value exists.
 fn node_height(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
     if node.never {
         // The sampler reports a better reason for this node.

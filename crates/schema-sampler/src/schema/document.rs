@@ -49,21 +49,22 @@ impl Schema {
         })
     }
 
-    pub(crate) fn node(&self, id: SchemaNodeId) -> &SchemaNode {
+    pub(crate) fn schema_node(&self, id: SchemaNodeId) -> &SchemaNode {
         // `read` creates ids together with the nodes, and they stay within their schema.
         &self.nodes[id as usize]
     }
 
     /// Returns whether every value that satisfies the schema would be infinitely nested.
     pub(crate) fn is_infinitely_nested(&self) -> bool {
-        self.node(self.root).height == INFINITE_HEIGHT
+        self.schema_node(self.root).height == INFINITE_HEIGHT
     }
 
     /// Returns whether the crate `jsonschema` can compile the document in reasonable time.
     ///
     /// The time is exponential in the nesting of `unevaluated…` keywords.
     pub(crate) fn is_checkable_by_jsonschema(&self) -> bool {
-        self.nodes.iter().filter(|node| node.has_unevaluated()).count() <= MAX_UNEVALUATED_KEYWORDS
+        self.nodes.iter().filter(|node| node.has_unevaluated_keyword()).count()
+            <= MAX_UNEVALUATED_KEYWORDS
     }
 
     /// Returns whether the crate `jsonschema` accepts `value`, including formats.

@@ -9,7 +9,7 @@ use super::node::{
     ValueHints,
 };
 use super::number::{ExactDecimal, JsonNumber, NumberBound};
-use super::read::{JsonObject, KeywordSet, SchemaParser, short_json};
+use super::read::{JsonObject, KeywordSet, SchemaParser, shortened_json_text};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
 use crate::regex::{MAX_TRANSLATION_COST, Pattern, translation_cost};
@@ -29,17 +29,17 @@ impl SchemaParser<'_> {
             Value::Array(names) => names.iter().collect(),
             _ => {
                 return self
-                    .invalid_schema(&node.path, "type must be a string or array of strings");
+                    .invalid_schema_error(&node.path, "type must be a string or array of strings");
             }
         };
         let mut types = JsonTypes::NONE;
         for name in names {
             let Some(name) = name.as_str() else {
                 return self
-                    .invalid_schema(&node.path, "type must be a string or array of strings");
+                    .invalid_schema_error(&node.path, "type must be a string or array of strings");
             };
             let Some(one) = JsonTypes::from_type_name(name) else {
-                return self.invalid_schema(&node.path, format!("Invalid type: {name}"));
+                return self.invalid_schema_error(&node.path, format!("Invalid type: {name}"));
             };
             types = types.union(one);
         }
@@ -55,7 +55,7 @@ impl SchemaParser<'_> {
     ) -> Result<(), InvalidSchema> {
         if let Some(value) = map.get("enum") {
             let Some(values) = value.as_array() else {
-                return self.invalid_schema(&node.path, "enum must be an array");
+                return self.invalid_schema_error(&node.path, "enum must be an array");
             };
             node.allowed = Some(values.clone());
         }
@@ -85,9 +85,9 @@ impl SchemaParser<'_> {
             ] {
                 let Some(value) = value else { continue };
                 let Some(number) = value.as_number() else {
-                    return self.invalid_schema(
+                    return self.invalid_schema_error(
                         &node.path,
-                        format!("Expected f64 for '{name}', got {}", short_json(value)),
+                        format!("Expected f64 for '{name}', got {}", shortened_json_text(value)),
                     );
                 };
                 let number = JsonNumber::from_json_number(number);
@@ -103,7 +103,7 @@ impl SchemaParser<'_> {
             let step =
                 value.as_number().map(JsonNumber::from_json_number).filter(|n| n.as_f64() > 0.0);
             let Some(step) = step else {
-                return self.invalid_schema(&node.path, "invalid multiple of");
+                return self.invalid_schema_error(&node.path, "invalid multiple of");
             };
             rules.step = ExactDecimal::from_json_number(step);
         }
@@ -125,9 +125,12 @@ impl SchemaParser<'_> {
         let whole = value.as_f64().filter(|f| f.fract() == 0.0 && *f >= 0.0);
         match value.as_u64().or_else(|| whole.map(|f| f as u64)) {
             Some(count) => Ok(Some(count)),
-            None => self.invalid_schema(
+            None => self.invalid_schema_error(
                 &node.path,
-                format!("Expected positive integer for '{key}', got {}", short_json(value)),
+                format!(
+                    "Expected positive integer for '{key}', got {}",
+                    shortened_json_text(value)
+                ),
             ),
         }
     }
@@ -141,9 +144,9 @@ impl SchemaParser<'_> {
         match map.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => self.invalid_schema(
+            Some(other) => self.invalid_schema_error(
                 &node.path,
-                format!("Expected string for '{key}', got {}", short_json(other)),
+                format!("Expected string for '{key}', got {}", shortened_json_text(other)),
             ),
         }
     }
@@ -153,9 +156,9 @@ impl SchemaParser<'_> {
         self.translation.set(cost);
         if cost > MAX_TRANSLATION_COST {
             return self
-                .invalid_schema(path, "the patterns of the schema are too large".to_owned());
+                .invalid_schema_error(path, "the patterns of the schema are too large".to_owned());
         }
-        Pattern::new(source).or_else(|reason| self.invalid_schema(path, reason))
+        Pattern::new(source).or_else(|reason| self.invalid_schema_error(path, reason))
     }
 
     pub(super) fn read_string_keywords(
@@ -303,7 +306,7 @@ impl SchemaParser<'_> {
                     (name, value, format!("{}/{key}/{escaped}", node.path))
                 })
                 .collect()),
-            Some(_) => self.invalid_schema(&node.path, format!("{key} must be an object")),
+            Some(_) => self.invalid_schema_error(&node.path, format!("{key} must be an object")),
         }
     }
 
@@ -320,15 +323,15 @@ impl SchemaParser<'_> {
                 .iter()
                 .map(|name| match name.as_str() {
                     Some(name) => Ok(name.to_owned()),
-                    None => self.invalid_schema(
+                    None => self.invalid_schema_error(
                         &node.path,
-                        format!("'required' must hold strings, got {}", short_json(name)),
+                        format!("'required' must hold strings, got {}", shortened_json_text(name)),
                     ),
                 })
                 .collect(),
-            Some(other) => self.invalid_schema(
+            Some(other) => self.invalid_schema_error(
                 &node.path,
-                format!("Expected array for 'required', got {}", short_json(other)),
+                format!("Expected array for 'required', got {}", shortened_json_text(other)),
             ),
         }
     }

@@ -58,7 +58,7 @@ impl SchemaNode {
     }
 
     /// Returns whether this schema object has an `unevaluated…` keyword.
-    pub(crate) fn has_unevaluated(&self) -> bool {
+    pub(crate) fn has_unevaluated_keyword(&self) -> bool {
         let array = self.array.as_ref().and_then(|rules| rules.unevaluated);
         let object = self.object.as_ref().and_then(|rules| rules.unevaluated);
         array.or(object).is_some()

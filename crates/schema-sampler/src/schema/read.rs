@@ -129,7 +129,7 @@ pub(super) struct SchemaParser<'v> {
 }
 
 impl SchemaParser<'_> {
-    pub(super) fn invalid_schema<T>(
+    pub(super) fn invalid_schema_error<T>(
         &self,
         path: &str,
         reason: impl Into<String>,
@@ -147,7 +147,7 @@ impl SchemaParser<'_> {
                     None => match self.root.pointer(&pointer) {
                         Some(value) => self.parse_node(value, pointer, 0)?,
                         None => {
-                            return self.invalid_schema(
+                            return self.invalid_schema_error(
                                 &path,
                                 format!("Pointer '{pointer}' does not exist"),
                             );
@@ -156,8 +156,10 @@ impl SchemaParser<'_> {
                 },
                 None if reference.contains("json-schema.org/draft") => self.add_any_object_node(),
                 None => {
-                    return self
-                        .invalid_schema(&path, format!("cannot resolve reference '{reference}'"));
+                    return self.invalid_schema_error(
+                        &path,
+                        format!("cannot resolve reference '{reference}'"),
+                    );
                 }
             };
             let applicators = &mut self.nodes[from as usize].applicators;
@@ -185,10 +187,10 @@ impl SchemaParser<'_> {
             return Ok(id);
         }
         if self.nodes.len() >= MAX_SCHEMA_NODES {
-            return self.invalid_schema(&path, "schema too large");
+            return self.invalid_schema_error(&path, "schema too large");
         }
         if depth > MAX_SCHEMA_NESTING {
-            return self.invalid_schema(&path, "schema nested too deeply");
+            return self.invalid_schema_error(&path, "schema nested too deeply");
         }
         let id = self.nodes.len() as SchemaNodeId;
         self.by_path.insert(path.clone(), id);
@@ -203,7 +205,7 @@ impl SchemaParser<'_> {
             }
             _ => {
                 let path = self.nodes[id as usize].path.clone();
-                return self.invalid_schema(&path, "schema must be an object or boolean");
+                return self.invalid_schema_error(&path, "schema must be an object or boolean");
             }
         }
         Ok(id)
@@ -219,9 +221,9 @@ impl SchemaParser<'_> {
         let path = node.path.clone();
         if let Some(reference) = map.get("$ref") {
             let Some(reference) = reference.as_str() else {
-                return self.invalid_schema(
+                return self.invalid_schema_error(
                     &path,
-                    format!("$ref must be a string, got {}", short_json(reference)),
+                    format!("$ref must be a string, got {}", shortened_json_text(reference)),
                 );
             };
             self.pending.push((id, reference.to_owned()));
@@ -273,7 +275,7 @@ impl SchemaParser<'_> {
             return Ok(Vec::new());
         };
         let Some(items) = value.as_array() else {
-            return self.invalid_schema(&node.path, format!("{key} must be an array"));
+            return self.invalid_schema_error(&node.path, format!("{key} must be an array"));
         };
         items
             .iter()
@@ -316,7 +318,7 @@ impl SchemaParser<'_> {
 }
 
 /// Formats a JSON value for an error message, truncated to 60 characters.
-pub(super) fn short_json(value: &Value) -> String {
+pub(super) fn shortened_json_text(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 {
         return text;

@@ -105,9 +105,9 @@ impl<'a> BoundedValidator<'a> {
             return Err(FuelExhausted);
         }
         self.depth.set(depth + 1);
-        let node = self.schema.node(id);
+        let node = self.schema.schema_node(id);
         let valid = match evaluated {
-            Some(evaluated) if node.has_unevaluated() => {
+            Some(evaluated) if node.has_unevaluated_keyword() => {
                 // `unevaluated…` considers only the parts that this node evaluates.
                 let mut own = vec![false; evaluated.len()];
                 let valid = self.evaluate_node(node, value, Some(&mut own));

@@ -8,7 +8,7 @@ pub struct FaultRates {
     pub rate: u8,
     /// Error responses to choose from with equal probability; empty means none.
     pub failures: Vec<InjectedFailure>,
-    /// Percentage of the other requests whose reply gets a stream fault, 0 to 100.
+    /// Percentage of requests without an error response whose reply gets a stream fault, 0 to 100.
     pub stream_rate: f64,
     /// Stream faults to choose from with equal probability; empty means none.
     pub specs: Vec<FaultSpec>,

@@ -90,7 +90,7 @@ impl ReplyGenerator {
     /// Creates a generator of replies for a tokenizer; `mode` selects the source of free text.
     pub fn new(mode: TextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
-        let reasoning_end = vec![tokenizer.id_of("</think>").unwrap_or_default()];
+        let reasoning_end = vec![tokenizer.token_id_of_entry("</think>").unwrap_or_default()];
         Self {
             mode,
             seed,
@@ -204,7 +204,8 @@ impl ReplyGenerator {
         script
     }
 
-    /// Ends a text of `whole` tokens for which the limit had `room`.
+    /// Ends a reply whose complete text has `whole` tokens, of which the output limit allows
+    /// `room`.
     ///
     /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
     fn end_reply(
@@ -214,10 +215,10 @@ impl ReplyGenerator {
         request: &GeneratorInput,
         draft: &mut ScriptBuilder,
     ) -> EndReason {
-        if whole >= room && !(whole == room && self.tokenizer.eos_id().is_none()) {
+        if whole >= room && !(whole == room && self.tokenizer.eos_token_id().is_none()) {
             return EndReason::Length;
         }
-        match self.tokenizer.eos_id() {
+        match self.tokenizer.eos_token_id() {
             Some(eos) if draft.len < request.limit => {
                 draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
             }
@@ -281,7 +282,7 @@ impl ReplyGenerator {
             target = request.limit;
         }
         let full = target == request.limit;
-        let eos = self.tokenizer.eos_id().filter(|_| !full);
+        let eos = self.tokenizer.eos_token_id().filter(|_| !full);
         let words = target - u32::from(eos.is_some());
         self.add_reasoning_share(request, words, draft, rng);
         self.add_sentences(words, draft, rng, OutputChannel::Content, request);
@@ -481,7 +482,7 @@ impl ReplyGenerator {
 
     fn ends_output(&self, id: u32, stops: &StopConditions) -> bool {
         let tokenizer = &self.tokenizer;
-        let own = Some(id) == tokenizer.eos_id() || tokenizer.stop_ids().contains(&id);
+        let own = Some(id) == tokenizer.eos_token_id() || tokenizer.stop_token_ids().contains(&id);
         own && !stops.ignore_eos || stops.ids.contains(id)
     }
 
@@ -494,7 +495,7 @@ impl ReplyGenerator {
         rng: &mut ChaCha8Rng,
     ) -> (EndReason, Option<StopReason>) {
         let stops = request.stops;
-        let eos = self.tokenizer.eos_id().filter(|_| !stops.ignore_eos);
+        let eos = self.tokenizer.eos_token_id().filter(|_| !stops.ignore_eos);
         let mut ids = Vec::new();
         let mut last = None;
         let choices = ending.len() + lasting.len();

@@ -13,7 +13,8 @@ use super::script::{EndReason, OutputChannel, TokenSource};
 use super::{ReplyGenerator, ScriptBuilder, TextMode, push_marker_tokens};
 use crate::generate::request::{GeneratorInput, TokenizedPrompt};
 use vllm_sim_dataset::{
-    Dataset, DatasetFormat, RecordedReply, ReplyLength, hash_conversation, hash_text, hash_tokens,
+    Dataset, DatasetFormat, RecordedReply, RequestedReplyLength, hash_completion_prompt,
+    hash_conversation, hash_prompt_tokens,
 };
 use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
 
@@ -46,7 +47,7 @@ impl ReplyGenerator {
         messages: impl IntoIterator<Item = (&'m str, Cow<'m, str>)>,
     ) -> Option<[u8; 32]> {
         let recordings = self.recordings.as_ref()?;
-        if recordings.dataset.generation() != DatasetFormat::Texts {
+        if recordings.dataset.format_version() != DatasetFormat::Texts {
             return None;
         }
         let messages: Vec<_> = messages.into_iter().collect();
@@ -59,14 +60,14 @@ impl ReplyGenerator {
         let Some(recordings) = &self.recordings else {
             return Vec::new();
         };
-        let tokens = hash_tokens(&prompt.tokens);
-        match recordings.dataset.generation() {
-            DatasetFormat::Tokens if recordings.dataset.has(&tokens) => vec![tokens],
+        let tokens = hash_prompt_tokens(&prompt.tokens);
+        match recordings.dataset.format_version() {
+            DatasetFormat::Tokens if recordings.dataset.has_reply_to(&tokens) => vec![tokens],
             DatasetFormat::Tokens => {
                 std::iter::once(tokens).chain(self.llmd_prompt_hash(&prompt.tokens)).collect()
             }
             DatasetFormat::Texts => {
-                let text = prompt.text_hash.unwrap_or_else(|| hash_text(&prompt.echo));
+                let text = prompt.text_hash.unwrap_or_else(|| hash_completion_prompt(&prompt.echo));
                 vec![tokens, text]
             }
         }
@@ -81,11 +82,11 @@ impl ReplyGenerator {
             return None;
         };
         let dropped = |id: u32| {
-            let piece = self.tokenizer.piece(id).unwrap_or_default();
+            let piece = self.tokenizer.vocabulary_entry(id).unwrap_or_default();
             !piece.is_ascii() || piece.trim_matches('`').trim().is_empty()
         };
         let kept: Vec<u32> = tokens.iter().copied().filter(|id| !dropped(*id)).collect();
-        (kept.len() < tokens.len()).then(|| hash_tokens(&kept))
+        (kept.len() < tokens.len()).then(|| hash_prompt_tokens(&kept))
     }
 
     /// Adds a reply from the dataset to the script; `None` if there is none for the prompt.
@@ -98,10 +99,10 @@ impl ReplyGenerator {
         let recordings = self.recordings.as_ref()?;
         let limit = request.limit;
         let length = match request.stops.ignore_eos {
-            true => ReplyLength::Exactly(limit),
-            false => ReplyLength::AtMost(limit),
+            true => RequestedReplyLength::Exactly(limit),
+            false => RequestedReplyLength::AtMost(limit),
         };
-        let reply = recordings.dataset.reply(&request.hashes, length, rng);
+        let reply = recordings.dataset.find_reply(&request.hashes, length, rng);
         let mut found = reply?;
         if recordings.timing && found.matched && !found.times.is_empty() {
             draft.times = Some(std::mem::take(&mut found.times).into());
@@ -139,7 +140,7 @@ impl ReplyGenerator {
         if tokens.is_empty() {
             tokens = texts.iter().map(|text| self.first_token_id(text)).collect();
         }
-        let eos = self.tokenizer.eos_id();
+        let eos = self.tokenizer.eos_token_id();
         let silent = texts.last().is_some_and(String::is_empty);
         let ends = !cut && silent && eos.is_some() && tokens.last().copied() == eos;
         if ends {

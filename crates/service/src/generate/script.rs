@@ -166,7 +166,7 @@ impl<'a> TokenText<'a> {
     /// Appends the token's text to `out`.
     #[inline]
     pub fn append_to(self, out: &mut String) {
-        self.fragments.push_fragment(self.index, out);
+        self.fragments.append_fragment(self.index, out);
     }
 }
 

@@ -47,7 +47,7 @@ impl ReplyGenerator {
     fn end_tokens(&self, reply: &ScriptedReply) -> u32 {
         match reply.finish {
             Some(ScriptedFinish::Length) => 0,
-            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos_id().is_some()),
+            Some(ScriptedFinish::Stop) | None => u32::from(self.tokenizer.eos_token_id().is_some()),
         }
     }
 

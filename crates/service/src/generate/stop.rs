@@ -48,7 +48,7 @@ fn cut_at_stop_token(script: &mut ReplyScript, stops: &StopConditions, tokenizer
     let Some((index, id)) = hit.map(|(index, token)| (index as u32, token.id)) else {
         return;
     };
-    let primary = tokenizer.eos_id() == Some(id) && !stops.ignore_eos;
+    let primary = tokenizer.eos_token_id() == Some(id) && !stops.ignore_eos;
     truncate_script(script, index);
     script.runs.push(TokenRun {
         source: TokenSource::Silent(id),
@@ -72,7 +72,7 @@ fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: Spe
     let ended = match script.finish.stop {
         Some(StopReason::Token(stop)) => stop == id,
         Some(StopReason::Text(_)) => false,
-        None => script.finish.reason == EndReason::Stop && tokenizer.eos_id() == Some(id),
+        None => script.finish.reason == EndReason::Stop && tokenizer.eos_token_id() == Some(id),
     };
     let (Ok(own), true) = (u16::try_from(script.own.len()), ended) else {
         return;

@@ -28,13 +28,13 @@ pub struct ToolDef {
 /// The tools that a reply must or may call (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// No tool calls.
+    /// The reply contains no tool calls.
     None,
-    /// Tool calls or text.
+    /// The reply contains tool calls or text.
     Auto,
-    /// One or more tool calls.
+    /// The reply contains one or more tool calls.
     Required,
-    /// One or more calls of the tool with the given name.
+    /// The reply contains one or more calls of the tool with the given name.
     Named(String),
 }
 

@@ -41,8 +41,8 @@ impl LogprobPosition {
         law.draw_rank(mix_u64_pair(self.context, u64::from(id)), self.temperature)
     }
 
-    /// Returns [`Self::row_of_likeliest`] without duplicates: the chosen token `id`, then the other most
-    /// likely ones.
+    /// Returns the log probabilities of the chosen token `id`, then of the other most likely
+    /// tokens, without duplicates.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
     pub fn row_without_duplicates(self, id: u32, most: usize) -> Vec<RankedToken> {

@@ -163,7 +163,8 @@ impl InferenceService {
     }
 }
 
-/// Converts the messages of a request to a text-only model; `model` is its first served name.
+/// Converts chat messages to the input of the chat template, for a text-only model; `model` is its
+/// first served name.
 ///
 /// # Errors
 /// Status 400 for content parts that are malformed, of unknown type, or not text.
@@ -174,7 +175,7 @@ pub fn to_template_messages(
     let read = messages.iter().map(|message| read_message(message, model));
     let mut read = read.collect::<Result<Vec<_>, _>>()?;
     for message in &mut read {
-        message.parse_arguments().map_err(template_fault)?;
+        message.parse_tool_call_arguments().map_err(template_fault)?;
     }
     Ok(read.into_iter().map(ChatMessage::Read).collect())
 }
@@ -192,7 +193,10 @@ pub fn to_unvalidated_messages(messages: &[RequestMessage]) -> Vec<ChatMessage> 
 }
 
 pub(super) fn template_fault(error: TemplateError) -> Fault {
-    Fault { param: error.parameter().map(str::to_owned), ..Fault::bad_request(error.to_string()) }
+    Fault {
+        param: error.invalid_parameter_name().map(str::to_owned),
+        ..Fault::bad_request(error.to_string())
+    }
 }
 
 fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage, Fault> {

@@ -169,7 +169,7 @@ fn media_item(
     Ok(MediaItem {
         modality,
         identifier: uuid.map_or_else(digest, str::to_owned).into(),
-        tokens: settings.rules.token_count(modality, bytes.as_deref()),
+        tokens: settings.rules.media_token_count(modality, bytes.as_deref()),
     })
 }
 

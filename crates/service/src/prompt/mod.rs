@@ -4,12 +4,11 @@ mod conversation;
 mod media;
 mod media_cache;
 mod schema;
-mod settings;
 mod source;
 
+pub use super::settings::{MediaLimits, MediaSettings, PromptSettings};
 pub use conversation::{to_template_messages, to_unvalidated_messages};
 pub use media_cache::MediaCache;
-pub use settings::{MediaLimits, MediaSettings, PromptSettings};
 pub use source::{
     Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource, PromptTruncation,
     TruncationSide,

@@ -14,15 +14,15 @@ const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, t
 /// Roles of messages that a rule can match.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// Conditions of a rule, all of which a request must meet.
+/// Conditions of a scripted-reply rule, all of which a request must satisfy.
 #[derive(Debug, Default)]
 pub(super) struct RuleCondition {
     contains: Option<String>,
     matches: Option<Regex>,
     model: Option<String>,
-    /// Role of the last message.
+    /// Role of the last chat message.
     role: Option<String>,
-    /// Number of user messages.
+    /// Number of user messages in the conversation.
     turn: Option<u64>,
     /// Required text in a system or developer message.
     system: Option<String>,
@@ -34,7 +34,7 @@ pub(super) struct RuleCondition {
     headers: Vec<(String, String)>,
 }
 
-/// Parts of a request, without its last message, for the conditions of rules.
+/// Parts of a request, without its last message, that conditions of scripted replies look at.
 #[derive(Debug, Default)]
 pub struct MatchedRequest<'r> {
     /// Name of the model that the client asked for.
@@ -45,7 +45,7 @@ pub struct MatchedRequest<'r> {
     pub conversations: Vec<ConversationFacts>,
 }
 
-/// Messages and tools of a conversation, as far as rules match them.
+/// Messages and tools of a conversation, as far as rules of scripted replies match them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ConversationFacts {
     role: String,
@@ -87,12 +87,13 @@ impl RuleCondition {
         })
     }
 
-    /// Returns the names of the headers that the condition looks at.
+    /// Returns the names of the request headers that the condition looks at.
     pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
         self.headers.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns the key of a condition that only conversations can meet, if there is one.
+    /// Returns the key of the first condition that only a conversation can satisfy, if there is
+    /// one.
     pub(super) fn conversation_key(&self) -> Option<&'static str> {
         let keys = [
             ("role", self.role.is_some()),
@@ -104,14 +105,14 @@ impl RuleCondition {
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
-    /// Returns the key of a condition that requests of token ids behind another API server cannot
-    /// meet, if there is one.
+    /// Returns the key of the first condition that a request cannot satisfy if another API server
+    /// sends only its token ids, if there is one.
     pub(super) fn api_server_key(&self) -> Option<&'static str> {
         let header = (!self.headers.is_empty()).then_some("header");
         self.conversation_key().or(header)
     }
 
-    /// Returns whether a request meets the condition; `text` is the last message of its prompt
+    /// Returns whether a request satisfies the condition; `text` is the last message of its prompt
     /// `prompt`.
     pub(super) fn is_met(&self, text: &str, prompt: usize, request: &MatchedRequest<'_>) -> bool {
         let contains = self.contains.as_ref();
@@ -146,7 +147,8 @@ impl MatchedRequest<'_> {
 }
 
 impl ConversationFacts {
-    /// Reads the facts of a conversation; `tools` has the names of the offered tools.
+    /// Reads the facts of a conversation that conditions look at; `tools` has the names of the
+    /// offered tools.
     pub fn new(messages: &[RequestMessage], tools: Arc<[String]>) -> Self {
         Self { tools, ..Self::of_messages(messages) }
     }

@@ -35,14 +35,14 @@ pub struct ReplyRules {
     rules: Vec<ReplyRule>,
     /// Names of the request headers that rules match, in lower case.
     headers: Vec<Box<str>>,
-    /// Whether a rule matches messages or tools.
+    /// Whether any rule matches messages or tools.
     reads_conversations: bool,
 }
 
 #[derive(Debug)]
 struct ReplyRule {
     condition: RuleCondition,
-    /// Reply of the rule; `None` if the rule only injects errors.
+    /// Reply of the scripted-reply rule; `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
     failure: Option<ScriptedFailure>,
     /// Maximum number of replies by the rule; `None` means unlimited.
@@ -64,15 +64,16 @@ pub struct ScriptedReply {
     pub calls: Vec<ToolCall>,
     /// Timing of the reply's tokens; `None` uses the engine's latency model.
     pub pace: Option<TokenPacing>,
-    /// Reason for the end of the reply; `None` if the reply's end decides.
+    /// Finish reason of the scripted reply; `None` derives it from the output limit.
     pub finish: Option<ScriptedFinish>,
     /// Number of prompt tokens that the response shows; `None` for the real number.
     pub prompt_tokens: Option<u32>,
-    /// Number of output tokens, which tokens without text fill up; `None` for those of the content.
+    /// Number of output tokens, filled up by tokens without text; `None` for the number in the
+    /// content.
     pub completion_tokens: Option<u32>,
 }
 
-/// The reason of a scripted reply's end.
+/// The finish reason of a scripted reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptedFinish {
     /// The model ended the reply.
@@ -92,7 +93,7 @@ pub struct TokenPacing {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ScriptedFailure {
-    /// Number of requests that get the error before the rule replies.
+    /// Number of requests that get the error before the rule sends its reply.
     times: u64,
     error: ScriptedError,
     retry_after_seconds: Option<u32>,
@@ -123,22 +124,24 @@ pub struct ScriptedRefusal {
 }
 
 impl ScriptedReplies {
-    /// Replaces the rules and resets their usage counts; `None` removes the rules.
+    /// Replaces the rules of scripted replies and resets their usage counts; `None` removes the
+    /// rules.
     pub fn replace_rules(&self, rules: Option<Arc<ReplyRules>>) {
         self.rules.store(rules);
     }
 
-    /// Sets the response to requests that no rule matches.
+    /// Sets the response to requests that no rule of scripted replies matches.
     pub fn set_unmatched(&self, unmatched: Unmatched) {
         self.strict.store(unmatched == Unmatched::Refused, Ordering::Relaxed);
     }
 
-    /// Returns the rules in use; `None` if there are none.
+    /// Returns the rules of scripted replies in use; `None` if there are none.
     pub fn rules(&self) -> Option<Arc<ReplyRules>> {
         self.rules.load_full()
     }
 
-    /// Returns the headers of a request that rules name; `value` looks a header up.
+    /// Returns the headers of a request that rules of scripted replies name; `value` looks a header
+    /// up.
     pub fn headers<'h>(
         &self,
         value: impl Fn(&str) -> Option<&'h str>,
@@ -152,7 +155,7 @@ impl ScriptedReplies {
         found.collect()
     }
 
-    /// Returns whether a rule looks at messages or tools, so that
+    /// Returns whether a rule of scripted replies looks at messages or tools, so that
     /// [`MatchedRequest::conversations`] is needed.
     pub fn reads_conversations(&self) -> bool {
         let rules = self.rules.load();
@@ -160,7 +163,7 @@ impl ScriptedReplies {
     }
 
     /// Reserves the scripted reply of the matching rule for each of the last message texts; empty
-    /// without rules.
+    /// if there are no rules.
     ///
     /// # Errors
     /// The first injected error of a matching rule, or a request without a matching rule in strict
@@ -190,9 +193,10 @@ impl ScriptedReplies {
     }
 }
 
-/// Returns the error for a request that no rule matches; it names what rules could match.
+/// Returns the error for a request that no rule of scripted replies matches; it names what rules
+/// could match.
 fn unmatched_refusal(text: &str, prompt: usize, request: &MatchedRequest<'_>) -> ScriptedRefusal {
-    /// Number of characters of the message that the error shows.
+    /// Maximum number of characters of the chat message that the error shows.
     const SHOWN: usize = 200;
     let shown: String = text.chars().take(SHOWN).collect();
     let facts = request.conversations.get(prompt);
@@ -220,7 +224,7 @@ impl ReservedReply {
         &self.reply
     }
 
-    /// Counts the use of the rule permanently, because the request was accepted.
+    /// Counts the use of the scripted-reply rule permanently, because the request was accepted.
     pub fn mark_given(mut self) {
         self.rule = None;
     }
@@ -277,33 +281,34 @@ impl ReplyRules {
         rules.collect()
     }
 
-    /// Returns the number of rules.
+    /// Returns the number of rules of scripted replies.
     #[expect(clippy::len_without_is_empty, reason = "nothing asks whether it is empty")]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Returns whether the rule `index` was used: it answered or failed a request.
+    /// Returns whether the scripted-reply rule at `index` was used: it answered or failed a
+    /// request.
     pub fn is_used(&self, index: usize) -> bool {
         let is_above_zero = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         let rule = self.rules.get(index);
         rule.is_some_and(|rule| is_above_zero(&rule.answered) || is_above_zero(&rule.failed))
     }
 
-    /// Returns a rule as configured, in one line.
+    /// Returns the scripted-reply rule at `index` as configured, in one line of JSON.
     pub fn rule_json(&self, index: usize) -> String {
         let rule = self.rules.get(index);
         rule.map_or_else(String::new, |rule| rule.source.to_string())
     }
 
-    /// Returns index and key of the first condition on messages, tools or headers, which vLLM's own
-    /// API server does not send to an engine.
+    /// Returns the rule index and the key of the first condition on messages, tools or headers,
+    /// which vLLM's own API server does not send to an engine.
     pub fn first_api_server_condition(&self) -> Option<(usize, &'static str)> {
         let mut rules = self.rules.iter().enumerate();
         rules.find_map(|(index, rule)| Some((index, rule.condition.api_server_key()?)))
     }
 
-    /// Checks that the numbers of output tokens of `usage` have room for the replies' contents;
+    /// Checks that no scripted reply has more tokens than `completion_tokens` of its `usage`;
     /// `count` returns the tokens of a reply.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ const ELEMENT_WORK_BYTES: u64 = 64;
 
 /// Name of the template filter that counts the work of a part of an expression.
 pub(super) const COUNT_PART_FILTER: &str = "__part__";
-/// Name of the template filter that counts the work of storing a value under a name.
+/// Name of the template filter that counts the work of a value with all nested values, such as an
+/// assigned or compared one.
 pub(super) const COUNT_STORED_FILTER: &str = "__kept__";
 /// Name of the template filter that counts the text of a loop body, once per element.
 pub(super) const COUNT_LOOP_FILTER: &str = "__looped__";
@@ -157,7 +158,7 @@ pub(super) fn spend_work(bytes: u64) -> Result<(), Error> {
 ///
 /// # Errors
 /// Those of [`spend_work`], and [`Error`] for a value that is nested too deeply.
-pub(super) fn spend_on_nested(value: &Value) -> Result<(), Error> {
+pub(super) fn spend_on_nested_value(value: &Value) -> Result<(), Error> {
     spend_recursively(value, 0)
 }
 
@@ -189,7 +190,7 @@ fn is_container_value(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
 }
 
-pub(super) fn spend_element() -> Result<(), Error> {
+pub(super) fn spend_element_work() -> Result<(), Error> {
     spend_work(ELEMENT_WORK_BYTES)
 }
 
@@ -213,20 +214,24 @@ fn value_size_bytes(value: &Value) -> u64 {
 ///
 /// # Errors
 /// Those of [`spend_work`], and [`Error`] for a padding width that is too large.
-pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(), Error> {
+pub(super) fn spend_string_method_work(
+    text: &str,
+    method: &str,
+    args: &[Value],
+) -> Result<(), Error> {
     let length = text.len() as u64;
     match method {
         "split" | "rsplit" | "splitlines" => spend_work(length.saturating_mul(ELEMENT_WORK_BYTES)),
         "join" => {
             for item in args.first().and_then(|items| items.try_iter().ok()).into_iter().flatten() {
                 spend_work(length)?;
-                spend_on_nested(&item)?;
+                spend_on_nested_value(&item)?;
             }
             Ok(())
         }
         "replace" => {
             let part = |at: usize| args.get(at).and_then(Value::as_str).unwrap_or_default();
-            spend_replacing(text, part(0), part(1))
+            spend_replacement_work(text, part(0), part(1))
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.first().and_then(Value::as_usize).unwrap_or(0);
@@ -241,7 +246,7 @@ pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(
 ///
 /// # Errors
 /// Those of [`spend_work`].
-pub(super) fn spend_replacing(text: &str, old: &str, new: &str) -> Result<(), Error> {
+pub(super) fn spend_replacement_work(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
     spend_work(grown.saturating_add(text.len() as u64))
@@ -272,7 +277,7 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
     }
     let largest = args.iter().map(value_size_bytes).max().unwrap_or(0);
     for arg in args.iter().filter(|arg| arg.as_str().is_none()) {
-        spend_on_nested(arg)?;
+        spend_on_nested_value(arg)?;
     }
     let fields = specs().count() as u64;
     let each = largest.saturating_mul(3).saturating_add(widest as u64);
@@ -284,7 +289,9 @@ pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
     env.add_filter(COUNT_PART_FILTER, |value: Value| {
         spend_work(value_size_bytes(&value)).map(|()| value)
     });
-    env.add_filter(COUNT_STORED_FILTER, |value: Value| spend_on_nested(&value).map(|()| value));
+    env.add_filter(COUNT_STORED_FILTER, |value: Value| {
+        spend_on_nested_value(&value).map(|()| value)
+    });
     env.add_filter(COUNT_LOOP_FILTER, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
         // `len` counts the characters of a text.

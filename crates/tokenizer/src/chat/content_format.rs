@@ -20,7 +20,7 @@ pub enum ContentFormat {
 
 impl ContentFormat {
     /// Returns the content format that `template` expects; `String` if it cannot be determined.
-    pub(super) fn detect(template: &str) -> Self {
+    pub(super) fn detect_in_template(template: &str) -> Self {
         let found =
             lex_tags(template).and_then(|tags| TemplateStatements::parse(&tags).iterates_content());
         if found == Some(true) { Self::Openai } else { Self::String }
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     fn detect(template: &str) -> bool {
-        ContentFormat::detect(template) == ContentFormat::Openai
+        ContentFormat::detect_in_template(template) == ContentFormat::Openai
     }
 
     #[test]

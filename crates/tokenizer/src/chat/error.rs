@@ -21,7 +21,7 @@ pub enum TemplateError {
 
 impl TemplateError {
     /// Returns the name of the invalid request field, if there is one.
-    pub fn parameter(&self) -> Option<&'static str> {
+    pub fn invalid_parameter_name(&self) -> Option<&'static str> {
         match self {
             Self::Message { parameter, .. } => Some(parameter),
             Self::Rejected(_) => None,

@@ -93,7 +93,7 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
 }
 
 fn text_of(value: &Value) -> Result<String, Error> {
-    bounds::spend_on_nested(value)?;
+    bounds::spend_on_nested_value(value)?;
     Ok(python_str_of(value))
 }
 
@@ -120,7 +120,7 @@ fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 Some(attribute) => attribute_at_path(&item, attribute)?,
                 None => item,
             };
-            bounds::spend_element()?;
+            bounds::spend_element_work()?;
             bounds::spend_work(separator.len() as u64)?;
             parts.push(text_of(&item)?);
         }
@@ -143,7 +143,7 @@ fn length_filter(value: &Value) -> Result<usize, Error> {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
         None if value.kind() == ValueKind::Iterable => {
-            bounds::spend_on_nested(value)?;
+            bounds::spend_on_nested_value(value)?;
             Ok(value.try_iter()?.count())
         }
         None => Err(invalid_operation(format!("object of type '{}' has no len()", value.kind()))),
@@ -171,13 +171,15 @@ fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let count = args.int_arg(2, "count")?.and_then(|count| usize::try_from(count).ok());
     args.reject_unknown_args()?;
     let text = text_of(value)?;
-    bounds::spend_replacing(&text, &old, &new)?;
+    bounds::spend_replacement_work(&text, &old, &new)?;
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
         None => text.replace(&old, &new),
     })
 }
 
+/// Implements the filter `truncate` of Jinja2.
+///
 /// **Source:** `jinja2/filters.py`, `do_truncate`.
 fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = FilterArgs::new(&args)?;
@@ -206,7 +208,7 @@ fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let by_value = args.get(1, "by")?.is_some_and(|by| by.as_str() == Some("value"));
     let reverse = args.flag_arg(2, "reverse")?;
     args.reject_unknown_args()?;
-    bounds::spend_on_nested(value)?;
+    bounds::spend_on_nested_value(value)?;
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
         return Err(invalid_operation("Can only sort a mapping."));
@@ -317,6 +319,8 @@ fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     })
 }
 
+/// Implements the filter `indent` of Jinja2.
+///
 /// **Source:** `jinja2/filters.py`, `do_indent`.
 fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = FilterArgs::new(&args)?;

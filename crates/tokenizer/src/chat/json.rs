@@ -11,7 +11,7 @@ use super::bounds;
 
 /// Maximum nesting depth of a value for `tojson`; JSON from requests is limited to less.
 const MAX_JSON_DEPTH: usize = 500;
-/// Maximum length of the indent and separators of `tojson`, in bytes.
+/// Maximum length of the indent, and of each separator, of `tojson`, in bytes.
 const MAX_SEPARATOR_BYTES: usize = 256;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct JsonStyle {
 /// Implements the template filter `tojson(ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
 pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    bounds::spend_on_nested(value)?;
+    bounds::spend_on_nested_value(value)?;
     let args = FilterArgs::new(&args)?;
     let style = JsonStyle::from_args(&args)?;
     args.reject_unknown_args()?;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json};
 
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
-use super::part::{MessagePart, invalid_message};
+use super::part::{MessagePart, invalid_message_error};
 use super::python::{PythonFields, python_dict, python_list, value_from_json};
 use vllm_sim_python::{PythonValue, loads};
 
@@ -49,7 +49,7 @@ impl From<Json> for ChatMessage {
 }
 
 impl ChatMessage {
-    pub(super) fn parsed(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
+    pub(super) fn to_template_message(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
         match self {
             Self::Sent(message) => TemplateMessage::parse_message(message).map(Cow::Owned),
             Self::Read(message) => Ok(Cow::Borrowed(message)),
@@ -111,7 +111,7 @@ impl TemplateMessage {
     ///
     /// # Errors
     /// [`TemplateError::Message`] if a tool call is not of type `function`.
-    pub fn parse_arguments(&mut self) -> Result<(), TemplateError> {
+    pub fn parse_tool_call_arguments(&mut self) -> Result<(), TemplateError> {
         let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
         let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
         calls.into_iter().flatten().try_for_each(parse_tool_call_arguments)
@@ -119,7 +119,7 @@ impl TemplateMessage {
 
     fn parse_message(message: &Json) -> Result<Self, TemplateError> {
         let Some(message) = message.as_object() else {
-            return Err(invalid_message("messages", "each message must be an object."));
+            return Err(invalid_message_error("messages", "each message must be an object."));
         };
         let role = message.get("role").and_then(Json::as_str);
         let role = role.unwrap_or_default();
@@ -133,12 +133,12 @@ impl TemplateMessage {
             let part = MessagePart::parse_part(role, part)?;
             if part.as_ref().and_then(MessagePart::modality_name) == Some("prompt_embeds") {
                 let message = "prompt_embeds content parts are not supported.";
-                return Err(invalid_message("messages", message));
+                return Err(invalid_message_error("messages", message));
             }
             read.extend(part);
         }
         let mut read = Self::new(message, read);
-        read.parse_arguments()?;
+        read.parse_tool_call_arguments()?;
         Ok(read)
     }
 
@@ -168,7 +168,7 @@ impl TemplateMessage {
             MessageContent::Parts(parts) => parts.iter(),
         };
         let mut lines: Vec<Cow<'_, str>> = match format {
-            ContentFormat::String => parts.filter_map(MessagePart::text_line).collect(),
+            ContentFormat::String => parts.filter_map(MessagePart::to_plain_text).collect(),
             ContentFormat::Openai => {
                 let texts = parts.filter_map(MessagePart::text_content);
                 texts.map(Cow::Borrowed).collect()
@@ -221,11 +221,14 @@ impl TemplateMessage {
 
 fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
     let Some(call) = call.as_object_mut() else {
-        return Err(invalid_message("tool_calls", "assistant tool_calls entries must be objects."));
+        return Err(invalid_message_error(
+            "tool_calls",
+            "assistant tool_calls entries must be objects.",
+        ));
     };
     let of_function = call.get("type").is_none_or(|kind| kind == "function");
     let Some(Json::Object(function)) = call.get_mut("function").filter(|_| of_function) else {
-        return Err(invalid_message(
+        return Err(invalid_message_error(
             "tool_calls",
             "chat completions only support assistant tool_calls of type 'function'.",
         ));
@@ -234,7 +237,7 @@ fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
     if let Json::String(text) = arguments {
         *arguments = loads(text.as_bytes()).unwrap_or_default();
     }
-    if !matches!(PythonValue::of_json(arguments), PythonValue::Dict(_)) {
+    if !matches!(PythonValue::from_json_value(arguments), PythonValue::Dict(_)) {
         *arguments = Map::new().into();
     }
     Ok(())
@@ -268,7 +271,7 @@ pub(super) fn developer_messages_to_system(
     std::iter::once(Cow::Owned(merged)).chain(others).collect()
 }
 
-/// Size of most messages of a conversation, in bytes.
+/// Typical size of a message of a conversation as plain text, in bytes.
 const TYPICAL_MESSAGE_BYTES: usize = 128;
 
 /// Formats each message of a conversation as `### ROLE: TEXT` and a newline.

@@ -30,7 +30,7 @@ pub(super) fn call_python_method(
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            bounds::spend_method(text, method, args)?;
+            bounds::spend_string_method_work(text, method, args)?;
             match call_str_method(text, method, args)? {
                 Some(answer) => Ok(answer),
                 None => {
@@ -45,7 +45,7 @@ pub(super) fn call_python_method(
             call_dict_method(value, method, args)
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            bounds::spend_on_nested(value)?;
+            bounds::spend_on_nested_value(value)?;
             call_list_method(value, method, args)
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),

@@ -96,7 +96,7 @@ impl MessagePart {
             Json::String(text) => Some(Self::from(MessagePartContent::Text(text.clone()))),
             Json::Object(part) => Self::parse_typed_part(part)?,
             _ => {
-                return Err(invalid_message(
+                return Err(invalid_message_error(
                     "messages",
                     "each content part must be an object or a string.",
                 ));
@@ -159,10 +159,12 @@ impl MessagePart {
     }
 
     /// Returns the content part as text for a template that expects text; `None` for media.
-    pub(super) fn text_line(&self) -> Option<Cow<'_, str>> {
+    pub(super) fn to_plain_text(&self) -> Option<Cow<'_, str>> {
         let line = match &self.content {
             MessagePartContent::Text(text) => Cow::Borrowed(text.as_str()),
-            MessagePartContent::ToolReference(name) if PythonValue::of_json(name).is_truthy() => {
+            MessagePartContent::ToolReference(name)
+                if PythonValue::from_json_value(name).is_truthy() =>
+            {
                 python_str(name).into()
             }
             MessagePartContent::ToolReference(_) | MessagePartContent::Media(_) => return None,
@@ -240,14 +242,13 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
                 value: Some(name.clone()),
             })
         }
-        Some(_) => Err(invalid_message("type", "Invalid 'type' field in multimodal part.")),
-        None => MEDIA
-            .into_iter()
-            .find(|name| part.contains_key(*name))
-            .ok_or_else(|| invalid_message("type", "Missing 'type' field in multimodal part.")),
+        Some(_) => Err(invalid_message_error("type", "Invalid 'type' field in multimodal part.")),
+        None => MEDIA.into_iter().find(|name| part.contains_key(*name)).ok_or_else(|| {
+            invalid_message_error("type", "Missing 'type' field in multimodal part.")
+        }),
     }
 }
 
-pub(super) fn invalid_message(parameter: &'static str, message: &str) -> TemplateError {
+pub(super) fn invalid_message_error(parameter: &'static str, message: &str) -> TemplateError {
     TemplateError::Message { message: message.to_owned(), parameter, value: None }
 }

@@ -113,7 +113,7 @@ pub(super) fn python_fields(object: &serde_json::Map<String, Json>) -> PythonFie
 
 /// Converts JSON to the template value that Python's `json.loads` returns.
 pub(super) fn value_from_json(json: &Json) -> Value {
-    match PythonValue::of_json(json) {
+    match PythonValue::from_json_value(json) {
         PythonValue::None => Value::from(()),
         PythonValue::Bool(flag) => Value::from(flag),
         PythonValue::Int(int) => match (i64::try_from(int), u64::try_from(int)) {

@@ -70,8 +70,8 @@ impl ChatTemplates {
         self.named.iter().find(|(known, _)| known == name).map(|(_, lazy)| lazy)
     }
 
-    pub(crate) fn default_source(&self) -> Option<&str> {
-        self.template_named(DEFAULT_TEMPLATE_NAME).map(LazyTemplate::source)
+    pub(crate) fn default_template_source(&self) -> Option<&str> {
+        self.template_named(DEFAULT_TEMPLATE_NAME).map(LazyTemplate::template_source)
     }
 
     /// Returns the chat template for a request; `None` if the model has none.
@@ -92,7 +92,7 @@ impl ChatTemplates {
                 .flatten()
                 .or_else(|| self.template_named(DEFAULT_TEMPLATE_NAME)),
         };
-        lazy.map(LazyTemplate::compiled).transpose()
+        lazy.map(LazyTemplate::compiled_template).transpose()
     }
 
     /// Renders a conversation to prompt text; without a template, in the format of
@@ -119,8 +119,11 @@ impl ChatTemplates {
         chat: &ChatInput<'_>,
     ) -> Result<String, TemplateError> {
         let format = chat.content_format.unwrap_or(template.format);
-        let mut messages =
-            chat.messages.iter().map(ChatMessage::parsed).collect::<Result<Vec<_>, _>>()?;
+        let mut messages = chat
+            .messages
+            .iter()
+            .map(ChatMessage::to_template_message)
+            .collect::<Result<Vec<_>, _>>()?;
         let quoted = |role| {
             template.source_contains(&format!("\"{role}\""))
                 || template.source_contains(&format!("'{role}'"))
@@ -263,14 +266,18 @@ impl CompiledTemplate {
         env.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Invalid => escape_formatter(out, state, value),
             _ => {
-                bounds::spend_on_nested(value)?;
+                bounds::spend_on_nested_value(value)?;
                 Ok(write_python_str(out, value)?)
             }
         });
         filters::add_python_filters(&mut env, clock);
         env.add_template_owned(TEMPLATE_NAME, jinja2::rewrite_for_minijinja(source))
             .map_err(|error| render_error(&error))?;
-        Ok(Self { env, source: source.to_owned(), format: ContentFormat::detect(source) })
+        Ok(Self {
+            env,
+            source: source.to_owned(),
+            format: ContentFormat::detect_in_template(source),
+        })
     }
 
     pub(super) fn source_contains(&self, text: &str) -> bool {
@@ -313,11 +320,11 @@ impl LazyTemplate {
         Self { source, compiled: OnceLock::new() }
     }
 
-    pub(super) fn source(&self) -> &str {
+    pub(super) fn template_source(&self) -> &str {
         &self.source
     }
 
-    pub(super) fn compiled(&self) -> Result<Arc<CompiledTemplate>, TemplateError> {
+    pub(super) fn compiled_template(&self) -> Result<Arc<CompiledTemplate>, TemplateError> {
         self.compiled
             .get_or_init(|| CompiledTemplate::new(&self.source, local_time).map(Arc::new))
             .clone()

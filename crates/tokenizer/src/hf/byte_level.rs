@@ -85,7 +85,7 @@ impl ByteLevelEncoder {
             let (plain, token) = self.added.next_added_token(rest);
             let mut words = &rest[..plain];
             while !words.is_empty() {
-                let (word, after) = words.split_at(self.pattern.word_end(words));
+                let (word, after) = words.split_at(self.pattern.first_word_len(words));
                 self.encode_word(bpe, word, &mut ids)?;
                 words = after;
             }

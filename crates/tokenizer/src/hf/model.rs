@@ -213,7 +213,7 @@ impl HfTokenizer {
         info::tokenizer_info_json(
             &self.files,
             &self.tokenizer,
-            self.templates.default_source(),
+            self.templates.default_template_source(),
             &self.name,
             self.local,
         )
@@ -300,6 +300,8 @@ fn metaspace_char(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
     }
 }
 
+/// Removes the spaces before punctuation and English contractions, as transformers does.
+///
 /// **Source:** `transformers/tokenization_utils_base.py`, `clean_up_tokenization`.
 fn clean_up_tokenization_spaces(text: &str) -> String {
     const PAIRS: [(&str, &str); 10] = [

@@ -28,7 +28,7 @@ impl SplitPattern {
     }
 
     /// Returns the length of the first word of a text, in bytes; zero only for empty text.
-    pub(super) fn word_end(self, text: &str) -> usize {
+    pub(super) fn first_word_len(self, text: &str) -> usize {
         let mut chars = text.chars();
         let Some(first) = chars.next() else { return 0 };
         let rest = chars.as_str();
@@ -161,7 +161,7 @@ mod tests {
     fn words(pattern: SplitPattern, mut text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         while !text.is_empty() {
-            let (word, rest) = text.split_at(pattern.word_end(text));
+            let (word, rest) = text.split_at(pattern.first_word_len(text));
             words.push(word);
             text = rest;
         }

@@ -141,12 +141,14 @@ fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     validators::validate_structural_tag_format(body)?;
     validators::check_structural_tag(body)?;
     match non_null_member(body, "n") {
-        Some(n) if PythonValue::of_json(n).as_number() != Some(1.0) => Err(Fault::invalid_value(
-            "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
-            "n",
-            python::python_str(n),
-        )
-        .into()),
+        Some(n) if PythonValue::from_json_value(n).as_number() != Some(1.0) => {
+            Err(Fault::invalid_value(
+                "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
+                "n",
+                python::python_str(n),
+            )
+            .into())
+        }
         _ => Ok(()),
     }
 }

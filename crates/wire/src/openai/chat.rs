@@ -217,7 +217,7 @@ fn check_tool_calls(body: &JsonBody) -> ValidatorResult {
 ///
 /// vLLM's `check_system_message_content_type` only warns about content, but it iterates.
 fn check_messages_iterable(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    match body_member(body, "messages").map(PythonValue::of_json) {
+    match body_member(body, "messages").map(PythonValue::from_json_value) {
         None | Some(PythonValue::List(_) | PythonValue::Str(_) | PythonValue::Dict(_)) => Ok(()),
         Some(_) => Err(not_iterable_fault(&body["messages"]).into()),
     }
@@ -280,7 +280,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         )
         .into());
     };
-    match PythonValue::of_json(choice) {
+    match PythonValue::from_json_value(choice) {
         PythonValue::Str("auto" | "required") => Ok(()),
         PythonValue::Dict(choice) => check_named_tool(choice, tools),
         _ => Err(Fault::bad_parameter(
@@ -301,7 +301,7 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
                          \"my_function\"}}`";
 
     let function = choice.get("function").unwrap_or(&Value::Null);
-    let PythonValue::Dict(members) = PythonValue::of_json(function) else {
+    let PythonValue::Dict(members) = PythonValue::from_json_value(function) else {
         return Err(Fault::bad_parameter(
             format_args!(
                 "Invalid value for `function`: `{}` in `tool_choice`! {USAGE}",
@@ -328,7 +328,7 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
         )
         .into());
     }
-    let found = match PythonValue::of_json(tools) {
+    let found = match PythonValue::from_json_value(tools) {
         PythonValue::List(tools) => {
             let mut found = false;
             for tool in tools {
@@ -356,7 +356,7 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
 
 /// Returns `value[key]` as Python would, with its error messages.
 fn python_subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::Dict(map) => {
             map.get(key).ok_or_else(|| Fault::bad_request(python::repr_str(key)))
         }
@@ -374,7 +374,8 @@ fn string_index_fault() -> Fault {
     Fault::bad_request("string indices must be integers, not 'str'")
 }
 
-/// Checks that a chat has one kind of constraint at most, and not also a forced tool.
+/// Checks that a chat request has at most one kind of structured-output constraint, and none with a
+/// forced tool.
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
@@ -422,7 +423,8 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         return Ok(());
     };
     validators::check_not_below_minus_one("top_logprobs", top)?;
-    let wanted = PythonValue::of_json(top).as_number().is_some_and(|top| top == -1.0 || top > 0.0);
+    let wanted =
+        PythonValue::from_json_value(top).as_number().is_some_and(|top| top == -1.0 || top > 0.0);
     if wanted && !is_truthy_member(body, "logprobs") {
         return Err(Fault::bad_parameter(
             "when using `top_logprobs`, `logprobs` must be set to true.",
@@ -454,7 +456,7 @@ fn normalize_messages(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         let Value::Object(message) = message else {
             continue;
         };
-        let listed = match message.get("tool_calls").map(PythonValue::of_json) {
+        let listed = match message.get("tool_calls").map(PythonValue::from_json_value) {
             None | Some(PythonValue::None | PythonValue::List(_)) => None,
             Some(PythonValue::Str(text)) => {
                 Some(text.chars().map(|c| Value::from(String::from(c))).collect())

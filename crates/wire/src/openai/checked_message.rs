@@ -13,7 +13,8 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::Schema;
 
-/// A chat message of a known class, whose content parts may still be unchecked.
+/// A chat message whose Python class has been determined, and whose content parts may still be
+/// unchecked.
 #[derive(Debug)]
 pub struct CheckedMessage {
     members: Map<String, Value>,
@@ -22,7 +23,7 @@ pub struct CheckedMessage {
 }
 
 impl CheckedMessage {
-    /// Determines the class of a chat message.
+    /// Determines the Python class that pydantic chooses for a chat message.
     ///
     /// # Errors
     /// A 400 for a message of `openai_harmony`, which is not a dict.
@@ -80,7 +81,8 @@ impl CheckedMessage {
         &self.members
     }
 
-    /// Iterates over the parts of the message's content; each is checked when it is taken.
+    /// Iterates over the parts of the message's content; each part is checked when the iterator
+    /// returns it.
     pub fn parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(index, part)| match self.lazy {

@@ -250,7 +250,7 @@ fn validate_prompt_list_length(body: &Value, bounds: &RequestBounds) -> Result<(
     if let Some(Value::Array(prompts)) = body.get("prompt")
         && prompts.len() > most
         && !matches!(
-            PythonValue::of_json(&prompts[0]),
+            PythonValue::from_json_value(&prompts[0]),
             PythonValue::Int(_) | PythonValue::BigInt(_) | PythonValue::Bool(_)
         )
     {
@@ -302,7 +302,8 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         );
     }
     let no_output =
-        body.get("max_tokens").and_then(|max| PythonValue::of_json(max).as_number()) == Some(0.0);
+        body.get("max_tokens").and_then(|max| PythonValue::from_json_value(max).as_number())
+            == Some(0.0);
     if wanted && echo && no_output {
         return refuse(
             "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because \
@@ -322,7 +323,7 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     }
 }
 
-/// Checks that a completion has one kind of constraint at most.
+/// Checks that a completion request has at most one kind of structured-output constraint.
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {

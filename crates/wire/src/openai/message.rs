@@ -24,7 +24,8 @@ struct JsonMessage {
     trust: MessageOrigin,
 }
 
-/// Origin of a chat message; content parts of our own messages are not checked.
+/// Origin of a chat message; content parts of messages that the server itself builds are not
+/// checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MessageOrigin {
     Clients,
@@ -125,7 +126,8 @@ pub struct MessageToolCall<'a> {
 }
 
 impl RequestMessage {
-    /// Creates a chat message of our own, whose parts are not checked against the SDK's classes.
+    /// Creates a chat message that the server itself builds, whose parts are not checked against
+    /// the SDK's classes.
     pub fn trusted(value: Value) -> Self {
         Self::new(value, MessageOrigin::Ours)
     }

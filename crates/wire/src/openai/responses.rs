@@ -238,7 +238,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
             "tool_choice",
         )
     };
-    let count = match body.get("tools").map(PythonValue::of_json) {
+    let count = match body.get("tools").map(PythonValue::from_json_value) {
         None | Some(PythonValue::None) => 0,
         Some(PythonValue::List(tools)) => tools.len(),
         Some(PythonValue::Dict(tools)) => tools.len(),
@@ -253,7 +253,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         matches!(choice.get("type").and_then(Value::as_str), Some("function" | "custom"))
     });
     if count == 0 {
-        match choice.map(PythonValue::of_json) {
+        match choice.map(PythonValue::from_json_value) {
             None | Some(PythonValue::Str("auto" | "none")) => {
                 body.to_mut().insert("tool_choice".to_owned(), Value::from("none"));
             }
@@ -305,7 +305,7 @@ fn resolve_named_tool_choice(name: &Value, tools: &[Value]) -> Result<Option<Str
             flat.push((local, full));
         }
     }
-    let wanted = match PythonValue::of_json(name) {
+    let wanted = match PythonValue::from_json_value(name) {
         PythonValue::Str(name) => name,
         PythonValue::List(_) => return Err(Fault::bad_request("unhashable type: 'list'")),
         PythonValue::Dict(_) => return Err(Fault::bad_request("unhashable type: 'dict'")),
@@ -364,7 +364,7 @@ fn parse_input_items(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let Some(input) = body.to_mut().get_mut("input") else {
         return Ok(());
     };
-    if let PythonValue::Dict(map) = PythonValue::of_json(input) {
+    if let PythonValue::Dict(map) = PythonValue::from_json_value(input) {
         *input = map.keys().map(|key| Value::from(key.as_str())).collect();
     }
     for item in input.as_array_mut().into_iter().flatten() {

@@ -110,7 +110,7 @@ impl ChatRequest {
         };
         let listed = ids.as_array().filter(|ids| !ids.is_empty()).and_then(|ids| {
             ids.iter()
-                .map(|id| match PythonValue::of_json(id) {
+                .map(|id| match PythonValue::from_json_value(id) {
                     PythonValue::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
                     _ => None,
                 })
@@ -329,7 +329,8 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// Returns the constraint of a request: that of its response format before `structured_outputs`.
+/// Returns the structured-output constraint of a request: that of its response format before
+/// `structured_outputs`.
 ///
 /// Source: vLLM's `structured_outputs_from_response_format`.
 ///

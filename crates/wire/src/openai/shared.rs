@@ -268,7 +268,7 @@ pub(crate) const THINKING_TOKEN_BUDGET: Schema =
     Schema::Before(check_thinking_token_budget, &Schema::Nullable(&INT));
 
 fn check_thinking_token_budget(value: &Value) -> Result<Option<Value>, Fault> {
-    match PythonValue::of_json(value) {
+    match PythonValue::from_json_value(value) {
         PythonValue::None => Ok(None),
         PythonValue::Int(-1) => Ok(Some(Value::Null)),
         PythonValue::Int(i) if i >= 0 => Ok(None),

@@ -25,7 +25,7 @@ pub(crate) type ValidatorResult = Result<(), ValidatorError>;
 
 /// Returns Python's `bool(data.get(key))` for a body member.
 pub(crate) fn is_truthy_member(body: &JsonBody, key: &str) -> bool {
-    find_member(body, key).is_some_and(|(_, value)| PythonValue::of_json(value).is_truthy())
+    find_member(body, key).is_some_and(|(_, value)| PythonValue::from_json_value(value).is_truthy())
 }
 
 /// Returns a member of the request body, `null` included.
@@ -42,13 +42,13 @@ pub(crate) fn non_null_member<'b>(body: &'b JsonBody, key: &str) -> Option<&'b V
 pub(crate) fn not_iterable_fault(value: &Value) -> Fault {
     Fault::bad_request(format!(
         "'{}' object is not iterable",
-        PythonValue::of_json(value).type_name()
+        PythonValue::from_json_value(value).type_name()
     ))
 }
 
 /// Returns the 400 with Python's `AttributeError` of `value.get`.
 pub(crate) fn no_get_attribute_fault(value: &Value) -> Fault {
-    let name = PythonValue::of_json(value).type_name();
+    let name = PythonValue::from_json_value(value).type_name();
     Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn has_single_constraint(body: &JsonBody, two: Fault) -> Result<bool,
     let Some(outputs) = non_null_member(body, "structured_outputs") else {
         return Ok(false);
     };
-    let PythonValue::Dict(outputs) = PythonValue::of_json(outputs) else {
+    let PythonValue::Dict(outputs) = PythonValue::from_json_value(outputs) else {
         return Err(no_get_attribute_fault(outputs).into());
     };
     let count =
@@ -222,7 +222,7 @@ pub(crate) fn check_structural_tag(body: &JsonBody) -> ValidatorResult {
 /// Checks that a body member like `logprobs` is absent or a number, so that it can be compared.
 pub(crate) fn check_number_or_absent(body: &JsonBody, key: &str) -> ValidatorResult {
     match non_null_member(body, key) {
-        Some(value) if PythonValue::of_json(value).as_number().is_none() => {
+        Some(value) if PythonValue::from_json_value(value).as_number().is_none() => {
             Err(Fault::invalid_value(
                 format_args!("`{key}` must be an integer."),
                 key,
@@ -241,7 +241,7 @@ pub(crate) fn check_prompt_logprobs(body: &JsonBody) -> ValidatorResult {
     let Some(value) = non_null_member(body, key) else {
         return Ok(());
     };
-    let count = PythonValue::of_json(value).as_number().unwrap_or_default();
+    let count = PythonValue::from_json_value(value).as_number().unwrap_or_default();
     if is_truthy_member(body, "stream") && (count > 0.0 || count == -1.0) {
         return Err(Fault::bad_parameter(
             "`prompt_logprobs` are not available when `stream=True`.",
@@ -254,7 +254,7 @@ pub(crate) fn check_prompt_logprobs(body: &JsonBody) -> ValidatorResult {
 
 /// Rejects a request field with a negative number other than -1.
 pub(crate) fn check_not_below_minus_one(key: &str, value: &Value) -> ValidatorResult {
-    match PythonValue::of_json(value).as_number() {
+    match PythonValue::from_json_value(value).as_number() {
         Some(count) if count < 0.0 && count != -1.0 => Err(Fault::invalid_value(
             format_args!("`{key}` must be a positive value or -1."),
             key,

@@ -8,10 +8,11 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
+use vllm_sim_python::{self as python, PythonValue, orjson_loads};
 
 use super::chat_schema;
 use super::completion::DEFAULT_MODEL_NAME;
-use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES_DISABLED};
+use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES, HIDDEN_STATES_DISABLED, NULLABLE_STRINGS};
 use super::sampling::native_sampling_params;
 use crate::ServerLimits;
 use crate::bounds::RequestBounds;
@@ -23,15 +24,17 @@ use crate::schema::{Schema, ValidatorError, wire_model};
 /// The form of tool calls in a reply whose request lets the model choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyCalls {
-    /// A tool parser turns them into members of the response.
+    /// A tool parser turns the calls into members of the response.
     Parsed,
-    /// Calls are text, because no tool parser runs.
+    /// The calls are text of the reply, because no tool parser runs.
     Text,
 }
 
 wire_model! {
     /// A chat request. Absent fields have SGLang's defaults; unknown ones are ignored.
-    pub struct SglangChatRequest: Plain "ChatCompletionRequest" before [set_tool_choice] {
+    pub struct SglangChatRequest: Plain "ChatCompletionRequest"
+        before [set_tool_choice, set_json_schema]
+    {
         /// Messages of the conversation, oldest first.
         messages: Vec<Value> [chat_schema::MESSAGES],
         /// Name of the model, which responses repeat; `model:adapter` selects an adapter.
@@ -40,7 +43,7 @@ wire_model! {
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
         logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
-        /// Requests log probabilities.
+        /// Whether to return log probabilities of the output tokens.
         logprobs: bool = false,
         /// Number of the most likely tokens to list at each position.
         top_logprobs: Option<i64> = None,
@@ -48,7 +51,7 @@ wire_model! {
         max_tokens: Option<i64> = None,
         /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i64> = None,
-        /// Number of outputs.
+        /// Number of outputs (choices) per prompt.
         n: i64 = 1,
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
@@ -66,14 +69,16 @@ wire_model! {
         temperature: Option<f64> = None,
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
+        /// Id of the end user; has no effect here.
+        user: Option<String> = None,
         /// The functions (tools) that the model may call.
         tools: Option<Vec<Value>> [chat_schema::TOOLS] = None,
         /// Rule for tool calls.
         tool_choice: Option<Value> [chat_schema::TOOL_CHOICE] = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: bool = true,
-        /// Requests hidden states.
-        return_hidden_states: Option<Value> = None,
+        /// Request for hidden states, which the server rejects.
+        return_hidden_states: Option<Value> [HIDDEN_STATES] = None,
         /// Whether choices contain the token ids of the prompt.
         return_prompt_token_ids: bool = false,
         /// Whether choices contain the token ids of prompt and output.
@@ -88,16 +93,16 @@ wire_model! {
         min_p: Option<f64> = None,
         /// Minimum number of output tokens.
         min_tokens: i64 = 0,
-        /// Regular expression of the output.
+        /// Regular expression for the output.
         regex: Option<String> = None,
-        /// Grammar of the output.
+        /// Context-free grammar of the output, in EBNF.
         ebnf: Option<String> = None,
         /// Repetition penalty.
         repetition_penalty: Option<f64> = None,
         /// Stop token ids.
         stop_token_ids: Option<Vec<i64>> = None,
         /// The regular expressions that end the output.
-        stop_regex: Option<Value> = None,
+        stop_regex: Option<Value> [chat_schema::STOP] = None,
         /// Whether the output keeps the stop string that ended it.
         no_stop_trim: bool = false,
         /// Whether generation continues past the end-of-sequence token.
@@ -107,16 +112,16 @@ wire_model! {
         /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
         /// Name of the LoRA adapter.
-        lora_path: Option<Value> = None,
+        lora_path: Option<Value> [NULLABLE_STRINGS] = None,
         /// Whether reasoning is returned apart from the content.
         separate_reasoning: bool = true,
         /// Arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
         /// Host of the bootstrap server of the prefill server.
-        bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        bootstrap_host: Option<Value> [chat_schema::STOP] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -125,15 +130,16 @@ wire_model! {
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
-        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        rid: Option<Value> [chat_schema::STOP] = None,
         /// Salt of the prefix cache.
-        cache_salt: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        cache_salt: Option<Value> [chat_schema::STOP] = None,
         /// Scheduling priority.
         priority: Option<i64> = None,
     }
 }
 
-/// Mirrors SGLang's `set_tool_choice_default`, which errors of the body show.
+/// Mirrors SGLang's `set_tool_choice_default`: a missing `tool_choice` becomes `auto`, or `none`
+/// without tools.
 fn set_tool_choice(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
     let is_absent = |name: &str| body.get(name).is_none_or(Value::is_null);
     if is_absent("tool_choice") {
@@ -143,11 +149,36 @@ fn set_tool_choice(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
     Ok(())
 }
 
+/// Mirrors SGLang's `set_json_schema`: moves a schema next to `type` to its place.
+fn set_json_schema(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
+    let format = match body.get("response_format") {
+        Some(Value::Object(format)) => format,
+        Some(other) if PythonValue::from_json_value(other).is_truthy() => {
+            return Err(ValidatorError::Fault(super::unhandled_exception()));
+        }
+        _ => return Ok(()),
+    };
+    let is_filled = |value: &Value| value.as_object().is_some_and(|map| !map.is_empty());
+    let schema = format.get("schema").filter(|schema| is_filled(schema));
+    let is_set = format.get("json_schema").is_some_and(is_filled);
+    let is_of_schema = format.get("type").and_then(Value::as_str) == Some("json_schema");
+    let Some(schema) = schema.filter(|_| is_of_schema && !is_set) else {
+        return Ok(());
+    };
+    let name = schema.get("title").cloned().unwrap_or_else(|| "Schema".into());
+    let mut format = format.clone();
+    format.insert("json_schema".to_owned(), json!({"name": name, "schema": schema}));
+    format.remove("schema");
+    body.to_mut().insert("response_format".to_owned(), format.into());
+    Ok(())
+}
+
 /// Names of the efforts that SGLang accepts and vLLM does not.
 const FURTHER_EFFORT: &str = "ultra";
 
 impl SglangChatRequest {
-    /// Runs the checks of SGLang that follow the schema; the context length is that of the flag.
+    /// Runs the checks that SGLang makes after schema validation; `context_length` is the value of
+    /// the flag.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -171,6 +202,7 @@ impl SglangChatRequest {
             );
         }
         self.validate_tool_choice()?;
+        self.validate_tools()?;
         let limit = self.output_limit().unwrap_or(0);
         if let Some(context_length) = context_length.filter(|most| limit > i64::from(*most)) {
             return fail(format!(
@@ -187,7 +219,7 @@ impl SglangChatRequest {
         self.validate_stream()
     }
 
-    /// Mirrors the checks of `tool_choice` in SGLang's `_validate_request`.
+    /// Checks `tool_choice` against the tools of the request, as SGLang's `_validate_request` does.
     fn validate_tool_choice(&self) -> Result<(), Fault> {
         let tools = self.tools.as_deref().unwrap_or_default();
         let text = match &self.tool_choice {
@@ -212,6 +244,21 @@ impl SglangChatRequest {
         Err(Fault::bad_request(text))
     }
 
+    /// Mirrors the check of parameters of tools; only the first line of SGLang's text is repeated.
+    fn validate_tools(&self) -> Result<(), Fault> {
+        for (at, tool) in self.tools.iter().flatten().enumerate() {
+            let parameters = tool.pointer("/function/parameters").unwrap_or(&Value::Null);
+            if !matches!(parameters, Value::Null | Value::Bool(_) | Value::Object(_)) {
+                let shown = python::python_repr(parameters);
+                return Err(Fault::bad_request(format!(
+                    "Tool {at} function has invalid 'parameters' schema: {shown} is not of type \
+                     'object', 'boolean'"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Mirrors the checks of members that a stream cannot have.
     fn validate_stream(&self) -> Result<(), Fault> {
         if !self.stream {
@@ -232,13 +279,72 @@ impl SglangChatRequest {
         Err(Fault::new(400, ErrorType::BadRequestName, text))
     }
 
-    /// Returns the limit of output tokens; zero counts as none.
+    /// Returns the limit of output tokens; zero as the newer member counts as none.
     pub fn output_limit(&self) -> Option<i64> {
-        let given = |limit: Option<i64>| limit.filter(|limit| *limit != 0);
-        given(self.max_completion_tokens).or(given(self.max_tokens))
+        self.max_completion_tokens.filter(|limit| *limit != 0).or(self.max_tokens)
     }
 
-    /// Reads messages and tools.
+    /// Returns the id of the request.
+    ///
+    /// # Errors
+    /// SGLang's 500 for a list of ids, which only requests with several outputs may have.
+    pub fn single_rid(&self) -> Result<Option<&Value>, Fault> {
+        match &self.rid {
+            Some(Value::Array(_)) if self.n == 1 => Err(unhashable_rid()),
+            rid => Ok(rid.as_ref()),
+        }
+    }
+
+    /// Returns the type of the first part that is no text.
+    pub fn media_part(&self) -> Option<&str> {
+        let parts = self.messages.iter().filter_map(|message| message.get("content")?.as_array());
+        let types = parts.flatten().filter_map(|part| part.get("type")?.as_str());
+        let mut media =
+            types.filter(|kind| matches!(*kind, "image_url" | "video_url" | "audio_url"));
+        media.next()
+    }
+
+    /// Returns the messages as SGLang gives them to the template: with text in place of null, and
+    /// the user as author of the last message unless the model continues it.
+    ///
+    /// Source: SGLang 0.5.23 `serving_chat.py`, `_handle_last_assistant_message`.
+    fn template_messages(&self) -> Vec<Value> {
+        let mut messages: Vec<Value> =
+            self.messages.iter().cloned().map(lowercase_role).map(with_content).collect();
+        if !self.continue_final_message
+            && let Some(last) = messages.last_mut().filter(|last| is_continuable(last))
+        {
+            *last = json!({"role": "user", "content": last["content"].take()});
+        }
+        messages
+    }
+
+    /// Checks that the arguments of earlier tool calls are JSON objects.
+    ///
+    /// Source: SGLang 0.5.23 `serving_chat.py`, `parse_tool_call_arguments`.
+    fn check_call_arguments(&self) -> Result<(), Fault> {
+        let is_of_model = |message: &&Value| {
+            message["role"].as_str().is_some_and(|role| role.eq_ignore_ascii_case("assistant"))
+        };
+        let calls = self.messages.iter().filter(is_of_model);
+        let calls = calls.filter_map(|message| message.get("tool_calls")?.as_array()).flatten();
+        let arguments = calls.filter_map(|call| call.pointer("/function/arguments")?.as_str());
+        for text in arguments.filter(|text| !text.is_empty()) {
+            let reason = match orjson_loads(text.as_bytes()) {
+                Ok(Value::Object(_)) => continue,
+                Ok(_) => "a JSON object",
+                Err(_) => "valid JSON",
+            };
+            return Err(Fault::new(
+                400,
+                ErrorType::BadRequestName,
+                format!("Assistant tool call function.arguments must be {reason}."),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads the messages and tools of the chat request.
     ///
     /// # Errors
     /// A 400 for a message or tool that does not match the schema.
@@ -247,11 +353,13 @@ impl SglangChatRequest {
         calls: ReplyCalls,
         bounds: &RequestBounds,
     ) -> Result<ChatRequest, Fault> {
-        let messages = self.messages.iter().cloned().map(lowercase_role);
+        self.check_call_arguments()?;
+        let messages = self.template_messages();
+        let continues = self.continue_final_message && messages.last().is_some_and(is_continuable);
         let mut body = json!({
-            "messages": messages.collect::<Vec<_>>(),
-            "continue_final_message": self.continue_final_message,
-            "add_generation_prompt": !self.continue_final_message,
+            "messages": messages,
+            "continue_final_message": continues,
+            "add_generation_prompt": !continues,
             "parallel_tool_calls": self.parallel_tool_calls,
         });
         if let Some(kwargs) = &self.chat_template_kwargs {
@@ -264,7 +372,7 @@ impl SglangChatRequest {
         }
         let is_none = self.tool_choice.as_ref().and_then(Value::as_str) == Some("none");
         if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_empty() && !is_none) {
-            body["tools"] = tools.clone().into();
+            body["tools"] = tools.iter().map(plain_tool).collect();
             // Without a parser the text of the reply contains no calls.
             body["tool_choice"] = match &self.tool_choice {
                 _ if calls == ReplyCalls::Text => "none".into(),
@@ -275,7 +383,7 @@ impl SglangChatRequest {
         ChatRequest::parse(&body, bounds)
     }
 
-    /// Returns the JSON Schema of a text with the calls that the request forces.
+    /// Returns the JSON Schema of a reply text with the tool calls that the request forces.
     ///
     /// Source: SGLang 0.5.23 `function_call/utils.py`, `get_json_schema_constraint`.
     fn forced_calls_schema(&self) -> Option<Value> {
@@ -309,8 +417,8 @@ impl SglangChatRequest {
         Some(schema)
     }
 
-    /// Returns the sampling parameters as the native route takes them; without a tool parser,
-    /// forced calls are a text that follows a schema.
+    /// Returns the sampling parameters in the form of `/generate`; without a tool parser, forced
+    /// tool calls are a text that follows a JSON Schema.
     ///
     /// # Errors
     /// A 400 for a response format without schema.
@@ -325,6 +433,35 @@ impl SglangChatRequest {
         }
         Ok(params)
     }
+}
+
+/// Returns the error of a list of ids for a request with one output.
+pub(super) fn unhashable_rid() -> Fault {
+    let text = "Internal server error: unhashable type: 'list'";
+    Fault::new(500, ErrorType::InternalServer, text)
+}
+
+/// Returns whether the model may continue a message: one of its own with a text.
+fn is_continuable(message: &Value) -> bool {
+    message["role"] == "assistant" && message["content"].is_string()
+}
+
+/// Returns a tool with the type that templates know, and without what the schema added.
+fn plain_tool(tool: &Value) -> Value {
+    let mut tool = tool.clone();
+    tool["type"] = "function".into();
+    if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+        function.shift_remove(chat_schema::KEY_ORDER);
+    }
+    tool
+}
+
+/// Writes an empty text in place of absent content.
+fn with_content(mut message: Value) -> Value {
+    if message.get("content").is_none_or(Value::is_null) {
+        message["content"] = "".into();
+    }
+    message
 }
 
 /// Writes the role of a message in lower case, as SGLang does.

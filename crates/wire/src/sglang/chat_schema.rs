@@ -4,7 +4,9 @@
 //!
 //! Source: SGLang 0.5.23 `srt/entrypoints/openai/protocol.py`.
 
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
 
 use crate::schema::{
     ANY_LENGTH, FLOAT, INT, Model, STR, Schema, ValidatorError, float_within, optional, required,
@@ -133,7 +135,8 @@ const TOOL_CALL: Schema = Schema::Model(&Model::plain(
 const GENERIC_ROLES: [&str; 7] =
     ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
 
-/// Mirrors SGLang's `_normalize_role`.
+/// Converts the role of a message to lower case, as SGLang's `_normalize_role` does; rejects
+/// unknown roles.
 fn check_role(role: &Value) -> Result<Option<Value>, ValidatorError> {
     let text = match role.as_str().map(str::to_lowercase) {
         Some(role) if GENERIC_ROLES.contains(&role.as_str()) => return Ok(Some(role.into())),
@@ -167,28 +170,44 @@ const USER_MESSAGE: Schema = Schema::Model(&Model::plain(
 pub(super) const MESSAGES: Schema =
     Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
 
-/// Schema of the tools of a chat request.
-pub(super) const TOOLS: Schema = Schema::Nullable(&Schema::List(
+/// Name of the member that SGLang adds to functions, which errors show.
+pub(super) const KEY_ORDER: &str = "key_order";
+
+/// Mirrors SGLang's `Function._capture_key_order`.
+fn capture_key_order(function: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
+    let names = function.keys().cloned().collect::<Vec<_>>();
+    function.to_mut().insert(KEY_ORDER.to_owned(), names.into());
+    Ok(())
+}
+
+/// Schema of a list of tools.
+pub(super) const TOOL_LIST: Schema = Schema::List(
     &Schema::Model(&Model::plain(
         "Tool",
         &[
             optional("type", STR),
             required(
                 "function",
-                Schema::Model(&Model::plain(
-                    "Function",
-                    &[
-                        optional("description", Schema::Nullable(&STR)),
-                        required("name", STR),
-                        optional("parameters", Schema::Any),
-                        optional("strict", Schema::Nullable(&Schema::Bool)),
-                    ],
-                )),
+                Schema::Model(&Model {
+                    before: &[capture_key_order],
+                    ..Model::plain(
+                        "Function",
+                        &[
+                            optional("description", Schema::Nullable(&STR)),
+                            required("name", STR),
+                            optional("parameters", Schema::Any),
+                            optional("strict", Schema::Nullable(&Schema::Bool)),
+                        ],
+                    )
+                }),
             ),
         ],
     )),
     ANY_LENGTH,
-));
+);
+
+/// Schema of the tools of a chat request.
+pub(super) const TOOLS: Schema = Schema::Nullable(&TOOL_LIST);
 
 /// Schema of the rule for tool calls of a chat request.
 pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
@@ -220,7 +239,18 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
         "ResponseFormat",
         &[
             required("type", Schema::Literal(&["text", "json_object", "json_schema"])),
-            optional("json_schema", Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))),
+            optional(
+                "json_schema",
+                Schema::Nullable(&Schema::Model(&Model::plain(
+                    "JsonSchemaResponseFormat",
+                    &[
+                        required("name", STR),
+                        optional("description", Schema::Nullable(&STR)),
+                        optional("schema", Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))),
+                        optional("strict", Schema::Nullable(&Schema::Bool)),
+                    ],
+                ))),
+            ),
         ],
     )),
     Schema::Model(&Model::plain(
@@ -233,11 +263,11 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
     )),
     Schema::Model(&Model::plain(
         "StructuralTag",
-        &[required("type", Schema::Literal(&["structural_tag"])), required("format", Schema::Any)],
+        &[optional("type", Schema::Literal(&["structural_tag"])), required("format", Schema::Any)],
     )),
 ]));
 
-/// Schema of stop strings, a list first.
+/// Schema of stop strings: a union of a list and a string, in that order.
 pub(super) const STOP: Schema =
     Schema::Nullable(&Schema::Union(&[Schema::List(&STR, ANY_LENGTH), STR]));
 

@@ -4,10 +4,11 @@
 //! `serving_completions.py`.
 
 use serde_json::{Map, Value};
+use vllm_sim_python as python;
 
-use super::chat::schema_constraint;
+use super::chat::{schema_constraint, unhashable_rid};
 use super::chat_schema;
-use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES_DISABLED};
+use super::generate::{BOOTSTRAP_PORTS, HIDDEN_STATES, HIDDEN_STATES_DISABLED, NULLABLE_STRINGS};
 use super::sampling::native_sampling_params;
 use crate::fault::Fault;
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
@@ -29,7 +30,7 @@ wire_model! {
         /// Frequency penalty.
         frequency_penalty: f64 = 0.0,
         /// Values added to the logits of token ids.
-        logit_bias: Option<Map<String, Value>> = None,
+        logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
         /// Number of log probabilities per output token.
         logprobs: Option<i64> = None,
         /// Maximum number of tokens to generate.
@@ -50,8 +51,10 @@ wire_model! {
         temperature: f64 = 1.0,
         /// Nucleus sampling threshold.
         top_p: f64 = 1.0,
+        /// Id of the end user; has no effect here.
+        user: Option<String> = None,
         /// Requests hidden states.
-        return_hidden_states: Option<Value> = None,
+        return_hidden_states: Option<Value> [HIDDEN_STATES] = None,
         /// Whether choices contain the token ids of the output.
         return_token_ids: bool = false,
         /// Number of most likely tokens to sample from.
@@ -62,16 +65,16 @@ wire_model! {
         min_tokens: i64 = 0,
         /// JSON schema of the output, as text.
         json_schema: Option<String> = None,
-        /// Regular expression of the output.
+        /// Regular expression for the output.
         regex: Option<String> = None,
-        /// Grammar of the output.
+        /// Context-free grammar of the output, in EBNF.
         ebnf: Option<String> = None,
         /// Repetition penalty.
         repetition_penalty: f64 = 1.0,
         /// Stop token ids.
         stop_token_ids: Option<Vec<i64>> = None,
         /// The regular expressions that end the output.
-        stop_regex: Option<Value> = None,
+        stop_regex: Option<Value> [chat_schema::STOP] = None,
         /// Whether the output keeps the stop string that ended it.
         no_stop_trim: bool = false,
         /// Whether generation continues past the end-of-sequence token.
@@ -79,14 +82,14 @@ wire_model! {
         /// Whether to omit special tokens from the text.
         skip_special_tokens: bool = true,
         /// Name of the LoRA adapter.
-        lora_path: Option<Value> = None,
+        lora_path: Option<Value> [NULLABLE_STRINGS] = None,
         /// Required format of the output.
-        response_format: Option<Map<String, Value>> = None,
+        response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT] = None,
         /// Host of the bootstrap server of the prefill server.
-        bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        bootstrap_host: Option<Value> [chat_schema::STOP] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -95,15 +98,15 @@ wire_model! {
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
-        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        rid: Option<Value> [chat_schema::STOP] = None,
         /// Salt of the prefix cache.
-        cache_salt: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        cache_salt: Option<Value> [chat_schema::STOP] = None,
         /// Scheduling priority.
         priority: Option<i64> = None,
     }
 }
 
-/// Mirrors SGLang's `validate_max_tokens_positive`.
+/// Rejects a `max_tokens` that is not positive, as SGLang's `validate_max_tokens_positive` does.
 fn check_max_tokens(limit: &Value) -> Result<Option<Value>, ValidatorError> {
     match limit.as_i64() {
         Some(limit) if limit <= 0 => {
@@ -129,6 +132,25 @@ impl SglangCompletionRequest {
         match &self.return_hidden_states {
             None | Some(Value::Null | Value::Bool(false)) => Ok(()),
             Some(_) => Err(Fault::bad_request(HIDDEN_STATES_DISABLED)),
+        }
+    }
+
+    /// Checks the ids of the requests.
+    ///
+    /// # Errors
+    /// SGLang's 500 for a list of ids for one prompt, and its 400 for an id that occurs twice.
+    pub fn check_rids(&self) -> Result<(), Fault> {
+        let Some(Value::Array(ids)) = &self.rid else { return Ok(()) };
+        if self.n == 1 && self.prompt.0.len() == 1 {
+            return Err(unhashable_rid());
+        }
+        let repeated = |at: usize| ids[..at].contains(&ids[at]);
+        match (0..ids.len()).find(|at| repeated(*at)) {
+            None => Ok(()),
+            Some(at) => Err(Fault::bad_request(format!(
+                "Duplicate request IDs detected within the request: [{}]",
+                python::python_repr(&ids[at])
+            ))),
         }
     }
 

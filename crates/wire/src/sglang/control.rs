@@ -2,28 +2,29 @@
 //!
 //! Source: SGLang 0.5.23 `srt/managers/io_struct.py`.
 
-use serde_json::Value;
-
-use crate::schema::{FLOAT, RequestField, Schema, wire_model};
+use super::generate::VertexRequest;
+use crate::schema::{FLOAT, NumberBounds, Schema, wire_model};
 
 /// A msgspec struct as body, which pydantic accepts as an instance or by its fields.
 #[derive(Debug)]
 pub struct Struct<T>(pub T);
 
+/// Implements the reader of msgspec structs, each with the name of its class.
 macro_rules! msgspec_structs {
     ($($name:ident: $class:literal),* $(,)?) => {$(
-        impl RequestField for Struct<$name> {
-            const SCHEMA: Schema = Schema::Union(&[
-                Schema::Instance($class),
-                Schema::Model($name::MODEL),
+        impl $crate::schema::RequestField for $crate::sglang::control::Struct<$name> {
+            const SCHEMA: $crate::schema::Schema = $crate::schema::Schema::Union(&[
+                $crate::schema::Schema::Instance($class),
+                $crate::schema::Schema::Model($name::MODEL),
             ]);
 
-            fn read(value: &Value) -> Option<Self> {
-                $name::read(value).map(Self)
+            fn read(value: &::serde_json::Value) -> Option<Self> {
+                <$name as $crate::schema::RequestField>::read(value).map(Self)
             }
         }
     )*};
 }
+pub(super) use msgspec_structs;
 
 msgspec_structs! {
     AbortRequest: "AbortReq",
@@ -37,11 +38,12 @@ msgspec_structs! {
     ResumeMemoryRequest: "ResumeMemoryOccupationReqInput",
     SlowDownRequest: "SlowDownReqInput",
     WeightVersionRequest: "UpdateWeightVersionReqInput",
+    VertexRequest: "VertexGenerateReqInput",
 }
 
 wire_model! {
     /// A request to abort one request or all.
-    pub struct AbortRequest: Plain "function-after[build_struct(), AbortReq]" {
+    pub struct AbortRequest: TypedDict "function-after[build_struct(), AbortReq]" {
         /// Id of the request to abort.
         rid: Option<String> = None,
         /// Whether all requests are aborted.
@@ -51,7 +53,7 @@ wire_model! {
 
 wire_model! {
     /// A request to pause generation.
-    pub struct PauseRequest: Plain "function-after[build_struct(), PauseGenerationReqInput]" {
+    pub struct PauseRequest: TypedDict "function-after[build_struct(), PauseGenerationReqInput]" {
         /// Treatment of running requests.
         mode: String [Schema::Literal(&["abort", "retract", "in_place"])] = "abort".to_owned(),
     }
@@ -59,7 +61,7 @@ wire_model! {
 
 wire_model! {
     /// A request to load a LoRA adapter.
-    pub struct LoadAdapterRequest: Plain "function-after[build_struct(), LoadLoRAAdapterReqInput]" {
+    pub struct LoadAdapterRequest: TypedDict "function-after[build_struct(), LoadLoRAAdapterReqInput]" {
         /// Name of the adapter.
         lora_name: String,
         /// Directory of the adapter's files.
@@ -71,7 +73,7 @@ wire_model! {
 
 wire_model! {
     /// A request to unload a LoRA adapter.
-    pub struct UnloadAdapterRequest: Plain "function-after[build_struct(), UnloadLoRAAdapterReqInput]" {
+    pub struct UnloadAdapterRequest: TypedDict "function-after[build_struct(), UnloadLoRAAdapterReqInput]" {
         /// Name of the adapter.
         lora_name: String,
     }
@@ -79,7 +81,7 @@ wire_model! {
 
 wire_model! {
     /// A request to continue generation.
-    pub struct ContinueRequest: Plain "function-after[build_struct(), ContinueGenerationReqInput]" {
+    pub struct ContinueRequest: TypedDict "function-after[build_struct(), ContinueGenerationReqInput]" {
         /// Whether unused GPU memory is given back first.
         torch_empty_cache: bool = true,
     }
@@ -87,10 +89,10 @@ wire_model! {
 
 wire_model! {
     /// A request to open a session.
-    pub struct OpenSessionRequest: Plain "function-after[build_struct(), OpenSessionReqInput]" {
+    pub struct OpenSessionRequest: TypedDict "function-after[build_struct(), OpenSessionReqInput]" {
         /// Limit of the session's text, which SGLang stores and does not check.
         capacity_of_str_len: i64,
-        /// Id of the session; a new one without it.
+        /// Id of the session; null or absent for a new random id.
         session_id: Option<String> = None,
         /// Whether requests append to the session in order.
         streaming: Option<bool> = None,
@@ -101,7 +103,7 @@ wire_model! {
 
 wire_model! {
     /// A request to close a session.
-    pub struct CloseSessionRequest: Plain "function-after[build_struct(), CloseSessionReqInput]" {
+    pub struct CloseSessionRequest: TypedDict "function-after[build_struct(), CloseSessionReqInput]" {
         /// Id of the session.
         session_id: String,
     }
@@ -109,7 +111,7 @@ wire_model! {
 
 wire_model! {
     /// A request to release GPU memory.
-    pub struct ReleaseMemoryRequest: Plain "function-after[build_struct(), ReleaseMemoryOccupationReqInput]" {
+    pub struct ReleaseMemoryRequest: TypedDict "function-after[build_struct(), ReleaseMemoryOccupationReqInput]" {
         /// Kinds of memory; all without it.
         tags: Option<Vec<String>> = None,
     }
@@ -117,7 +119,7 @@ wire_model! {
 
 wire_model! {
     /// A request to occupy released GPU memory again.
-    pub struct ResumeMemoryRequest: Plain "function-after[build_struct(), ResumeMemoryOccupationReqInput]" {
+    pub struct ResumeMemoryRequest: TypedDict "function-after[build_struct(), ResumeMemoryOccupationReqInput]" {
         /// Kinds of memory; all without it.
         tags: Option<Vec<String>> = None,
     }
@@ -125,7 +127,7 @@ wire_model! {
 
 wire_model! {
     /// A request to pause before each step.
-    pub struct SlowDownRequest: Plain "function-after[build_struct(), SlowDownReqInput]" {
+    pub struct SlowDownRequest: TypedDict "function-after[build_struct(), SlowDownReqInput]" {
         /// The pause in seconds; null ends the pauses.
         forward_sleep_time: Option<f64> [Schema::Nullable(&FLOAT)],
     }
@@ -133,10 +135,26 @@ wire_model! {
 
 wire_model! {
     /// A request to change the version of the weights that responses report.
-    pub struct WeightVersionRequest: Plain "function-after[build_struct(), UpdateWeightVersionReqInput]" {
+    pub struct WeightVersionRequest: TypedDict "function-after[build_struct(), UpdateWeightVersionReqInput]" {
         /// The new version.
         new_version: String,
         /// Whether running requests are aborted first.
         abort_all_requests: bool = true,
+    }
+}
+
+wire_model! {
+    /// The query of a request to empty the prefix cache.
+    pub struct FlushCacheQuery: Plain "query" {
+        /// Longest wait for running requests, in seconds; there is no wait here.
+        timeout: f64 [Schema::Float(NumberBounds { ge: Some(0.0), le: None, gt: None })] = 0.0,
+    }
+}
+
+wire_model! {
+    /// The query of a request for the loads.
+    pub struct LoadsQuery: Plain "query" {
+        /// The only rank to show.
+        dp_rank: Option<i64> = None,
     }
 }

@@ -2,19 +2,31 @@
 //!
 //! Source: SGLang 0.5.23 `srt/managers/io_struct.py`, `GenerateReqInput`.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+use vllm_sim_python::PythonValue;
 
 use crate::fault::Fault;
 use crate::sampling::STRING_OR_LIST;
-use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
+use crate::schema::{ANY_LENGTH, INT, STR, Schema, ValidatorError, wire_model};
 
 const BOOL_OR_LIST: Schema =
     Schema::Union(&[Schema::List(&Schema::Bool, ANY_LENGTH), Schema::Bool]);
 const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]);
-/// Schema of the ports and rooms of a request: a number, or one per prompt.
+/// Schema of bootstrap ports and rooms (for prefill/decode pairs): a number, or one per prompt.
 pub(super) const BOOTSTRAP_PORTS: Schema =
     Schema::Union(&[Schema::List(&Schema::Nullable(&INT), ANY_LENGTH), INT]);
-const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
+/// Schema of the effects that a request may ask for, for all prompts or for each.
+const HIDDEN_STATES_OR_LIST: Schema = Schema::Union(&[
+    Schema::List(&Schema::Union(&[Schema::Bool, LAST]), ANY_LENGTH),
+    Schema::Bool,
+    LAST,
+]);
+const LAST: Schema = Schema::Literal(&["last"]);
+/// Schema of hidden states of one request.
+pub(super) const HIDDEN_STATES: Schema = Schema::Nullable(&Schema::Union(&[Schema::Bool, LAST]));
+/// Schema of a text, or of one per prompt that may be null.
+pub(super) const NULLABLE_STRINGS: Schema =
+    Schema::Nullable(&Schema::Union(&[Schema::List(&Schema::Nullable(&STR), ANY_LENGTH), STR]));
 
 wire_model! {
     /// A native request. Absent fields have SGLang's defaults; unknown ones are ignored.
@@ -24,10 +36,7 @@ wire_model! {
         /// Prompt texts.
         text: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
         /// Prompts as token ids.
-        input_ids: Option<Value> [Schema::Nullable(&Schema::Union(&[
-            Schema::List(&IDS, ANY_LENGTH),
-            IDS,
-        ]))] = None,
+        input_ids: Option<Value> [Schema::After(check_input_ids, &Schema::Any)] = None,
         /// Prompts as embeddings.
         input_embeds: Option<Value> = None,
         /// Images of the prompts.
@@ -41,7 +50,7 @@ wire_model! {
             Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
             Schema::Dict(&STR, &Schema::Any),
         ]))] = None,
-        /// Requests log probabilities.
+        /// Request for log probabilities: one boolean for all prompts, or one for each prompt.
         return_logprob: Option<Value> [Schema::Nullable(&BOOL_OR_LIST)] = None,
         /// First prompt position with a log probability; -1 for output tokens only.
         logprob_start_len: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
@@ -53,19 +62,19 @@ wire_model! {
         return_text_in_logprobs: bool = false,
         /// Whether to stream server-sent events.
         stream: bool = false,
-        /// Requests hidden states.
-        return_hidden_states: Option<Value> = None,
+        /// Request for hidden states, which the server rejects.
+        return_hidden_states: Option<Value> [HIDDEN_STATES_OR_LIST] = None,
         /// The session whose history the prompt continues.
-        session_params: Option<Value> = None,
+        session_params: Option<Map<String, Value>> = None,
         /// Name of the LoRA adapter, for all prompts or for each.
-        lora_path: Option<Value> = None,
+        lora_path: Option<Value> [NULLABLE_STRINGS] = None,
         /// The serialized class that changes the logits.
-        custom_logit_processor: Option<Value> = None,
+        custom_logit_processor: Option<Value> [NULLABLE_STRINGS] = None,
         /// Host of the bootstrap server of the prefill server.
-        bootstrap_host: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+        bootstrap_host: Option<Value> [NULLABLE_STRINGS] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -73,13 +82,66 @@ wire_model! {
         routed_dp_rank: Option<i64> = None,
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
+        /// Key of a routing policy; has no effect here.
+        routing_key: Option<String> = None,
+        /// Whether the model must reason; has no effect here.
+        require_reasoning: bool = false,
         /// Scheduling priority.
         priority: Option<i64> = None,
+        /// Labels of metrics; have no effect here.
+        custom_labels: Option<Map<String, Value>> [Schema::Nullable(&Schema::Dict(&STR, &STR))] = None,
+        /// Id of a conversation; has no effect here.
+        session_id: Option<String> = None,
         /// Salt of the prefix cache.
         cache_salt: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
         /// Whether the response contains the token ids of the prompt.
         return_prompt_token_ids: bool = false,
     }
+}
+
+/// Mirrors SGLang's `validate_optional_list_i64_1d_2d`.
+fn check_input_ids(value: &Value) -> Result<Option<Value>, ValidatorError> {
+    let type_of = |value: &Value| PythonValue::from_json_value(value).type_name();
+    let text = match value {
+        Value::Null => return Ok(None),
+        Value::Array(items) => match items.first() {
+            None => return Ok(None),
+            Some(Value::Bool(_)) => check_row(value),
+            Some(Value::Number(first)) if !first.is_f64() => check_row(value),
+            Some(Value::Array(_)) => {
+                let rows = items.iter().enumerate();
+                let mut wrong =
+                    rows.filter_map(|(at, row)| Some(format!("row {at}: {}", check_row(row)?)));
+                wrong.next()
+            }
+            Some(other) => Some(format!("elements must be int or list; got {}", type_of(other))),
+        },
+        other => Some(format!("must be list or null; got {}", type_of(other))),
+    };
+    text.map_or(Ok(None), |text| Err(ValidatorError::ValueError(text)))
+}
+
+/// Returns the error of a list that contains other values than 64-bit integers.
+fn check_row(value: &Value) -> Option<String> {
+    let type_of = |value: &Value| PythonValue::from_json_value(value).type_name();
+    let is_int = |value: &Value| value.is_boolean() || value.is_i64() || value.is_u64();
+    let items = match value {
+        Value::Array(items) => items,
+        Value::Null => return Some("must not be None".to_owned()),
+        other => return Some(format!("must be list; got {}", type_of(other))),
+    };
+    match items.first() {
+        Some(first) if !is_int(first) => {
+            return Some(format!("elements must be int; got {}", type_of(first)));
+        }
+        _ => {}
+    }
+    let wrong = items.iter().find(|item| !item.is_boolean() && !item.is_i64())?;
+    let reason = match is_int(wrong) {
+        true => "int too big to convert".to_owned(),
+        false => format!("'{}' object cannot be interpreted as an integer", type_of(wrong)),
+    };
+    Some(format!("contains non-int64 element: {reason}"))
 }
 
 impl GenerateRequest {
@@ -116,6 +178,42 @@ impl GenerateRequest {
             None => Ok(()),
             Some((name, _)) => Err(Fault::bad_request(format!("{name} is not simulated"))),
         }
+    }
+}
+
+wire_model! {
+    /// A request of Vertex AI: a batch of prompts with the parameters of `/generate`.
+    pub struct VertexRequest: TypedDict "function-after[build_struct(), VertexGenerateReqInput]" {
+        /// The prompts, each with its members.
+        instances: Vec<Value> [Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH)],
+        /// Members of the request for all prompts.
+        parameters: Option<Map<String, Value>> = None,
+    }
+}
+
+impl VertexRequest {
+    /// Returns the body of the request of `/generate`. The first prompt selects the kind of all.
+    pub fn to_generate_body(&self) -> Value {
+        let mut body = self.parameters.clone().unwrap_or_default();
+        let is_filled = |value: &Value| match value {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            value => !value.is_null(),
+        };
+        let kinds = ["text", "input_ids", "input_embeds"];
+        let given = |kind: &&str| {
+            self.instances.first().and_then(|one| one.get(*kind)).is_some_and(is_filled)
+        };
+        if let Some(kind) = kinds.into_iter().find(given) {
+            let values = self.instances.iter().map(|one| one.get(kind).cloned());
+            body.insert(kind.to_owned(), values.map(Option::unwrap_or_default).collect());
+        }
+        let images = self.instances.iter().filter_map(|one| one.get("image_data"));
+        let images: Vec<Value> = images.filter(|image| !image.is_null()).cloned().collect();
+        if !images.is_empty() {
+            body.insert("image_data".to_owned(), images.into());
+        }
+        Value::Object(body)
     }
 }
 

@@ -6,10 +6,22 @@
 pub mod chat;
 mod chat_schema;
 pub mod completion;
+pub mod contract;
 pub mod control;
 pub mod generate;
+pub mod messages;
+mod messages_chat;
 pub mod ollama;
+pub mod parse;
 pub mod pooling;
 pub mod responses;
 pub mod sampling;
 pub mod tokenize;
+pub mod weights;
+
+use crate::fault::{ErrorType, Fault};
+
+/// Returns the error of a request that SGLang's code does not expect: a 500 without reason.
+pub fn unhandled_exception() -> Fault {
+    Fault::new(500, ErrorType::Detail, "Internal Server Error")
+}

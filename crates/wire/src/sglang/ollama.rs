@@ -11,7 +11,7 @@ wire_model! {
     pub struct OllamaMessage: Plain "OllamaMessage" {
         /// Role of the speaker.
         role: String,
-        /// Text of the message.
+        /// Text of the chat message.
         content: String,
         /// Images, which SGLang ignores.
         images: Option<Vec<String>> = None,
@@ -37,9 +37,9 @@ wire_model! {
     pub struct OllamaGenerateRequest: Plain "OllamaGenerateRequest" {
         /// Name of the model, which SGLang ignores.
         model: String,
-        /// The prompt.
+        /// Prompt text of the request.
         prompt: String,
-        /// Text before the prompt.
+        /// Text before the prompt (system prompt).
         system: Option<String> = None,
         /// Whether to stream the reply as lines of JSON.
         stream: bool = true,

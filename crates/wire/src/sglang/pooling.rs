@@ -44,7 +44,7 @@ wire_model! {
         model: String = DEFAULT_MODEL_NAME.to_owned(),
         /// Form of the vectors: `float` or `base64`.
         encoding_format: String = "float".to_owned(),
-        /// Number of components of a vector.
+        /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [Schema::Nullable(&Schema::Union(&[TEXTS, STR]))] = None,
@@ -54,7 +54,7 @@ wire_model! {
 }
 
 impl SglangEmbeddingRequest {
-    /// Checks the input and the form of the vectors.
+    /// Checks the input of the request and the encoding of the vectors.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -82,7 +82,7 @@ wire_model! {
 }
 
 impl SglangClassifyRequest {
-    /// Checks the input.
+    /// Checks that the input of the request is not empty.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -91,7 +91,8 @@ impl SglangClassifyRequest {
     }
 }
 
-/// Mirrors SGLang's `_validate_request` of embeddings and classes.
+/// Checks the input of an embedding or classification request, as SGLang's `_validate_request`
+/// does.
 fn check_pooling_input(input: &Value) -> Result<(), Fault> {
     let is_blank = |text: &str| text.chars().all(python::is_python_whitespace);
     let message = match input {
@@ -135,7 +136,7 @@ wire_model! {
         video_data: Option<Value> = None,
         /// Audio clips, which are not simulated.
         audio_data: Option<Value> = None,
-        /// Number of components of a vector.
+        /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
         /// Name of the LoRA adapter.
         lora_path: Option<Value> = None,
@@ -145,7 +146,7 @@ wire_model! {
 wire_model! {
     /// A request of `POST /v1/score`.
     pub struct SglangScoreRequest: Plain "ScoringRequest" {
-        /// Text before each item, or its token ids.
+        /// Text before each scored item (the query), or its token ids.
         query: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, IDS]))] = None,
         /// Texts to score, or their token ids.
         items: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, TEXTS, ID_LISTS]))] = None,
@@ -155,7 +156,7 @@ wire_model! {
         apply_softmax: bool = false,
         /// Divisor of the log probabilities.
         temperature: f64 [Schema::Float(NumberBounds { ge: None, le: None, gt: Some(0.0) })] = 1.0,
-        /// Whether the response contains the log probabilities of the labels.
+        /// Whether the response contains the log probabilities of the label tokens.
         return_token_logprobs: bool = false,
         /// Whether the item precedes the query.
         item_first: bool = false,
@@ -190,7 +191,7 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `validate_top_n`.
+/// Rejects a `top_n` below 1, as SGLang's `validate_top_n` does.
 fn check_top_n(value: &Value) -> Result<Option<Value>, ValidatorError> {
     match value.as_i64() {
         Some(count) if count < 1 => Err(ValidatorError::ValueError(

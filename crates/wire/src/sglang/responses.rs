@@ -8,19 +8,72 @@ use vllm_sim_python as python;
 
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::STRING_OR_LIST;
-use crate::schema::{ANY_LENGTH, STR, Schema, ValidatorError, wire_model};
+use crate::schema::{
+    ANY_LENGTH, Model, STR, Schema, ValidatorError, optional, required, wire_model,
+};
 
 const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
+
+/// Pydantic's name of a list of items of OpenAI's classes, whose members are not checked here.
+const ITEMS: &str = "list[union[ResponseInputMessageParam,ResponseFunctionCallInputParam,\
+     ResponseOutputMessage,EasyInputMessageParam,Message,ResponseOutputMessageParam,\
+     ResponseFileSearchToolCallParam,ResponseComputerToolCallParam,ComputerCallOutput,\
+     ResponseFunctionWebSearchParam,ResponseFunctionToolCallParam,FunctionCallOutput,\
+     ResponseReasoningItemParam,ImageGenerationCall,ResponseCodeInterpreterToolCallParam,\
+     LocalShellCall,LocalShellCallOutput,ShellCall,ShellCallOutput,ApplyPatchCall,\
+     ApplyPatchCallOutput,McpListTools,McpApprovalRequest,McpApprovalResponse,McpCall,\
+     ResponseCustomToolCallOutputParam,ResponseCustomToolCallParam,ItemReference,\
+     ResponseReasoningItem,ResponseFunctionToolCall]]";
+
+const TEXT_CONFIG: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+    "ResponseTextConfig",
+    &[
+        optional(
+            "format",
+            Schema::Nullable(&Schema::Union(&[
+                Schema::Model(&Model::plain(
+                    "ResponseFormatText",
+                    &[required("type", Schema::Literal(&["text"]))],
+                )),
+                Schema::Model(&Model::plain(
+                    "ResponseFormatTextJSONSchemaConfig",
+                    &[
+                        required("name", STR),
+                        required("schema", Schema::Dict(&STR, &Schema::Any)),
+                        required("type", Schema::Literal(&["json_schema"])),
+                        optional("description", Schema::Nullable(&STR)),
+                        optional("strict", Schema::Nullable(&Schema::Bool)),
+                    ],
+                )),
+                Schema::Model(&Model::plain(
+                    "ResponseFormatJSONObject",
+                    &[required("type", Schema::Literal(&["json_object"]))],
+                )),
+            ])),
+        ),
+        optional("verbosity", Schema::Nullable(&Schema::Literal(&["low", "medium", "high"]))),
+    ],
+)));
+
+const REASONING: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+    "ResponseReasoningParam",
+    &[optional(
+        "effort",
+        Schema::Nullable(&Schema::Literal(&[
+            "none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max",
+        ])),
+    )],
+)));
 
 /// Number of tokens by which SGLang reduces `max_output_tokens`.
 const OUTPUT_HEADROOM: i64 = 2;
 
 wire_model! {
-    /// A request for a response. Unknown members are ignored.
+    /// A request of `POST /v1/responses`. Unknown members are ignored.
     pub struct SglangResponsesRequest: Plain "ResponsesRequest" {
-        /// Whether the response is generated after the answer to the request.
+        /// Whether the response is generated in the background, after the HTTP response.
         background: Option<bool> = Some(false),
-        /// Names of further members of the response.
+        /// Names of additional members to include in the response.
         include: Option<Vec<String>> [Schema::Nullable(&Schema::List(&Schema::Literal(&[
             "code_interpreter_call.outputs",
             "computer_call_output.output.image_url",
@@ -29,8 +82,8 @@ wire_model! {
             "message.output_text.logprobs",
             "reasoning.encrypted_content",
         ]), ANY_LENGTH))] = None,
-        /// A text, or items of a conversation.
-        input: Value [Schema::Union(&[STR, OBJECTS])],
+        /// Input of the model: a text, or items of a conversation.
+        input: Value [Schema::Union(&[STR, OBJECTS, Schema::Named(ITEMS, &OBJECTS)])],
         /// System prompt.
         instructions: Option<String> = None,
         /// Maximum number of output tokens.
@@ -41,18 +94,22 @@ wire_model! {
         model: Option<String> = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
-        /// Id of a stored response.
+        /// Id of a stored response that the request continues.
         previous_response_id: Option<String> = None,
         /// Settings of the reasoning.
-        reasoning: Option<Map<String, Value>> = None,
+        reasoning: Option<Map<String, Value>> [REASONING] = None,
+        /// Class of service of OpenAI; has no effect here.
+        service_tier: Option<String> [Schema::Nullable(&Schema::Literal(&[
+            "auto", "default", "flex", "scale", "priority",
+        ]))] = None,
         /// Whether the response is stored, which needs a flag.
         store: Option<bool> = Some(true),
         /// Whether to stream server-sent events.
         stream: Option<bool> = Some(false),
         /// Sampling temperature.
         temperature: Option<f64> = None,
-        /// Form of the text.
-        text: Option<Map<String, Value>> = None,
+        /// Required format of the output text.
+        text: Option<Map<String, Value>> [TEXT_CONFIG] = None,
         /// Rule for tool calls.
         tool_choice: Value [Schema::Union(&[
             Schema::Literal(&["auto", "required", "none"]),
@@ -64,7 +121,7 @@ wire_model! {
         top_logprobs: Option<i64> = Some(0),
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
-        /// Treatment of too long inputs.
+        /// Treatment of inputs that are too long: `auto` or `disabled`.
         truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
             Some("disabled".to_owned()),
         /// Id of the end user, which the response repeats.
@@ -112,7 +169,7 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `validate_function_tool`.
+/// Rejects a function tool without a name, as SGLang's `validate_function_tool` does.
 fn check_function_tool(tool: &Map<String, Value>) -> Result<(), ValidatorError> {
     let text = |name: &str| tool.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("type") == "function" && text("name").is_empty() {
@@ -137,11 +194,12 @@ impl ResponseTool {
     }
 }
 
-/// Message for a request that needs stored responses.
+/// Error message for a request that needs stored responses.
 pub const STORE_DISABLED: &str = "Response store is disabled. Stateful Responses require \
      --enable-response-store on a standalone server; response storage is unavailable in PD mode.";
 
-/// Message for a request without model: pydantic's text for the chat request that SGLang builds.
+/// Error message for a request without model: pydantic's text for the chat request that SGLang
+/// builds.
 const MODEL_IS_NONE: &str = "1 validation error for ChatCompletionRequest\nmodel\n  Input should be \
      a valid string [type=string_type, input_value=None, input_type=NoneType]\n    For further \
      information visit https://errors.pydantic.dev/2.14/v/string_type None";
@@ -151,7 +209,7 @@ fn refused(param: &str, message: impl Into<String>) -> Fault {
 }
 
 impl SglangResponsesRequest {
-    /// Runs the checks of SGLang that follow the schema.
+    /// Runs the checks that SGLang makes after schema validation.
     ///
     /// # Errors
     /// A 400 or 404 in SGLang's words; ours for what is not simulated.
@@ -281,6 +339,19 @@ impl SglangResponsesRequest {
         Ok(body)
     }
 
+    /// Returns the form of the text as a response repeats it, with the members of its class in order.
+    pub fn text_json(&self) -> Value {
+        let mut text = Value::from(self.text.clone().unwrap_or_default());
+        if let Some(Value::Object(format)) = text.get_mut("format") {
+            let names = ["name", "schema", "type"];
+            let ordered: Map<String, Value> =
+                names.iter().filter_map(|name| format.shift_remove_entry(*name)).collect();
+            let rest = std::mem::replace(format, ordered);
+            format.extend(rest);
+        }
+        text
+    }
+
     /// Returns the response format of the chat request for the member `text`.
     fn response_format(&self) -> Option<Value> {
         let format = self.text.as_ref()?.get("format")?;
@@ -315,29 +386,14 @@ impl SglangResponsesRequest {
 /// Converts an item of the input to a chat message; `None` for reasoning, which prompts omit.
 fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
     let text = |name: &str| item.get(name).and_then(Value::as_str);
-    let not_simulated =
-        |what: &str| refused("input", format!("input[{index}]: {what} is not simulated"));
-    let content = |name: &str| -> Result<String, Fault> {
-        match item.get(name) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(Value::Array(parts)) => {
-                let texts =
-                    parts.iter().map(|part| match part.get("text").and_then(Value::as_str) {
-                        Some(text) => Ok(text),
-                        None => Err(not_simulated(
-                            part.get("type")
-                                .and_then(Value::as_str)
-                                .unwrap_or("a part without text"),
-                        )),
-                    });
-                Ok(texts.collect::<Result<Vec<_>, _>>()?.concat())
-            }
-            _ => Ok(String::new()),
-        }
-    };
     Ok(Some(match (text("type"), text("role")) {
-        (None | Some("message"), Some(role)) => {
-            json!({"role": role, "content": content("content")?})
+        (None | Some("message"), role) => {
+            let mut message = Map::new();
+            message.extend(role.map(|role| ("role".to_owned(), role.into())));
+            if let Some(content) = item.get("content") {
+                message.insert("content".to_owned(), chat_content(index, content)?);
+            }
+            message.into()
         }
         (Some("function_call"), _) => {
             let function = json!({"name": text("name"), "arguments": text("arguments")});
@@ -347,9 +403,43 @@ fn chat_message(index: usize, item: &Value) -> Result<Option<Value>, Fault> {
         }
         (Some("function_call_output"), _) => {
             let id = text("call_id").unwrap_or_default();
-            json!({"role": "tool", "tool_call_id": id, "content": content("output")?})
+            let output = item.get("output").unwrap_or(&Value::Null);
+            let content = chat_content(index, output)?;
+            json!({"role": "tool", "tool_call_id": id, "content": content})
         }
         (Some("reasoning"), _) => return Ok(None),
-        (kind, _) => return Err(not_simulated(kind.unwrap_or("an item without type and role"))),
+        (Some(kind), _) => {
+            let shown = python::repr_str(kind);
+            return Err(Fault::bad_request(format!(
+                "Unsupported Responses API input item type: {shown} None"
+            )));
+        }
     }))
+}
+
+/// Converts the content of an item: texts are joined, images stay parts.
+fn chat_content(index: usize, content: &Value) -> Result<Value, Fault> {
+    let Value::Array(parts) = content else {
+        return Ok(content.clone());
+    };
+    let mut converted = Vec::new();
+    for part in parts {
+        let kind = part.get("type").and_then(Value::as_str);
+        match (kind, part.get("text").and_then(Value::as_str), part.get("image_url")) {
+            (_, Some(text), _) => converted.push(json!({"type": "text", "text": text})),
+            (Some("input_image"), None, Some(url)) => {
+                converted.push(json!({"type": "image_url", "image_url": {"url": url}}));
+            }
+            _ => {
+                let kind = kind.unwrap_or("a part without text");
+                let text = format!("input[{index}]: {kind} is not simulated");
+                return Err(refused("input", text));
+            }
+        }
+    }
+    let texts = converted.iter().map(|part| part["text"].as_str());
+    match texts.collect::<Option<Vec<_>>>() {
+        Some(texts) => Ok(texts.concat().into()),
+        None => Ok(converted.into()),
+    }
 }

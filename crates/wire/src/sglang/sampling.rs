@@ -14,7 +14,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use vllm_sim_python as python;
 
+use super::contract::check_sampling;
 use crate::fault::{ErrorType, Fault};
+use crate::lax::parse_python_int;
 use crate::openai::shared::StructuredOutputs;
 use crate::sampling::{
     OutputLimit, SamplingChecks, SamplingParams, SamplingRequest, StringOrList, TokenBias,
@@ -23,6 +25,9 @@ use crate::schema::RequestField;
 
 /// The temperature below which sampling is greedy.
 const SAMPLING_EPS: f64 = 1e-6;
+
+/// Maximum number of stop strings of a request.
+const MAX_STOP_COUNT: usize = 32;
 
 /// Default of `max_new_tokens`.
 const DEFAULT_MAX_NEW_TOKENS: i64 = 128;
@@ -57,7 +62,7 @@ macro_rules! native_sampling_params {
 }
 pub(super) use native_sampling_params;
 
-/// One string or a list of strings.
+/// Value of a request field: one string or a list of strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Strings(Vec<String>);
 
@@ -136,16 +141,7 @@ impl SglangSampling {
     /// SGLang's 400 for an unknown member, a wrong type or a value out of range, and one of ours
     /// for a parameter that is not simulated.
     pub fn parse(value: &Value, vocabulary: u32) -> Result<Self, Fault> {
-        let empty = Value::Object(Map::new());
-        let value = if value.is_null() { &empty } else { value };
-        if !value.is_object() {
-            let shown = python::python_repr(value);
-            return Err(Fault::bad_request(format!("sampling_params must be a map, got {shown}")));
-        }
-        let parsed = Self::deserialize(value);
-        let sampling =
-            parsed.map_err(|error| Fault::new(400, ErrorType::Bare, error.to_string()))?;
-        sampling.check_simulated()?;
+        let sampling = Self::read(value)?;
         if sampling.outputs() < 1 {
             let text = match sampling.outputs() {
                 0 => "range() arg 3 must not be zero".to_owned(),
@@ -153,18 +149,59 @@ impl SglangSampling {
             };
             return Err(Fault::new(400, ErrorType::BadRequestName, text));
         }
-        sampling.verify(value, vocabulary)?;
-        Ok(sampling)
+        sampling.verified(value, vocabulary)
+    }
+
+    /// Reads and checks a JSON object of sampling parameters, with another number of outputs.
+    ///
+    /// # Errors
+    /// The errors of [`Self::parse`].
+    pub fn parse_with_outputs(value: &Value, vocabulary: u32, outputs: i64) -> Result<Self, Fault> {
+        let sampling = Self::read(value)?;
+        Self { n: Some(outputs), ..sampling }.verified(value, vocabulary)
+    }
+
+    /// Reads a JSON object of sampling parameters.
+    fn read(value: &Value) -> Result<Self, Fault> {
+        let empty = Map::new();
+        let map = match value {
+            Value::Null => &empty,
+            Value::Object(map) => map,
+            other => {
+                let shown = python::python_repr(other);
+                let text = format!("sampling_params must be a map, got {shown}");
+                return Err(Fault::bad_request(text));
+            }
+        };
+        let fail = |text: String| Fault::new(400, ErrorType::Bare, text);
+        check_sampling(map).map_err(fail)?;
+        Self::deserialize(map).map_err(|error| fail(error.to_string()))
+    }
+
+    fn verified(mut self, raw: &Value, vocabulary: u32) -> Result<Self, Fault> {
+        self.check_simulated()?;
+        self.verify(raw, vocabulary)?;
+        // No output contains a token outside the vocabulary.
+        let is_known = |id: &Option<i64>| id.is_some_and(|id| (0..vocabulary.into()).contains(&id));
+        self.stop_token_ids.iter_mut().for_each(|ids| ids.retain(is_known));
+        Ok(self)
     }
 
     /// Refuses the parameters that only a model could honour.
     fn check_simulated(&self) -> Result<(), Fault> {
         let is_false = |value: &Value| value.get("enabled") == Some(&Value::Bool(false));
+        if let Some(width) = self.beam_width.filter(|width| *width < 1) {
+            let text = format!("beam_width must be at least 1, got {width}.");
+            return Err(Fault::bad_request(text));
+        }
+        // SGLang's class of sampling parameters lacks this member of its interface.
+        if self.choice.is_some() {
+            return Err(super::unhandled_exception());
+        }
         let refused = [
             ("stop_regex", self.stop_regex.as_ref().is_some_and(|stop| !stop.0.is_empty())),
             ("beam_width", self.beam_width.is_some_and(|width| width != 1)),
             ("watermark", self.watermark.as_ref().is_some_and(|value| !is_false(value))),
-            ("choice", self.choice.as_ref().is_some_and(|choice| !choice.is_empty())),
         ];
         match refused.into_iter().find(|(_, given)| *given) {
             None => Ok(()),
@@ -172,10 +209,14 @@ impl SglangSampling {
         }
     }
 
-    /// Checks the values, in SGLang's order and words.
+    /// Checks the values of the sampling parameters, in SGLang's order and words.
     fn verify(&self, raw: &Value, vocabulary: u32) -> Result<(), Fault> {
         let shown = |name: &str| python::python_repr(raw.get(name).unwrap_or(&Value::Null));
         let fail = |text: String| Err(Fault::bad_request(text));
+        let stops = self.stop.as_ref().map_or(0, |stop| stop.0.len());
+        if stops > MAX_STOP_COUNT {
+            return fail(format!("at most {MAX_STOP_COUNT} stop strings are allowed, got {stops}"));
+        }
         let within = |value: Option<f64>, least: f64, most: f64| {
             value.is_none_or(|value| (least..=most).contains(&value))
         };
@@ -236,8 +277,13 @@ impl SglangSampling {
 
     fn verify_logit_bias(&self, vocabulary: u32) -> Result<(), Fault> {
         for token in self.logit_bias.iter().flat_map(IndexMap::keys) {
-            let id: Option<u32> = token.trim().parse().ok();
-            if id.is_none_or(|id| id >= vocabulary) {
+            let Some(id) = parse_python_int(token) else {
+                let shown = python::repr_str(token);
+                return Err(Fault::bad_request(format!(
+                    "invalid literal for int() with base 10: {shown}"
+                )));
+            };
+            if id.as_u64().is_none_or(|id| id >= vocabulary.into()) {
                 return Err(Fault::bad_request(format!(
                     "logit_bias must has keys in [0, {}], got {token}.",
                     vocabulary.saturating_sub(1)
@@ -280,6 +326,18 @@ impl SglangSampling {
         StructuredOutputs::read(&constraint)
     }
 
+    /// Returns SGLang's name of the kind of grammar that constrains the output, if any.
+    pub fn grammar_kind(&self) -> Option<&'static str> {
+        let kinds = [
+            ("json", &self.json_schema),
+            ("regex", &self.regex),
+            ("ebnf", &self.ebnf),
+            ("structural_tag", &self.structural_tag),
+        ];
+        let is_given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        kinds.into_iter().find(|(_, text)| is_given(text)).map(|(kind, _)| kind)
+    }
+
     /// Returns whether a grammar constrains the output.
     pub fn is_structured(&self) -> bool {
         self.structured_outputs().is_some()
@@ -296,7 +354,8 @@ impl SglangSampling {
         let is_greedy = temperature < SAMPLING_EPS;
         let ids = self.stop_token_ids.iter().flatten().flatten();
         let bias = self.logit_bias.iter().flatten();
-        let bias = bias.filter_map(|(id, bias)| Some((id.trim().parse().ok()?, *bias)));
+        let token = |text: &str| Some(parse_python_int(text)?.as_u64()?.into());
+        let bias = bias.filter_map(|(id, bias)| Some((token(id)?, *bias)));
         let params = SamplingParams {
             n: self.outputs().into(),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
@@ -362,6 +421,10 @@ mod tests {
             ),
             (json!({"ignore_eos": "x"}), "invalid type: string \"x\", expected a boolean"),
             (json!({"stop_regex": "a+"}), "stop_regex is not simulated"),
+            (json!({"beam_width": 0}), "beam_width must be at least 1, got 0."),
+            (json!({"logit_bias": {"x": 1}}), "invalid literal for int() with base 10: 'x'"),
+            (json!({"n": 1e30}), "invalid type: floating point `1e+30`, expected i64"),
+            (json!({"stop_token_ids": [null]}), "invalid type: null, expected i64"),
         ] {
             assert_eq!(refused(&value), text, "{value}");
         }

@@ -32,7 +32,8 @@ wire_model! {
     }
 }
 
-/// Mirrors SGLang's `validate_tokenize_input`.
+/// Checks that a request has either `prompt` or `messages`, as SGLang's `validate_tokenize_input`
+/// does.
 fn check_one_input(body: &Map<String, Value>) -> Result<(), ValidatorError> {
     let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
     match given("prompt") == given("messages") {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{BlockKey, SeqId};
 
-/// Use of a chunk by a request.
+/// Kind of a request's use of a chunk of KV blocks in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkUseKind {
     /// The request added the chunk to the host tier.
@@ -59,9 +59,10 @@ impl KeyList {
 
 #[derive(Debug, Default)]
 struct RequestChunkAccesses {
-    /// Chunks missing in host memory when the request offered them; each counts once.
+    /// Keys of the chunks that were missing in host memory when the request offered them; each
+    /// counts once.
     missed: HashSet<BlockKey>,
-    /// Used chunks by position in the prompt.
+    /// Keys of the chunks that the request used, by position in the prompt.
     used: BTreeMap<(u32, u32), (BlockKey, ChunkUseKind)>,
 }
 
@@ -136,9 +137,9 @@ impl ArcPolicy {
         }
     }
 
-    /// Returns the first `n` chunks in the order of eviction for which `may` is true, or `None` if
-    /// there are fewer.
-    pub(super) fn choose_victims(
+    /// Returns the first `n` chunks in the order of eviction for which `may` returns true, or
+    /// `None` if there are fewer.
+    pub(super) fn choose_chunks_to_evict(
         &self,
         n: usize,
         may: impl Fn(BlockKey) -> bool,

@@ -62,7 +62,7 @@ impl HostChunks {
         (self.chunks.len() - self.free.len()) as u32
     }
 
-    pub(super) fn event_ids(&self) -> impl Iterator<Item = ChunkEventId> {
+    pub(super) fn chunk_event_ids(&self) -> impl Iterator<Item = ChunkEventId> {
         self.index.values().map(|&id| self.chunks[id as usize].name)
     }
 
@@ -70,7 +70,7 @@ impl HostChunks {
         self.index.get(&key).copied()
     }
 
-    pub(super) fn key_of(&self, id: u32) -> BlockKey {
+    pub(super) fn chunk_key(&self, id: u32) -> BlockKey {
         self.chunks[id as usize].key
     }
 
@@ -83,7 +83,7 @@ impl HostChunks {
         }
     }
 
-    /// Raises the recency of a chunk; a more recent use stays.
+    /// Raises the recency of a chunk to `recency`, unless it is already higher.
     pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
         if before >= recency {
@@ -95,16 +95,16 @@ impl HostChunks {
         }
     }
 
-    pub(super) fn free_chunks(&self) -> u32 {
+    pub(super) fn free_chunk_count(&self) -> u32 {
         self.capacity - self.len()
     }
 
-    pub(super) fn choose_victims(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
+    pub(super) fn choose_chunks_to_evict(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
         if let Some(arc) = &self.arc {
             let may =
                 |id: &u32| self.chunk_state(*id) == HostChunkState::Ready && !kept.contains(id);
-            let victims =
-                arc.choose_victims(n, |key| self.find_chunk(key).is_some_and(|id| may(&id)));
+            let victims = arc
+                .choose_chunks_to_evict(n, |key| self.find_chunk(key).is_some_and(|id| may(&id)));
             let victims = victims.unwrap_or_default().into_iter();
             return victims.filter_map(|key| self.find_chunk(key)).collect();
         }

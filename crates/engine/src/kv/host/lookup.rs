@@ -150,7 +150,7 @@ impl HostCache {
         }
         if let Some(since) = seq.asked.take() {
             self.deferred -= 1;
-            let waited = now.since(since);
+            let waited = now.duration_since(since);
             out(SchedulerEvent::Host(Box::new(HostCacheEvent::Answered { waited })));
         }
         let found = (end * size).saturating_sub(request.from);
@@ -159,7 +159,7 @@ impl HostCache {
 
     /// Starts to copy `blocks` KV blocks, those after the blocks on the GPU, from host memory to
     /// the GPU.
-    pub(crate) fn start_load(
+    pub(crate) fn start_host_load(
         &mut self,
         now: SimTime,
         plan: &BlockPlan,
@@ -175,9 +175,9 @@ impl HostCache {
             self.chunks.record_chunk_use(request.id, chunk.id, place, ChunkUseKind::Reused);
         }
         let uses: Vec<_> = chunks.iter().map(|chunk| (chunk.at, chunk.group, chunk.id)).collect();
-        let uses = uses.into_iter().map(|(at, group, id)| ((at, group), self.chunks.key_of(id)));
+        let uses = uses.into_iter().map(|(at, group, id)| ((at, group), self.chunks.chunk_key(id)));
         let uses: Vec<_> = uses.collect();
-        self.record_uses(request.id, &uses);
+        self.record_chunk_uses(request.id, &uses);
         let takes = self.copy_duration(chunks.len(), self.config.chunk_time.1);
         let id = request.id;
         let copy = HostLoadCopy { id, chunks, generation: self.generation };

@@ -28,7 +28,7 @@ use arc::{ArcPolicy, ChunkUseKind};
 use chunks::{ChunkRecency, HostChunkState, HostChunks};
 pub(crate) use lookup::HostLookupRequest;
 use offers::ChunkOfferCounts;
-use uses::EndedRequest;
+use uses::EndedHostCacheRequest;
 
 /// Configures the prefix cache in host memory (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(crate) struct HostStoreCopy {
 impl HostStoreCopy {
     /// Sets the KV blocks that the copy reads. `ids` are those of the sequence in a single layer
     /// group.
-    pub(crate) fn read_from(&mut self, ids: &[u32]) {
+    pub(crate) fn set_source_blocks(&mut self, ids: &[u32]) {
         let size = self.blocks_per_chunk as usize;
         let blocks = self.chunks.iter().filter_map(|chunk| {
             let first = chunk.at as usize * size;
@@ -171,9 +171,9 @@ struct HostSequenceState {
     epoch: u64,
     offered: u32,
     copies: u32,
-    /// End of the request's last started copy to host memory.
+    /// End time of the request's last started copy to host memory.
     copied: SimTime,
-    /// Start of the request's lookup, while the lookup waits for copies.
+    /// Start time of the request's lookup, while the lookup waits for copies.
     asked: Option<SimTime>,
     /// Stored, loaded and found chunks of the request, by position and layer group.
     used: BTreeMap<(u32, u32), BlockKey>,
@@ -196,8 +196,8 @@ pub(crate) struct HostCache {
     generation: u32,
     pub(crate) deferred: usize,
     events: bool,
-    ended: Vec<EndedRequest>,
-    /// End of the last copy from each KV block on the GPU.
+    ended: Vec<EndedHostCacheRequest>,
+    /// End time of the last copy from each KV block on the GPU.
     reads: HashMap<u32, SimTime>,
 }
 
@@ -247,7 +247,7 @@ impl HostCache {
     }
 
     pub(crate) fn chunk_keys(&self) -> impl Iterator<Item = BlockKey> {
-        self.chunks.event_ids().map(|(_, key)| key)
+        self.chunks.chunk_event_ids().map(|(_, key)| key)
     }
 
     pub(crate) fn offloads_generated_blocks(&self) -> bool {
@@ -278,7 +278,7 @@ impl HostCache {
     /// Reserves room in host memory for the chunks not stored yet among the first `blocks` full
     /// blocks of a plan, which a step computes. Returns `None` if all are stored or there is no
     /// room.
-    pub(crate) fn offer_blocks(
+    pub(crate) fn offer_blocks_to_host(
         &mut self,
         id: SeqId,
         plan: &Arc<BlockPlan>,
@@ -323,7 +323,7 @@ impl HostCache {
         }
         let epoch = match self.config.rules {
             OffloadConnector::Native => {
-                self.record_uses(id, &uses);
+                self.record_chunk_uses(id, &uses);
                 self.seqs.get(&id).map_or(0, |seq| seq.epoch)
             }
             OffloadConnector::Simple => self.next_use_counter(),
@@ -394,14 +394,14 @@ impl HostCache {
         kept: &HashSet<u32>,
         out: &mut impl FnMut(SchedulerEvent),
     ) -> Option<()> {
-        let lacking = missing.len().saturating_sub(self.chunks.free_chunks() as usize);
-        let victims = self.chunks.choose_victims(lacking, kept);
+        let lacking = missing.len().saturating_sub(self.chunks.free_chunk_count() as usize);
+        let victims = self.chunks.choose_chunks_to_evict(lacking, kept);
         if victims.len() < lacking {
             out(SchedulerEvent::Host(Box::new(HostCacheEvent::Refused)));
             if self.config.rules == OffloadConnector::Native {
                 return None;
             }
-            missing.truncate(self.chunks.free_chunks() as usize + victims.len());
+            missing.truncate(self.chunks.free_chunk_count() as usize + victims.len());
         }
         if !missing.is_empty() {
             let chunks = missing.len() as u32;
@@ -416,7 +416,7 @@ impl HostCache {
     }
 
     /// Starts a copy to host memory, after the step that computed the KV blocks.
-    pub(crate) fn start_store(&mut self, now: SimTime, copy: HostStoreCopy) {
+    pub(crate) fn start_host_store(&mut self, now: SimTime, copy: HostStoreCopy) {
         let takes = self.copy_duration(copy.chunks.len(), self.config.chunk_time.0);
         let (id, sources) = (copy.id, copy.sources.clone());
         let end = self.stores.push(now, takes, copy);
@@ -426,7 +426,7 @@ impl HostCache {
         }
     }
 
-    pub(crate) fn has_pending_loads(&self) -> bool {
+    pub(crate) fn has_pending_host_loads(&self) -> bool {
         self.loads.next_copy_end().is_some()
     }
 
@@ -443,7 +443,7 @@ impl HostCache {
 
     /// Completes the copies that end by `now`. Returns the sequences whose copy to the GPU has
     /// ended.
-    pub(crate) fn complete_copies(
+    pub(crate) fn complete_host_copies(
         &mut self,
         now: SimTime,
         out: &mut impl FnMut(SchedulerEvent),

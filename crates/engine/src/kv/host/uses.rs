@@ -8,18 +8,18 @@ use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId};
 
 /// A request that has ended, whose use of chunks counts from the next scheduling pass on.
 #[derive(Debug)]
-pub(super) struct EndedRequest {
+pub(super) struct EndedHostCacheRequest {
     id: SeqId,
     plan: Option<Arc<BlockPlan>>,
-    /// Number of its KV blocks that may be stored.
+    /// Number of the ended request's KV blocks that may be stored in host memory.
     blocks: u32,
 }
 
 impl HostCache {
-    /// Records the first use of chunks by a request, each with its place and key.
+    /// Records the first use of chunks by a request; `uses` has the position and key of each chunk.
     ///
     /// **Source:** `_record_request_cache_access`, vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`.
-    pub(super) fn record_uses(&mut self, id: SeqId, uses: &[((u32, u32), BlockKey)]) {
+    pub(super) fn record_chunk_uses(&mut self, id: SeqId, uses: &[((u32, u32), BlockKey)]) {
         let used = &mut self.seqs.entry(id).or_default().used;
         let is_new = |(place, key): &&((u32, u32), BlockKey)| used.insert(*place, *key).is_none();
         let fresh: Vec<_> = uses.iter().filter(is_new).copied().collect();
@@ -34,15 +34,20 @@ impl HostCache {
         }
     }
 
-    /// Notes the end of a sequence of which up to `blocks` KV blocks may be stored.
-    pub(crate) fn sequence_ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>, blocks: u32) {
+    /// Records the end of a sequence of which up to `blocks` KV blocks may be stored.
+    pub(crate) fn record_sequence_end(
+        &mut self,
+        id: SeqId,
+        plan: Option<&Arc<BlockPlan>>,
+        blocks: u32,
+    ) {
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;
         };
         if seq.asked.take().is_some() {
             self.deferred -= 1;
         }
-        self.ended.push(EndedRequest { id, plan: plan.cloned(), blocks });
+        self.ended.push(EndedHostCacheRequest { id, plan: plan.cloned(), blocks });
     }
 
     /// Finishes ended requests after the offers of a scheduling pass. Their chunks count as used once
@@ -59,7 +64,7 @@ impl HostCache {
         let mut copies = Vec::new();
         for request in &ended {
             if let Some(plan) = request.plan.as_ref().filter(|_| is_native) {
-                copies.extend(self.offer_blocks(
+                copies.extend(self.offer_blocks_to_host(
                     request.id,
                     plan,
                     request.blocks,
@@ -68,7 +73,7 @@ impl HostCache {
                 ));
             }
         }
-        for EndedRequest { id, .. } in ended {
+        for EndedHostCacheRequest { id, .. } in ended {
             self.finish_request(id);
         }
         copies

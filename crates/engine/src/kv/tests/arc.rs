@@ -65,8 +65,8 @@ fn offer(tier: &mut HostCache, id: SeqId, plan: &Arc<BlockPlan>, end: u32) -> Op
             _ => {}
         }
     };
-    if let Some(copy) = tier.offer_blocks(id, plan, end, |_, _| true, &mut out) {
-        tier.start_store(SimTime::ZERO, copy);
+    if let Some(copy) = tier.offer_blocks_to_host(id, plan, end, |_, _| true, &mut out) {
+        tier.start_host_store(SimTime::ZERO, copy);
     }
     (!refused).then_some(evicted)
 }
@@ -94,13 +94,13 @@ fn arc_eviction_equals_vllm_offloading() {
                         shares_loads: true,
                     };
                     let plan = &plans[request.id.0 as usize];
-                    tier.start_load(SimTime::ZERO, plan, &request, *end);
+                    tier.start_host_load(SimTime::ZERO, plan, &request, *end);
                 }
                 ArcStep::Finish(request) => {
-                    tier.sequence_ended(SeqId(*request as u64), None, 0);
+                    tier.record_sequence_end(SeqId(*request as u64), None, 0);
                     tier.finish_ended_requests(&mut |_| {});
                 }
-                ArcStep::Complete => drop(tier.complete_copies(SimTime::ZERO, &mut |_| {})),
+                ArcStep::Complete => drop(tier.complete_host_copies(SimTime::ZERO, &mut |_| {})),
             }
         }
     }

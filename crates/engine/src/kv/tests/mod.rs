@@ -111,7 +111,7 @@ impl ObservedPool {
         for computed in prompt + 1..prompt + output {
             assert!(self.step(&mut running, 0, computed));
         }
-        self.pool.release_table(&mut running.table);
+        self.pool.release_block_table(&mut running.table);
         cached
     }
 
@@ -170,7 +170,7 @@ fn the_second_of_two_simultaneous_equal_prompts_hits_the_cache() {
     let (_second, cached_again) = kv.admit(&a, 70);
     assert_eq!((cached, cached_again), (0, 64));
     assert_eq!(kv.take_events(), [stored_event(&a, 0, 2)]);
-    assert_eq!(kv.pool.used_blocks(), 4);
+    assert_eq!(kv.pool.used_block_count(), 4);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
     }
     assert_eq!((computed, first.table.len(), second.table.len()), (769, 25, 24));
     let before = second.computed;
-    kv.pool.release_table(&mut second.table);
+    kv.pool.release_block_table(&mut second.table);
     kv.take_events();
     for computed in 770..=939 {
         assert!(kv.step(&mut first, 0, computed));
@@ -220,7 +220,7 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
         kv.take_events().into_iter().filter(|s| matches!(s, ObservedEvent::Removed(_))).collect();
     let tail: Vec<ObservedEvent> = (19..24).rev().map(|i| removed_event(&[(&b, i)])).collect();
     assert_eq!(taken, tail);
-    kv.pool.release_table(&mut first.table);
+    kv.pool.release_block_table(&mut first.table);
     kv.take_events();
     let (_resumed, cached) = kv.admit(&b, before);
     assert_eq!(cached, 19 * 32);
@@ -236,7 +236,7 @@ fn reset_fails_while_sequences_hold_blocks() {
     let a = plan_without_shared_blocks(1, 2);
     let (mut held, _) = kv.admit(&a, 64);
     assert!(!kv.pool.reset_prefix_cache(&mut |_| panic!("a held cache was cleared")));
-    kv.pool.release_table(&mut held.table);
+    kv.pool.release_block_table(&mut held.table);
     kv.take_events();
     for _ in 0..2 {
         assert!(kv.pool.reset_prefix_cache(&mut |event| kv.said.push(to_observed(event))));
@@ -255,8 +255,8 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
     kv.pool.forget_prefix_cache(&mut |event| kv.said.push(to_observed(event)));
     assert!(kv.step(&mut held, 0, 128));
     assert_eq!(kv.take_events(), [ObservedEvent::Cleared]);
-    assert_eq!((kv.pool.used_blocks(), kv.pool.cached_prefix_tokens(&a, 129)), (4, 0));
-    kv.pool.release_table(&mut held.table);
+    assert_eq!((kv.pool.used_block_count(), kv.pool.cached_prefix_tokens(&a, 129)), (4, 0));
+    kv.pool.release_block_table(&mut held.table);
     assert_eq!(kv.pool.block_counts(), BlockCounts { unused: 49, ..BlockCounts::default() });
     assert_eq!(kv.run_sequence(&a, 64, 1), 0);
     assert_eq!(kv.take_events(), [stored_event(&a, 0, 2)]);
@@ -266,7 +266,7 @@ fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
 fn a_short_prompt_and_an_abort_emit_no_event() {
     let mut kv = ObservedPool::new();
     let (mut short, _) = kv.admit(&plan_without_shared_blocks(1, 1), 31);
-    kv.pool.release_table(&mut short.table);
+    kv.pool.release_block_table(&mut short.table);
     assert_eq!(kv.take_events(), []);
     assert_eq!(kv.pool.block_counts().unused, 49);
 }
@@ -304,7 +304,7 @@ fn a_sequence_that_does_not_fit_waits_and_changes_nothing() {
     }
     assert_eq!(kv.pool.block_counts(), before);
     // 9 of the hit blocks would be free, but not for the rest of the request.
-    kv.pool.release_table(&mut held.table);
+    kv.pool.release_block_table(&mut held.table);
     let hit = BlockAllocationRequest {
         tokens: 50 * 32,
         prefix: 9 * 32,
@@ -319,19 +319,19 @@ fn no_block_changes_up_to_the_settled_tokens() {
     let mut kv = ObservedPool::new();
     let a = plan_without_shared_blocks(1, 4);
     let (mut running, _) = kv.admit(&a, 40);
-    assert_eq!(running.table.settled_tokens(), 63);
+    assert_eq!(running.table.tokens_before_block_change(), 63);
     kv.take_events();
     assert!(kv.step(&mut running, 0, 63));
     assert_eq!(kv.take_events(), []);
     assert!(kv.step(&mut running, 0, 64));
     assert_eq!(kv.take_events(), [stored_event(&a, 1, 2)]);
-    assert_eq!((running.table.len(), running.table.settled_tokens()), (2, 64));
+    assert_eq!((running.table.len(), running.table.tokens_before_block_change()), (2, 64));
     // Without a plan only free blocks count.
     let mut plain = BlockTable::default();
     let need =
         BlockAllocationRequest { tokens: 40, cache: 40, ..BlockAllocationRequest::default() };
     assert!(kv.pool.allocate_blocks(&mut plain, None, &need, &mut |_| ()));
-    assert_eq!(plain.settled_tokens(), 64);
+    assert_eq!(plain.tokens_before_block_change(), 64);
 }
 
 #[test]
@@ -361,8 +361,8 @@ fn without_prefix_caching_blocks_are_only_counted() {
     let need =
         BlockAllocationRequest { tokens: 12, cache: 12, ..BlockAllocationRequest::default() };
     assert!(pool.allocate_blocks(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
-    assert_eq!((pool.used_blocks(), pool.cached_prefix_tokens(&a, 12)), (3, 0));
-    pool.release_table(&mut table);
+    assert_eq!((pool.used_block_count(), pool.cached_prefix_tokens(&a, 12)), (3, 0));
+    pool.release_block_table(&mut table);
     assert_eq!(pool.block_counts(), BlockCounts { unused: 4, ..BlockCounts::default() });
 }
 
@@ -392,7 +392,7 @@ fn full_hashes_are_dropped_with_their_blocks() {
             }
         };
         assert!(pool.allocate_blocks(&mut table, Some(&hashed(key)), &need, out));
-        pool.release_table(&mut table);
+        pool.release_block_table(&mut table);
     }
     assert_eq!(gone, [(BlockKey(7), Some([7; 32])), (BlockKey(8), Some([8; 32]))]);
 }

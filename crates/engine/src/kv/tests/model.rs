@@ -185,7 +185,7 @@ proptest! {
                     let (plan, computed, table, same) = &mut running[which];
                     let tokens = *computed + more;
                     let need = BlockAllocationRequest { tokens, cache: tokens, ..BlockAllocationRequest::default() };
-                    let settled = tokens <= table.settled_tokens();
+                    let settled = tokens <= table.tokens_before_block_change();
                     let fits = pool.allocate_blocks(table, Some(&*plan), &need, out);
                     prop_assert_eq!(fits, model.allocate(same, &[], plan, tokens));
                     prop_assert!(!settled || fits && model.said.is_empty());
@@ -193,9 +193,9 @@ proptest! {
                 }
                 PoolOperation::End(which) if !running.is_empty() => {
                     let (_, _, mut table, mut same) = running.remove(which.index(running.len()));
-                    pool.release_table(&mut table);
+                    pool.release_block_table(&mut table);
                     model.release(&mut same);
-                    prop_assert!(table.is_empty() && table.settled_tokens() == 0);
+                    prop_assert!(table.is_empty() && table.tokens_before_block_change() == 0);
                 }
                 PoolOperation::PrefixCacheReset => {
                     let done = pool.reset_prefix_cache(out);
@@ -215,7 +215,7 @@ proptest! {
                 prop_assert_eq!(table.block_ids(), &same.ids[..]);
             }
             let counts = pool.block_counts();
-            prop_assert_eq!(counts.unused + counts.idle + counts.used, pool.usable_blocks());
+            prop_assert_eq!(counts.unused + counts.idle + counts.used, pool.usable_block_count());
             prop_assert_eq!(counts.used, model.refs.iter().filter(|&&refs| refs > 0).count() as u32);
             let copies: u32 = subscriber.0.values().sum();
             let cached = model.keys.iter().flatten().count() as u32;
@@ -241,7 +241,7 @@ proptest! {
             let prefix = pool.cached_prefix_tokens(&plan, tokens);
             let need = BlockAllocationRequest { prefix, tokens, cache: tokens, ..BlockAllocationRequest::default() };
             if pool.allocate_blocks(&mut table, Some(&plan), &need, &mut |_| ()) {
-                pool.release_table(&mut table);
+                pool.release_block_table(&mut table);
             }
             let counts = pool.block_counts();
             prop_assert_eq!((counts.used, counts.unused + counts.idle), (0, 13));

@@ -120,11 +120,13 @@ impl AicStepTimes {
         let lengths = [0, 1, 2, 3, 4].map(|i| low + (high - low) * i / 4);
         let row = usize::try_from(requests).unwrap_or(usize::MAX);
         let times = self.attention.iter().map(|kind| {
-            let known = kind.rows.get(row).and_then(|row| row.sum_ms(&lengths));
+            let known = kind.rows.get(row).and_then(|row| row.sum_of_times_ms(&lengths));
             let sum = known.unwrap_or_else(|| {
                 let sol = |at| self.min_decode_attention_ms(kind.window, at);
                 let at = lengths.map(|length| [self.heads, requests, length]);
-                at.iter().map(|at| kind.decode.time_ms(*at, &sol).unwrap_or_else(|| sol(*at))).sum()
+                at.iter()
+                    .map(|at| kind.decode.attention_time_ms(*at, &sol).unwrap_or_else(|| sol(*at)))
+                    .sum()
             });
             kind.layers * (sum / 5.0 + self.qk_norm_ms())
         });
@@ -148,7 +150,7 @@ impl AicStepTimes {
         let times = self.attention.iter().map(|kind| {
             let sol = |at| self.min_prefill_attention_ms(kind.window, at);
             let at = [self.heads, all, requests];
-            let time = kind.context.time_ms(at, &sol).unwrap_or_else(|| sol(at));
+            let time = kind.context.attention_time_ms(at, &sol).unwrap_or_else(|| sol(at));
             kind.layers * (time * share + extra + self.qk_norm_ms())
         });
         times.sum()

@@ -40,9 +40,9 @@ struct LatentAttentionTable {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MeasuredScope {
-    /// The attention kernel and the matrix products around it.
+    /// The measured time includes the attention kernel and the matrix products around it.
     Block,
-    /// The attention kernel.
+    /// The measured time includes only the attention kernel.
     Kernel,
 }
 
@@ -53,10 +53,10 @@ pub(super) fn has_measured_sizes(mla: LatentAttentionShape) -> bool {
 }
 
 impl LatentAttention {
-    /// Reads the times for `heads` heads on each of `tp` GPUs. As in AIConfigurator, a measured
-    /// block is preferred to single kernels, and with fp8 weights fp8 attention of prompts to bf16.
-    /// For vLLM only bf16 blocks are used.
-    pub(super) fn read(
+    /// Reads the times of attention with compressed keys and values, for `heads` heads on each of
+    /// `tp` GPUs. As in AIConfigurator, a measured block is preferred to single kernels. With fp8
+    /// weights, prompts use fp8 attention rather than bf16. For vLLM only bf16 blocks are used.
+    pub(super) fn read_kernel_times(
         folder: &KernelTableFolder,
         (kv_dtype, gemm_dtype): (&str, GemmDtype),
         (heads, tp): (u64, u64),
@@ -141,7 +141,7 @@ impl AicStepTimes {
             ForwardPhase::Decode => self.min_latent_decode_ms(table.scope, at),
         };
         let at = [heads, second, third];
-        self.layers * table.times.time_ms(at, &min).unwrap_or_else(|| min(at))
+        self.layers * table.times.attention_time_ms(at, &min).unwrap_or_else(|| min(at))
     }
 
     /// Returns the shapes (outputs, inputs) of the matrix products of a layer's attention that its
@@ -184,8 +184,9 @@ impl AicStepTimes {
             compute.max(memory) * 1e3
         };
         let absorbed = latent.absorbed.iter();
-        let absorbed = absorbed
-            .map(|curve| curve.time_ms(x, ExtrapolationEnd::Last, &min).unwrap_or_else(|| min(x)));
+        let absorbed = absorbed.map(|curve| {
+            curve.kernel_time_ms(x, ExtrapolationEnd::Last, &min).unwrap_or_else(|| min(x))
+        });
         dense + absorbed.sum::<f64>()
     }
 
@@ -201,7 +202,7 @@ impl AicStepTimes {
     }
 
     /// Returns the minimum time of decode attention that the hardware allows, in ms, for `[heads,
-    /// requests, length]`; that of a block includes its absorbed products.
+    /// requests, length]`. The time of a block includes the absorbed matrix products.
     fn min_latent_decode_ms(
         &self,
         scope: MeasuredScope,

@@ -33,7 +33,7 @@ impl LatencyCurve {
 
     /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if
     /// one of them is outside of the measured range.
-    pub(super) fn sum_ms(&self, at: &[u64]) -> Option<f64> {
+    pub(super) fn sum_of_times_ms(&self, at: &[u64]) -> Option<f64> {
         let mut place = self.0.partition_point(|point| point.0 < *at.first().unwrap_or(&0));
         let mut sum = 0.0;
         for &x in at {
@@ -54,7 +54,7 @@ impl LatencyCurve {
 
     /// Returns the kernel time at axis value `at`, in ms: interpolated, or beyond the measured
     /// range extrapolated with the hardware efficiency at that end.
-    pub(super) fn time_ms(
+    pub(super) fn kernel_time_ms(
         &self,
         at: u64,
         end: ExtrapolationEnd,
@@ -122,7 +122,7 @@ impl GemmTable {
     }
 
     /// Caches the measured matrix shapes near the shape of `n` outputs and `k` inputs.
-    pub(super) fn cache_neighbours(&mut self, n: u64, k: u64) {
+    pub(super) fn cache_near_shapes(&mut self, n: u64, k: u64) {
         if !self.places.contains_key(&(n, k)) {
             self.near.insert((n, k), self.neighbouring_shapes(n, k));
         }
@@ -140,14 +140,14 @@ impl GemmTable {
     }
 
     /// Returns the time of multiplying `m` rows by a matrix of `n` outputs and `k` inputs, in ms.
-    pub(super) fn time_ms(
+    pub(super) fn gemm_time_ms(
         &self,
         (m, n, k): (u64, u64, u64),
         sol: &dyn Fn(u64, u64, u64) -> f64,
     ) -> Option<f64> {
         if let Some(place) = self.places.get(&(n, k)) {
             let curve = &self.shapes[*place].1;
-            return curve.time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, n, k));
+            return curve.kernel_time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, n, k));
         }
         let covered = self.shapes.iter().any(|site| site.1.covers_axis_value(m));
         let asked = |site: &GemmCurve| !covered || site.1.covers_axis_value(m);
@@ -170,7 +170,8 @@ impl GemmTable {
         }
         let (mut weights, mut sum) = (0.0, 0.0);
         for (distance, ((n, k), curve)) in near {
-            let time = curve.time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, *n, *k))?;
+            let time =
+                curve.kernel_time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, *n, *k))?;
             let weight = 1.0 / (distance * distance + 1e-12);
             weights += weight;
             sum += weight * (sol(m, *n, *k) / time);
@@ -245,7 +246,11 @@ impl AttentionTable {
         }
     }
 
-    pub(super) fn time_ms(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
+    pub(super) fn attention_time_ms(
+        &self,
+        at: TablePoint,
+        sol: HardwareMinimum<'_>,
+    ) -> Option<f64> {
         self.interpolate(at, sol).or_else(|| self.extrapolate(at, sol))
     }
 
@@ -434,13 +439,13 @@ mod tests {
             {
                 let by_hand: f64 = [c, c, c + 2]
                     .iter()
-                    .map(|c| grid.time_ms([8, b, *c], &beyond).unwrap_or(f64::NAN))
+                    .map(|c| grid.attention_time_ms([8, b, *c], &beyond).unwrap_or(f64::NAN))
                     .sum();
-                let sum = row.sum_ms(&[c, c, c + 2]).unwrap_or(f64::NAN);
+                let sum = row.sum_of_times_ms(&[c, c, c + 2]).unwrap_or(f64::NAN);
                 assert!((sum / by_hand - 1.0).abs() < 1e-14, "{b} {c}: {sum}, {by_hand}");
             }
-            assert_eq!(row.sum_ms(&[101]), None);
-            assert_eq!(row.sum_ms(&[0]), None);
+            assert_eq!(row.sum_of_times_ms(&[101]), None);
+            assert_eq!(row.sum_of_times_ms(&[0]), None);
         }
         assert_eq!((grid.last_axis_row(8, 2).len(), grid.last_axis_row(8, 1).len()), (5, 4));
         assert_eq!((grid.last_axis_row(8, 17).len(), grid.last_axis_row(4, 1).len()), (0, 0));

@@ -144,7 +144,8 @@ impl AicStepTimes {
             },
         };
         if shape.mla.is_some() {
-            let latent = LatentAttention::read(&folder, (kv_dtype, dtype), (heads, tp))?;
+            let latent =
+                LatentAttention::read_kernel_times(&folder, (kv_dtype, dtype), (heads, tp))?;
             aic.latent = Some(Arc::new(latent));
         } else {
             aic.read_attention(&folder, &kinds, kv_dtype, dtype)?;
@@ -180,11 +181,11 @@ impl AicStepTimes {
         }
         for (dtype, n, k) in products {
             match &mut self.bf16 {
-                Some(bf16) if dtype == GemmDtype::Bf16 => bf16.cache_neighbours(n, k),
-                _ => self.dense.cache_neighbours(n, k),
+                Some(bf16) if dtype == GemmDtype::Bf16 => bf16.cache_near_shapes(n, k),
+                _ => self.dense.cache_near_shapes(n, k),
             }
             let sol = |m, n, k| self.speed.min_gemm_ms(dtype, m, n, k);
-            if self.gemm_table(dtype).time_ms((1, n, k), &sol).is_none() {
+            if self.gemm_table(dtype).gemm_time_ms((1, n, k), &sol).is_none() {
                 let what = format!("n {n}, k {k} of {}, nor a shape near it", dtype.aic_name());
                 return Err(folder.missing_table_error("gemm_perf", &what));
             }
@@ -295,8 +296,8 @@ impl AicStepTimes {
             }
     }
 
-    /// Returns the time of `x` tokens without head and attention. In decode passes the shared
-    /// expert runs in parallel with the routed ones.
+    /// Returns the kernel time of a forward pass of `x` tokens, in ms, without output head and
+    /// attention. In decode passes the shared expert runs in parallel with the routed ones.
     fn token_kernels_ms(&self, x: u64, phase: ForwardPhase) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
         let dense = |n: u64, k: u64| self.gemm_ms(self.dtype, x, n, k);
@@ -352,12 +353,15 @@ impl AicStepTimes {
         let sol = |m, n, k| self.speed.min_gemm_ms(dtype, m, n, k);
         // `open` rejects shapes that are far from all measured ones.
         let sites = self.gemm_table(dtype);
-        sites.time_ms((m, n, k), &sol).unwrap_or_else(|| sol(m, n, k))
+        sites.gemm_time_ms((m, n, k), &sol).unwrap_or_else(|| sol(m, n, k))
     }
 
     fn expert_ms(&self, experts: &ExpertKernelTable, tokens: u64) -> f64 {
         let sol = |tokens: u64| self.min_expert_ms(experts, tokens);
-        experts.curve.time_ms(tokens, ExtrapolationEnd::Last, &sol).unwrap_or_else(|| sol(tokens))
+        experts
+            .curve
+            .kernel_time_ms(tokens, ExtrapolationEnd::Last, &sol)
+            .unwrap_or_else(|| sol(tokens))
     }
 
     fn min_expert_ms(&self, e: &ExpertKernelTable, tokens: u64) -> f64 {
@@ -377,7 +381,9 @@ impl AicStepTimes {
         let gpus = *gpus as f64;
         let sol =
             |elements: u64| 4.0 * elements as f64 * (gpus - 1.0) / gpus / self.speed.link * 1e3;
-        curve.time_ms(elements, ExtrapolationEnd::Last, &sol).unwrap_or_else(|| sol(elements))
+        curve
+            .kernel_time_ms(elements, ExtrapolationEnd::Last, &sol)
+            .unwrap_or_else(|| sol(elements))
     }
 }
 

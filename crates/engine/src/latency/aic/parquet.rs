@@ -26,7 +26,7 @@ const UNSUPPORTED: ParquetProblem = "uses a Parquet feature that is not supporte
 const MAX_ROWS: usize = 1 << 22;
 
 impl ParquetTable {
-    pub(super) fn read(file: &[u8]) -> Result<Self, ParquetProblem> {
+    pub(super) fn parse_file(file: &[u8]) -> Result<Self, ParquetProblem> {
         let end = file.len().checked_sub(8).ok_or(TRUNCATED)?;
         if !file.starts_with(b"PAR1") || !file.ends_with(b"PAR1") {
             return Err("is not a Parquet file");
@@ -73,14 +73,14 @@ impl ParquetTable {
         }
     }
 
-    pub(super) fn text(&self, column: &str, row: usize) -> Option<&str> {
+    pub(super) fn text_cell(&self, column: &str, row: usize) -> Option<&str> {
         match self.columns.get(column)? {
             ParquetColumn::Text(values) => values[row].as_deref(),
             ParquetColumn::Whole(_) | ParquetColumn::Float(_) => None,
         }
     }
 
-    pub(super) fn integer(&self, column: &str, row: usize) -> Option<i64> {
+    pub(super) fn integer_cell(&self, column: &str, row: usize) -> Option<i64> {
         match self.columns.get(column)? {
             ParquetColumn::Whole(values) => values[row],
             ParquetColumn::Float(values) => values[row].map(|value| value as i64),
@@ -88,7 +88,7 @@ impl ParquetTable {
         }
     }
 
-    pub(super) fn float(&self, column: &str, row: usize) -> Option<f64> {
+    pub(super) fn float_cell(&self, column: &str, row: usize) -> Option<f64> {
         match self.columns.get(column)? {
             ParquetColumn::Whole(values) => values[row].map(|value| value as f64),
             ParquetColumn::Float(values) => values[row],
@@ -418,7 +418,8 @@ impl<'a> ThriftReader<'a> {
         Ok(ThriftStruct(fields))
     }
 
-    /// Reads an item of a list. Booleans take a byte there; in a structure, `kind` is their value.
+    /// Reads an item of a Thrift list. A boolean item takes one byte; for a boolean field of a
+    /// structure, `kind` is the value.
     fn read_list_item(&mut self, kind: u8) -> Result<ThriftField, ParquetProblem> {
         if matches!(kind, 1 | 2) {
             self.read_byte()?;

@@ -9,12 +9,12 @@ use super::error::AicError;
 use super::lookup::{AttentionTable, GemmTable, LatencyCurve};
 use super::parquet::ParquetTable;
 
-/// Phase of the work in a pass.
+/// Phase of a forward pass: with prompts, or with decodes only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ForwardPhase {
-    /// Prompts, or prompts with decodes.
+    /// The forward pass computes prompts, possibly together with decodes.
     Prefill,
-    /// Decodes only.
+    /// The forward pass computes only decodes.
     Decode,
 }
 
@@ -161,7 +161,7 @@ impl KernelTableFolder {
                 file: file.clone(),
                 problem: error.to_string(),
             })?;
-            let table = ParquetTable::read(&bytes).map_err(|problem| AicError::File {
+            let table = ParquetTable::parse_file(&bytes).map_err(|problem| AicError::File {
                 file: file.clone(),
                 problem: problem.to_owned(),
             })?;
@@ -197,7 +197,7 @@ impl KernelTableFolder {
                 else {
                     continue;
                 };
-                let Some(time) = table.float("latency", row) else {
+                let Some(time) = table.float_cell("latency", row) else {
                     continue;
                 };
                 let outer = entry_or_default(&mut order, m);
@@ -243,7 +243,7 @@ impl KernelTableFolder {
                 let number = |column: &str| count_at(&table, column, row);
                 let heads = number("num_heads").unwrap_or(0);
                 let kv = number("num_key_value_heads").filter(|kv| *kv != heads);
-                let dtype = table.text("attn_dtype", row).unwrap_or("bfloat16");
+                let dtype = table.text_cell("attn_dtype", row).unwrap_or("bfloat16");
                 if kv.unwrap_or(0) != kv_heads
                     || number("head_dim").unwrap_or(128) != head_dim
                     || number("window_size").unwrap_or(0) != window
@@ -252,7 +252,7 @@ impl KernelTableFolder {
                     continue;
                 }
                 let (Some(batch), Some(isl), Some(time)) =
-                    (number("batch_size"), number("isl"), table.float("latency", row))
+                    (number("batch_size"), number("isl"), table.float_cell("latency", row))
                 else {
                     continue;
                 };
@@ -287,7 +287,7 @@ impl KernelTableFolder {
                     number("num_heads"),
                     number("batch_size"),
                     number("isl"),
-                    table.float("latency", row),
+                    table.float_cell("latency", row),
                 ) else {
                     continue;
                 };
@@ -316,7 +316,7 @@ impl KernelTableFolder {
         for table in self.read_tables("mla_bmm", "mla_bmm_perf")? {
             for row in rows_with_values(&table, &key) {
                 let tokens = count_at(&table, "num_tokens", row);
-                if let (Some(tokens), Some(time)) = (tokens, table.float("latency", row))
+                if let (Some(tokens), Some(time)) = (tokens, table.float_cell("latency", row))
                     && count_at(&table, "num_heads", row) == Some(heads)
                 {
                     curve.add_point(tokens, time);
@@ -336,13 +336,13 @@ impl KernelTableFolder {
         let mut curve = LatencyCurve::default();
         for table in self.read_tables("comm", "custom_allreduce_perf")? {
             for row in 0..table.rows {
-                let source = table.text("kernel_source", row).unwrap_or_default();
+                let source = table.text_cell("kernel_source", row).unwrap_or_default();
                 let number = |column: &str| count_at(&table, column, row);
                 if source.contains("eager") || number("num_gpus") != Some(gpus) {
                     continue;
                 }
                 if let (Some(at), Some(time)) =
-                    (number("message_size"), table.float("latency", row))
+                    (number("message_size"), table.float_cell("latency", row))
                 {
                     curve.add_point(at, time);
                 }
@@ -365,7 +365,7 @@ impl KernelTableFolder {
         let has = |distribution: &str| {
             tables.iter().any(|table| {
                 let mut rows = rows_with_value(table, "moe_dtype", dtype);
-                rows.any(|row| table.text("distribution", row) == Some(distribution))
+                rows.any(|row| table.text_cell("distribution", row) == Some(distribution))
             })
         };
         let distribution = if has(usual) { usual } else { "uniform" };
@@ -373,11 +373,11 @@ impl KernelTableFolder {
         for table in &tables {
             for row in rows_with_value(table, "moe_dtype", dtype) {
                 let fits = shape.iter().all(|(c, want)| count_at(table, c, row) == Some(*want));
-                if !fits || table.text("distribution", row) != Some(distribution) {
+                if !fits || table.text_cell("distribution", row) != Some(distribution) {
                     continue;
                 }
                 let at = count_at(table, "num_tokens", row);
-                if let (Some(at), Some(time)) = (at, table.float("latency", row)) {
+                if let (Some(at), Some(time)) = (at, table.float_cell("latency", row)) {
                     curve.add_point(at, time);
                 }
             }
@@ -396,14 +396,14 @@ fn rows_with_value<'a>(
     column: &'a str,
     value: &'a str,
 ) -> impl Iterator<Item = usize> + 'a {
-    (0..table.rows).filter(move |row| table.text(column, *row) == Some(value))
+    (0..table.rows).filter(move |row| table.text_cell(column, *row) == Some(value))
 }
 
 fn rows_with_values<'a>(
     table: &'a ParquetTable,
     key: &'a [(&'a str, &'a str)],
 ) -> impl Iterator<Item = usize> + 'a {
-    let holds = |row, (column, value): &(&str, &str)| table.text(column, row) == Some(*value);
+    let holds = |row, (column, value): &(&str, &str)| table.text_cell(column, row) == Some(*value);
     (0..table.rows).filter(move |row| key.iter().all(|part| holds(*row, part)))
 }
 
@@ -413,7 +413,7 @@ fn columns_text(key: &[(&str, &str)]) -> String {
 }
 
 fn count_at(table: &ParquetTable, column: &str, row: usize) -> Option<u64> {
-    table.integer(column, row).and_then(|value| u64::try_from(value).ok())
+    table.integer_cell(column, row).and_then(|value| u64::try_from(value).ok())
 }
 
 fn entry_or_default<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {

@@ -39,14 +39,14 @@ pub(super) const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> 
 /// ranks.
 pub(super) type InterconnectTimes = [AllReduceTable; 2];
 pub(super) const NVLINK_TIMES: InterconnectTimes = [
-    all_reduce::estimated_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]),
+    all_reduce::estimated_all_reduce_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]),
     // Fitted to InferenceX points with attention data parallelism: 4.5 times as long as the
     // all-reduce, and 41 us for the wait for the slowest rank.
-    all_reduce::estimated_table([(65.8, 24.4), (68.0, 15.6), (72.5, 12.2)]),
+    all_reduce::estimated_all_reduce_table([(65.8, 24.4), (68.0, 15.6), (72.5, 12.2)]),
 ];
 pub(super) const PCIE_TIMES: InterconnectTimes = [
     all_reduce::L40S_ALL_REDUCE,
-    all_reduce::estimated_table([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
+    all_reduce::estimated_all_reduce_table([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
 ];
 
 pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {

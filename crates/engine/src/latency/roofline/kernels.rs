@@ -208,7 +208,7 @@ impl<'a> KernelCostBuilder<'a> {
             hidden: f64::from(self.setup.shape.hidden),
             copies: f64::from(ranks).min(chosen),
             gather: AllReduceCost {
-                table: self.setup.gpu.exchange[all_reduce::row_of_gpu_count(ranks)],
+                table: self.setup.gpu.exchange[all_reduce::all_reduce_row_index(ranks)],
                 ..self.all_reduce_cost(times, ranks)
             },
         }
@@ -219,7 +219,7 @@ impl<'a> KernelCostBuilder<'a> {
         AllReduceCost {
             times: if gpus > 1 { times * scale } else { 0.0 },
             bytes_per_token: 2.0 * f64::from(self.setup.shape.hidden),
-            table: self.setup.gpu.all_reduce[all_reduce::row_of_gpu_count(gpus)],
+            table: self.setup.gpu.all_reduce[all_reduce::all_reduce_row_index(gpus)],
             fabric: self.setup.gpu.fabric(),
             gpus,
         }
@@ -272,7 +272,7 @@ pub(super) struct AllReduceCost {
 }
 
 impl AllReduceCost {
-    pub(super) fn time_us(&self, tokens: f64) -> f64 {
+    pub(super) fn all_reduce_time_us(&self, tokens: f64) -> f64 {
         if self.times == 0.0 {
             return 0.0;
         }
@@ -296,20 +296,22 @@ pub(super) struct ExchangeCost {
     /// Number of tokens that a gather brings to this engine, per token of its own: those of all
     /// ranks, or with many ranks one per expert of a token.
     copies: f64,
-    /// Time of a gather and a scatter as one all-reduce.
+    /// Cost of the gather and the scatter together, modelled as one all-reduce.
     gather: AllReduceCost,
 }
 
 impl ExchangeCost {
-    pub(super) fn time_us(&self, tokens: f64) -> f64 {
+    pub(super) fn exchange_time_us(&self, tokens: f64) -> f64 {
         let (gpus, chosen, hidden) = (self.gpus, self.chosen, self.hidden);
         let layer = match self.backend {
             All2AllBackend::AllGatherReduceScatter => {
-                return self.gather.time_us(tokens * self.copies);
+                return self.gather.all_reduce_time_us(tokens * self.copies);
             }
-            All2AllBackend::LowLatency => self.fabric.low_latency_us(gpus, tokens, chosen, hidden),
+            All2AllBackend::LowLatency => {
+                self.fabric.low_latency_exchange_us(gpus, tokens, chosen, hidden)
+            }
             All2AllBackend::HighThroughput => {
-                self.fabric.high_throughput_us(gpus, tokens, chosen, hidden)
+                self.fabric.high_throughput_exchange_us(gpus, tokens, chosen, hidden)
             }
         };
         self.times * layer

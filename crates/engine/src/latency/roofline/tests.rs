@@ -48,7 +48,7 @@ fn more_work_never_shortens_a_step() {
                 )
             };
             let roofline = Roofline::new(&setup).unwrap();
-            assert!(roofline.grows_with_batch());
+            assert!(roofline.step_time_grows_with_batch());
             let mut batch = BatchWork::default();
             batch.add_decode(700, 1, roofline.sliding_window());
             for n in 0..300 {
@@ -276,7 +276,7 @@ fn front_end_delay_grows_with_prompt_tokens() {
 fn early_versions_have_slower_kernels() {
     let time = |name: &str, version, tokens| {
         let shape = known_model_shape("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8").unwrap();
-        let gpu = find_gpu(name).unwrap().with_kernels_of(version);
+        let gpu = find_gpu(name).unwrap().with_kernels_of_version(version);
         let setup = RooflineSetup { tp: 8, ..RooflineSetup::new(shape, gpu) };
         let mut batch = BatchWork::default();
         batch.add_prompt_chunk(tokens, 0, None);
@@ -338,7 +338,8 @@ fn two_nodes_reduce_slower_than_one() {
 fn hopper_has_faster_kernels_since_0_20() {
     for (name, share) in [("H100", 0.591), ("H200", 0.572)] {
         let newest = find_gpu(name).unwrap();
-        let (before, since) = (newest.with_kernels_of((0, 19)), newest.with_kernels_of((0, 20)));
+        let (before, since) =
+            (newest.with_kernels_of_version((0, 19)), newest.with_kernels_of_version((0, 20)));
         assert!((before.gemm.compute - share).abs() < 1e-9, "{name}");
         assert_eq!(since, *newest);
         assert_eq!(before.experts.mxfp4, before.experts.int4);
@@ -346,7 +347,7 @@ fn hopper_has_faster_kernels_since_0_20() {
     }
     for name in ["A100", "L40S", "B200"] {
         let newest = find_gpu(name).unwrap();
-        assert_eq!(newest.with_kernels_of((0, 19)), *newest, "{name}");
+        assert_eq!(newest.with_kernels_of_version((0, 19)), *newest, "{name}");
     }
 }
 

@@ -27,7 +27,7 @@ impl MockerScheduler {
             let whole = self.pool.blocks_for_tokens(seq.total);
             whole.saturating_sub(seq.table.len())
         });
-        self.pool.free_blocks().saturating_sub(needs.sum())
+        self.pool.free_block_count().saturating_sub(needs.sum())
     }
 
     pub(super) fn can_never_fit(&mut self, slot: SequenceSlot) -> bool {
@@ -42,7 +42,7 @@ impl MockerScheduler {
             true => seq.total.max(seq.known + 1),
             false => (seq.known + next).min(seq.total.max(seq.known)),
         };
-        if self.pool.max_blocks_for_tokens(tokens) > self.pool.usable_blocks() {
+        if self.pool.max_blocks_for_tokens(tokens) > self.pool.usable_block_count() {
             return true;
         }
         let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;

@@ -14,13 +14,13 @@ pub(super) struct TransferDestinations {
 }
 
 impl TransferDestinations {
-    /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred. If
-    /// so, no prompt to be computed locally is started.
-    pub(super) fn has_pending(&self) -> bool {
+    /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred.
+    /// While one waits, no prompt to be computed locally is started.
+    pub(super) fn has_pending_sequences(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
+    pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         self.pending.retain(|&other| other != slot);
     }
 }

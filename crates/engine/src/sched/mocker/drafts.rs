@@ -27,7 +27,7 @@ impl MockerScheduler {
                 all.saturating_sub(seq.table.len())
             };
             let needed: u32 = ready.iter().map(missing).sum();
-            if needed <= self.pool.free_blocks() {
+            if needed <= self.pool.free_block_count() {
                 break ready;
             }
             // The last sequence would preempt itself forever, in vain.
@@ -104,7 +104,7 @@ impl MockerScheduler {
             events.push(event);
         });
         self.pool.free_blocks_beyond(&mut seq.table, seq.known);
-        seq.settled = seq.table.settled_tokens();
+        seq.settled = seq.table.tokens_before_block_change();
         let mut entries = pass.step.entries.iter_mut();
         if let Some(entry) = entries.find(|entry| entry.slot == slot) {
             (entry.emit, entry.last) = (emit, last);

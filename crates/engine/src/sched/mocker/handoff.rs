@@ -14,7 +14,7 @@ use super::MockerScheduler;
 use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
 
 impl MockerScheduler {
-    pub(super) fn wait_for_remote_prompt(
+    pub(super) fn queue_remote_prompt(
         &mut self,
         slot: SequenceSlot,
         now: SimTime,
@@ -24,11 +24,11 @@ impl MockerScheduler {
         self.fetching += 1;
         self.rules.destinations.pending.push_back(slot);
         if self.flight.is_empty() {
-            self.reserve_next_prompt(now, out);
+            self.reserve_next_prompt_blocks(now, out);
         }
     }
 
-    pub(super) fn reserve_next_prompt(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn reserve_next_prompt_blocks(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.rules.destinations.pending.front() else {
             return;
         };
@@ -81,9 +81,9 @@ impl MockerScheduler {
         self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
             out.push_back((now, event));
         });
-        seq.settled = seq.table.settled_tokens();
+        seq.settled = seq.table.tokens_before_block_change();
         self.waiting.insert_sequence(&self.seqs, slot);
-        self.reserve_next_prompt(now, out);
+        self.reserve_next_prompt_blocks(now, out);
         self.request_scheduling_pass(now);
         true
     }

@@ -44,7 +44,7 @@ impl MockerOffloadState {
         self.tier.next_copy_end()
     }
 
-    pub(super) fn blocks_owed_to_loads(&self) -> u32 {
+    pub(super) fn blocks_needed_after_loads(&self) -> u32 {
         let loads = self.seqs.values().filter_map(|seq| seq.loaded);
         loads.map(|(loaded, all)| all.saturating_sub(loaded)).sum()
     }

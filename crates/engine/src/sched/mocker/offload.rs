@@ -43,7 +43,7 @@ impl MockerScheduler {
             // Its blocks are loaded; the rest must fit too.
             let all = self.pool.blocks_for_tokens(known);
             let rest = all.saturating_sub(seq.table.len());
-            return (rest > self.pool.free_blocks()).then_some(AdmissionOutcome::Stop);
+            return (rest > self.pool.free_block_count()).then_some(AdmissionOutcome::Stop);
         }
         let own = offload.seqs.entry(id).or_default();
         if let Some(store) = own.store {
@@ -89,7 +89,7 @@ impl MockerScheduler {
         let credited = (from as u32).min(known.saturating_sub(1) / size);
         let held = self.pool.held_prefix_blocks(&plan, credited);
         let all = self.pool.blocks_for_tokens(known);
-        if all - held > self.pool.free_blocks().saturating_sub(owed) {
+        if all - held > self.pool.free_block_count().saturating_sub(owed) {
             return Some(AdmissionOutcome::Stop);
         }
         let need = BlockAllocationRequest {
@@ -109,7 +109,7 @@ impl MockerScheduler {
         let fresh = &seq.table.block_ids()[from..];
         let begins = offload.tier.last_read_end(fresh).max(pass.now);
         let own = offload.seqs.entry(id).or_default();
-        own.load = Some(offload.tier.start_load(id, wanted, begins));
+        own.load = Some(offload.tier.start_host_load(id, wanted, begins));
         own.loaded = Some(((from + hit) as u32, all));
         (seq.cached, seq.load.tokens) = (from as u32 * size, hit as u32 * size);
         self.skip_until_copy_ends(slot);
@@ -142,7 +142,8 @@ impl MockerScheduler {
                 false => 0,
             }
         });
-        let loads = self.rules.offload.as_ref().map_or(0, |offload| offload.blocks_owed_to_loads());
+        let loads =
+            self.rules.offload.as_ref().map_or(0, |offload| offload.blocks_needed_after_loads());
         owed.sum::<u32>().saturating_add(loads)
     }
 
@@ -182,7 +183,7 @@ impl MockerScheduler {
             let ids = seq.table.block_ids();
             let blocks = range.map(|at| (keys[at], ids[at]));
             let blocks: Vec<(BlockKey, u32)> = blocks.collect();
-            if let Some(copy) = offload.tier.prepare_store(seq.id, &blocks) {
+            if let Some(copy) = offload.tier.prepare_host_store(seq.id, &blocks) {
                 own.store = Some(copy);
                 own.offered = end;
                 offload.tier.mark_prompt_used(keys);
@@ -192,7 +193,7 @@ impl MockerScheduler {
     }
 
     /// Delays the next computation until no copy reads the new blocks of a sequence.
-    pub(super) fn delay_until_reads_end(&mut self, slot: SequenceSlot, before: u32) {
+    pub(super) fn delay_until_host_reads_end(&mut self, slot: SequenceSlot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.block_ids();
             let until = offload.tier.last_read_end(&ids[(before as usize).min(ids.len())..]);
@@ -202,10 +203,10 @@ impl MockerScheduler {
 
     /// Delays the next computation until the blocks of a preempted sequence are copied to host
     /// memory.
-    pub(super) fn wait_for_host_store(&mut self, slot: SequenceSlot) {
+    pub(super) fn delay_until_host_store_ends(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
-            && let Some(end) = own.store.and_then(|store| offload.tier.copy_end(store))
+            && let Some(end) = own.store.and_then(|store| offload.tier.copy_end_time(store))
         {
             offload.compute_after = offload.compute_after.max(end);
         }
@@ -213,7 +214,7 @@ impl MockerScheduler {
 
     pub(super) fn start_host_copies(&mut self, now: SimTime, out: &mut Outbox) {
         if let Some(offload) = &mut self.rules.offload {
-            offload.tier.start_prepared_stores(now);
+            offload.tier.start_prepared_host_stores(now);
             self.complete_mocker_copies(now, out);
         }
     }
@@ -237,7 +238,7 @@ impl MockerScheduler {
             self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
                 out.push_back((now, event));
             });
-            seq.settled = seq.table.settled_tokens();
+            seq.settled = seq.table.tokens_before_block_change();
             // The last block is computed locally if all blocks are present.
             let most = (seq.known - 1) / self.config.block_size * self.config.block_size;
             seq.cached = seq.cached.min(most);
@@ -249,12 +250,12 @@ impl MockerScheduler {
         }
     }
 
-    pub(super) fn leave_host_cache(&mut self, slot: SequenceSlot) {
+    pub(super) fn remove_from_mocker_host_cache(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;
             offload.waiting_for_copy.remove(&id);
             if let Some(load) = offload.seqs.remove(&id).and_then(|own| own.load) {
-                offload.tier.cancel_load(load);
+                offload.tier.cancel_host_load(load);
                 offload.waiting_for_copy.clear();
             }
         }

@@ -47,7 +47,8 @@ impl MockerRules {
 }
 
 impl SchedulingRules for MockerRules {
-    /// Unlimited, so sequences may preempt each other.
+    /// Maximum number of preemptions since a sequence's last token: unlimited, so sequences may
+    /// preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
@@ -117,7 +118,7 @@ impl SchedulingRules for MockerRules {
         let expected =
             engine.rules.is_disaggregated() && seq.transfer == PromptTransfer::RemotePrefill;
         let (needed, total) =
-            (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_blocks());
+            (engine.pool.max_blocks_for_tokens(seq.prompt), engine.pool.usable_block_count());
         match expected && needed > total {
             true => Err(SubmitError::TooLarge { needed, total }),
             false => Ok(()),
@@ -143,7 +144,7 @@ impl SchedulingRules for MockerRules {
         let remote = engine.seqs[slot].request.transfer == PromptTransfer::RemotePrefill;
         let expected = engine.rules.is_disaggregated() && remote;
         if expected {
-            engine.wait_for_remote_prompt(slot, now, out);
+            engine.queue_remote_prompt(slot, now, out);
         }
         expected
     }
@@ -165,8 +166,8 @@ impl SchedulingRules for MockerRules {
         self.is_disaggregated()
     }
 
-    /// Returns whether sequences are tried when the token budget is used up: only without a prefix
-    /// cache in host memory.
+    /// Returns whether admission tries waiting sequences when the token budget is used up: only
+    /// without a prefix cache in host memory.
     fn admits_without_token_budget(&self) -> bool {
         self.offload.is_none()
     }
@@ -182,7 +183,7 @@ impl SchedulingRules for MockerRules {
     /// Returns whether a sequence must wait because prompts from other engines, which come first,
     /// still need KV blocks.
     fn yields_to_announced_prompts(&self, seq: &ScheduledSequence) -> bool {
-        self.destinations.has_pending() && seq.table.is_empty()
+        self.destinations.has_pending_sequences() && seq.table.is_empty()
     }
 
     fn cached_prefix_tokens(engine: &MockerScheduler, plan: &BlockPlan, known: u32) -> u32 {
@@ -231,11 +232,11 @@ impl SchedulingRules for MockerRules {
     }
 
     fn on_blocks_allocated(engine: &mut MockerScheduler, slot: SequenceSlot, before: u32) {
-        engine.delay_until_reads_end(slot, before);
+        engine.delay_until_host_reads_end(slot, before);
     }
 
     fn on_preempt(engine: &mut MockerScheduler, slot: SequenceSlot) {
-        engine.wait_for_host_store(slot);
+        engine.delay_until_host_store_ends(slot);
     }
 
     fn takes_fetched_blocks(&self, running: usize) -> bool {
@@ -248,7 +249,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn on_step_reported(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
-        engine.reserve_next_prompt(now, out);
+        engine.reserve_next_prompt_blocks(now, out);
     }
 
     fn next_rule_copy_end(&self) -> Option<SimTime> {
@@ -260,7 +261,7 @@ impl SchedulingRules for MockerRules {
     }
 
     fn on_sequence_left(engine: &mut MockerScheduler, slot: SequenceSlot) {
-        engine.rules.destinations.forget_sequence(slot);
-        engine.leave_host_cache(slot);
+        engine.rules.destinations.remove_sequence(slot);
+        engine.remove_from_mocker_host_cache(slot);
     }
 }

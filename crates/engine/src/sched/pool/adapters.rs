@@ -30,7 +30,7 @@ impl AdapterSlots {
         Self { max, load_time, loaded: HashMap::new() }
     }
 
-    pub(super) fn slot_fit(&self, lora: Option<LoraId>) -> AdapterSlotFit {
+    pub(super) fn adapter_slot_fit(&self, lora: Option<LoraId>) -> AdapterSlotFit {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return AdapterSlotFit::Ready;
         };
@@ -44,7 +44,7 @@ impl AdapterSlots {
     }
 
     /// Marks an adapter as used by one more sequence, and returns the time until it is loaded.
-    pub(super) fn take_slot(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
+    pub(super) fn take_adapter_slot(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return Duration::ZERO;
         };
@@ -64,7 +64,7 @@ impl AdapterSlots {
         self.load_time
     }
 
-    pub(super) fn release_slot(&mut self, now: SimTime, lora: Option<LoraId>) {
+    pub(super) fn release_adapter_slot(&mut self, now: SimTime, lora: Option<LoraId>) {
         if let Some(adapter) = lora.and_then(|lora| self.loaded.get_mut(&lora)) {
             adapter.users = adapter.users.saturating_sub(1);
             adapter.last_used = now;

@@ -11,7 +11,7 @@ use vllm_sim_random::{StreamPurpose, request_rng};
 impl SlotScheduler {
     /// Draws a delay of a sequence. The random generator is created on first use, and not kept if
     /// all delays have a standard deviation of zero.
-    pub(super) fn draw_delay(
+    pub(super) fn draw_sequence_delay(
         &self,
         running: &mut RunningSequence,
         f: impl FnOnce(&TokenDelays, &mut ChaCha8Rng) -> Duration,
@@ -26,7 +26,7 @@ impl SlotScheduler {
         f(delays, rng)
     }
 
-    pub(super) fn delays_of<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
+    pub(super) fn token_delays_of<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
         seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
@@ -36,7 +36,7 @@ impl SlotScheduler {
         let next = running.released as usize;
         let at = *timeline.get(next)?;
         let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
-        Some(self.delays_of(&running.seq).divide_by_speedup(at.saturating_sub(before)))
+        Some(self.token_delays_of(&running.seq).divide_by_speedup(at.saturating_sub(before)))
     }
 
     pub(super) fn next_token_gap(&mut self, running: &mut RunningSequence) -> Duration {
@@ -48,7 +48,7 @@ impl SlotScheduler {
         if let Some(gap) = self.recorded_token_gap(running) {
             return gap;
         }
-        let delays = self.delays_of(&running.seq);
+        let delays = self.token_delays_of(&running.seq);
         if delays.itl.0.is_zero() {
             return Duration::ZERO;
         }
@@ -56,6 +56,6 @@ impl SlotScheduler {
         if delays.itl.1.is_zero() {
             return delays.mean_inter_token_delay(load);
         }
-        self.draw_delay(running, |d, rng| d.draw_inter_token_delay(load, rng))
+        self.draw_sequence_delay(running, |d, rng| d.draw_inter_token_delay(load, rng))
     }
 }

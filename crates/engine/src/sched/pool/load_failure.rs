@@ -68,9 +68,9 @@ impl SlotScheduler {
                 out.push_back((now, event));
             });
         }
-        let delays = self.delays_of(&running.seq);
+        let delays = self.token_delays_of(&running.seq);
         let load = delays.load_factor(self.running_count(), self.config.slots);
-        let computing = self.draw_delay(&mut running, |delays, rng| {
+        let computing = self.draw_sequence_delay(&mut running, |delays, rng| {
             delays.draw_first_token_delay(prompt, cached, PromptTransfer::Local, load, rng)
         });
         let epoch = running.epoch;

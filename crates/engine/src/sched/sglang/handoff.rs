@@ -22,24 +22,25 @@ pub(super) struct TransferDestinations {
     /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
     /// each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
-    /// Ends of transfers of a configured time, by slot and generation of the sequence.
+    /// End times of prompt transfers whose duration is configured, by slot and generation of the
+    /// sequence.
     fetches: TimerQueue<(SequenceSlot, u32)>,
     /// Sequences with transferred prompts; they join the running batch next.
     ready: VecDeque<SequenceSlot>,
 }
 
 impl TransferDestinations {
-    /// Returns whether a sequence with a prompt from another engine waits for pages or for a place
-    /// in the batch. If so, no prompt to be computed locally is started.
-    pub(super) fn has_remote_prompts_first(&self) -> bool {
+    /// Returns whether a sequence with a prompt from another engine waits for pages or for room in
+    /// the running batch. While one waits, no prompt to be computed locally is started.
+    pub(super) fn has_waiting_remote_prompts(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
 
-    pub(super) fn has_ready(&self) -> bool {
+    pub(super) fn has_ready_sequences(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    pub(super) fn has_pending(&self) -> bool {
+    pub(super) fn has_pending_sequences(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -47,14 +48,14 @@ impl TransferDestinations {
         self.fetches.next_due()
     }
 
-    pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
+    pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         self.pending.retain(|&other| other != slot);
         self.ready.retain(|&other| other != slot);
     }
 }
 
 impl SglangScheduler {
-    pub(super) fn expect_remote_prompt(
+    pub(super) fn queue_remote_prompt(
         &mut self,
         slot: SequenceSlot,
         now: SimTime,
@@ -62,11 +63,11 @@ impl SglangScheduler {
     ) {
         self.destinations.pending.push_back(slot);
         if self.pass.is_none() {
-            self.reserve_next_prompt(now, out);
+            self.reserve_next_prompt_pages(now, out);
         }
     }
 
-    pub(super) fn reserve_next_prompt(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn reserve_next_prompt_pages(&mut self, now: SimTime, out: &mut Outbox) {
         // Transfers of a configured time run at the same time.
         while self.reserve_prompt(now, out) && self.config.fetch.is_some() {}
     }
@@ -106,7 +107,8 @@ impl SglangScheduler {
         true
     }
 
-    /// Ends a transfer of a configured time that is due at `now`; returns false if none is.
+    /// Ends the next prompt transfer of configured duration that is over at `now`; returns false if
+    /// there is none.
     pub(super) fn end_due_fetch(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some((at, (slot, generation))) = self.destinations.fetches.pop_due(now) else {
             return false;
@@ -137,7 +139,7 @@ impl SglangScheduler {
         self.share_full_pages(slot, &mut events);
         out.extend(events.into_iter().map(|event| (now, event)));
         self.destinations.ready.push_back(slot);
-        self.reserve_next_prompt(now, out);
+        self.reserve_next_prompt_pages(now, out);
         self.request_pass(now);
         true
     }
@@ -162,7 +164,7 @@ impl SglangScheduler {
         out.extend(events.into_iter().map(|event| (now, event)));
         self.release_pages(slot);
         self.seqs.end_sequence(slot);
-        self.reserve_next_prompt(now, out);
+        self.reserve_next_prompt_pages(now, out);
         self.request_pass(now);
         true
     }

@@ -30,14 +30,19 @@ struct PrefillRoom {
 
 impl SglangScheduler {
     /// Fills `pass` with prompts if any can be admitted, else with the running batch.
-    pub(super) fn form_pass(&mut self, now: SimTime, pass: &mut ForwardPass, out: &mut Outbox) {
+    pub(super) fn plan_forward_pass(
+        &mut self,
+        now: SimTime,
+        pass: &mut ForwardPass,
+        out: &mut Outbox,
+    ) {
         self.reject_overlong_prompts(pass);
         self.join_ready_sequences(now, out);
         if self.config.schedule_policy == SchedulePolicy::Lpm {
             self.sort_waiting_by_cached_prefix();
         }
         let may_prefill = self.rounds_without_prefill == 0 || self.running.is_empty();
-        if may_prefill && !self.destinations.has_remote_prompts_first() {
+        if may_prefill && !self.destinations.has_waiting_remote_prompts() {
             self.form_prefill_pass(now, pass, out);
             let is_stuck =
                 pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty();
@@ -54,10 +59,10 @@ impl SglangScheduler {
         self.rounds_without_prefill = self.rounds_without_prefill.saturating_sub(1);
         self.form_decode_pass(now, pass, out);
         let is_stuck = pass.slots.is_empty() && self.running.is_empty();
-        if is_stuck && self.destinations.has_pending() && !self.are_pages_lent() {
+        if is_stuck && self.destinations.has_pending_sequences() && !self.are_pages_lent() {
             // Partly computed prompts hold the pages for which a prompt of another engine waits.
             self.restart_partial_prompts();
-            self.reserve_next_prompt(now, out);
+            self.reserve_next_prompt_pages(now, out);
         }
     }
 
@@ -103,7 +108,7 @@ impl SglangScheduler {
         let scored = self.waiting.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             let matched =
-                self.radix.matched_pages(seq.page_keys(seq.len() / self.config.page_size));
+                self.radix.cached_prefix_pages(seq.page_keys(seq.len() / self.config.page_size));
             let uncached = matched * self.config.page_size <= SHARED_PREFIX_CHECK_TOKENS;
             let first = seq.page_keys(beginning);
             let begun = first.last().filter(|_| uncached && first.len() as u32 == beginning);
@@ -158,7 +163,7 @@ impl SglangScheduler {
         let most = (len - u32::from(seq.output > 0)) / page;
         let start = match first {
             true if self.config.enable_prefix_caching => {
-                self.radix.matched_pages(seq.page_keys(most)) * page
+                self.radix.cached_prefix_pages(seq.page_keys(most)) * page
             }
             true => 0,
             false => seq.stored,
@@ -302,7 +307,7 @@ impl SglangScheduler {
             used += pages - seq.pages;
             seq.pages = pages;
         }
-        self.radix.return_pages(growth.saturating_sub(used));
+        self.radix.release_pages(growth.saturating_sub(used));
     }
 
     /// Retracts the sequences with the least output until the others have room for their next
@@ -319,7 +324,7 @@ impl SglangScheduler {
                 break;
             };
             let is_last = victims.len() == 1;
-            if is_last && !self.destinations.has_ready() {
+            if is_last && !self.destinations.has_ready_sequences() {
                 break;
             }
             let slot = self.running.remove(victim);
@@ -347,7 +352,7 @@ impl SglangScheduler {
         let slots = std::mem::take(&mut pass.slots);
         let (mut ready, mut unfinished) = (Vec::new(), Vec::new());
         for &slot in &slots {
-            self.seqs.release_after_pass(slot);
+            self.seqs.release_sequence_after_pass(slot);
             if self.seqs[slot].dead {
                 continue;
             }
@@ -439,7 +444,7 @@ impl SglangScheduler {
         let slots = std::mem::take(&mut pass.slots);
         let (mut made, mut ended) = (0, false);
         for &slot in &slots {
-            self.seqs.release_after_pass(slot);
+            self.seqs.release_sequence_after_pass(slot);
             if self.seqs[slot].dead {
                 continue;
             }

@@ -75,7 +75,7 @@ impl RadixTree {
 
     /// Returns the number of cached pages at the front of `keys`, without updating their time of
     /// last use.
-    pub(super) fn matched_pages(&self, keys: &[BlockKey]) -> u32 {
+    pub(super) fn cached_prefix_pages(&self, keys: &[BlockKey]) -> u32 {
         let (mut at, mut matched) = (ROOT, 0);
         while let Some(&child) = keys.get(matched).and_then(|key| self.node(at).children.get(key)) {
             let pages = &self.node(child).pages;
@@ -110,7 +110,11 @@ impl RadixTree {
 
     /// Takes free pages for a sequence, evicting cached ones. Returns false without any change if
     /// there are too few.
-    pub(super) fn take_pages(&mut self, pages: u32, evicted: &mut impl FnMut(BlockKey)) -> bool {
+    pub(super) fn allocate_pages(
+        &mut self,
+        pages: u32,
+        evicted: &mut impl FnMut(BlockKey),
+    ) -> bool {
         if pages > self.available_pages() {
             return false;
         }
@@ -119,7 +123,7 @@ impl RadixTree {
         true
     }
 
-    pub(super) fn return_pages(&mut self, pages: u32) {
+    pub(super) fn release_pages(&mut self, pages: u32) {
         self.free += pages;
     }
 
@@ -252,7 +256,7 @@ impl RadixTree {
 
     /// Counts by use the pages with the given numbers, out of pages 1 to `all`. Pages have no ids:
     /// used pages come first, then cached ones.
-    pub(super) fn block_use(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
+    pub(super) fn page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
         let used = all - self.available_pages();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
         let within = |begin: u32, end: u32| to.min(end).saturating_sub(from.max(begin));
@@ -371,7 +375,7 @@ mod tests {
     fn insert_unlocked_path(radix: &mut RadixTree, path: &[u64]) {
         let path = keys(path);
         let (matched, node) = radix.lock_longest_prefix(&path);
-        assert!(radix.take_pages(path.len() as u32 - matched, &mut |_| {}));
+        assert!(radix.allocate_pages(path.len() as u32 - matched, &mut |_| {}));
         radix.insert_pages(node, &path[matched as usize..]);
         radix.unlock_path(node);
     }
@@ -379,8 +383,8 @@ mod tests {
     fn evict(radix: &mut RadixTree, pages: u32) -> Vec<u64> {
         let mut gone = Vec::new();
         let wanted = radix.free + pages;
-        assert!(radix.take_pages(wanted, &mut |key| gone.push(key.0)));
-        radix.return_pages(wanted);
+        assert!(radix.allocate_pages(wanted, &mut |key| gone.push(key.0)));
+        radix.release_pages(wanted);
         gone
     }
 
@@ -391,11 +395,11 @@ mod tests {
         insert_unlocked_path(&mut radix, &[1, 2, 4]);
         insert_unlocked_path(&mut radix, &[5, 6]);
         assert_eq!((radix.free, radix.evictable), (4, 6));
-        assert_eq!(radix.matched_pages(&keys(&[1, 2, 3, 9])), 3);
+        assert_eq!(radix.cached_prefix_pages(&keys(&[1, 2, 3, 9])), 3);
         // 3 and 4 are older than 5 6; their parent 1 2 was used with 4 and goes before 5 6.
         assert_eq!(evict(&mut radix, 3), [3, 4, 2]);
         assert_eq!(evict(&mut radix, 2), [1, 6]);
-        assert_eq!(radix.matched_pages(&keys(&[5, 6])), 1);
+        assert_eq!(radix.cached_prefix_pages(&keys(&[5, 6])), 1);
     }
 
     #[test]
@@ -404,7 +408,7 @@ mod tests {
         insert_unlocked_path(&mut radix, &[1, 2]);
         let (matched, node) = radix.lock_longest_prefix(&keys(&[1, 9]));
         assert_eq!((matched, radix.available_pages()), (1, 3));
-        assert!(!radix.take_pages(4, &mut |_| {}));
+        assert!(!radix.allocate_pages(4, &mut |_| {}));
         assert_eq!(evict(&mut radix, 1), [2]);
         radix.unlock_path(node);
         assert_eq!(evict(&mut radix, 1), [1]);

@@ -127,7 +127,7 @@ impl SequenceSlab {
         }
     }
 
-    pub(super) fn release_after_pass(&mut self, slot: SequenceSlot) {
+    pub(super) fn release_sequence_after_pass(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
         seq.in_flight = false;
         if seq.dead {

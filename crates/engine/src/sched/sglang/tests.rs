@@ -64,7 +64,7 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
         };
         if last != Some(*at) {
             let gap = if last.is_some() { " | " } else { "" };
-            let _ = write!(text, "{gap}{}:", at.nanos() as f64 / 1e6);
+            let _ = write!(text, "{gap}{}:", at.as_nanos() as f64 / 1e6);
             last = Some(*at);
         }
         let _ = write!(text, " {event}");

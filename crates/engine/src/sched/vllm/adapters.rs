@@ -15,22 +15,22 @@ pub(super) struct LoraSlots {
 }
 
 impl LoraSlots {
-    pub(super) fn begin_pass(&mut self) {
+    pub(super) fn begin_scheduling_pass(&mut self) {
         self.used.clear();
     }
 
     /// Begins admissions to a batch with these adapters. Sequences whose last step is in flight
     /// still belong to it.
-    pub(super) fn begin_admissions(&mut self, running: impl Iterator<Item = LoraId>) {
+    pub(super) fn begin_lora_admissions(&mut self, running: impl Iterator<Item = LoraId>) {
         self.batch.clear();
-        running.for_each(|lora| self.record_admission(Some(lora)));
+        running.for_each(|lora| self.record_lora_admission(Some(lora)));
     }
 
-    pub(super) fn admits(&self, lora: LoraId, slots: usize) -> bool {
+    pub(super) fn admits_lora(&self, lora: LoraId, slots: usize) -> bool {
         self.batch.len() < slots || self.batch.contains(&lora)
     }
 
-    pub(super) fn record_admission(&mut self, lora: Option<LoraId>) {
+    pub(super) fn record_lora_admission(&mut self, lora: Option<LoraId>) {
         if let Some(lora) = lora.filter(|lora| !self.batch.contains(lora)) {
             self.batch.push(lora);
         }

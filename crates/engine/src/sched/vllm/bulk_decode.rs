@@ -20,8 +20,8 @@ use super::seqs::{SequenceRunState, SequenceSlot};
 use super::step::{ScheduledStep, SequenceStepOutput};
 use super::{BatchScheduler, SchedulingRules};
 
-/// Number of future steps for each of which sequences to check are listed, a power of two.
-/// Sequences due later are checked once before.
+/// Number of future steps for each of which the bulk sequences to check are listed, a power of two.
+/// A sequence that needs no check within these steps is still checked once at their end.
 const LOOKAHEAD_STEPS: u64 = 256;
 
 /// Number of scheduling passes without bulk decoding after one with too few tokens or blocks, so
@@ -73,7 +73,7 @@ impl BulkDecode {
         }
     }
 
-    pub(super) fn add_admitted(&mut self, slot: SequenceSlot) {
+    pub(super) fn add_admitted_sequence(&mut self, slot: SequenceSlot) {
         if self.allowed {
             self.active.push(slot);
         }
@@ -98,7 +98,7 @@ impl BulkDecode {
     }
 
     /// Returns the number of the newest step.
-    pub(super) fn planned(&self) -> u64 {
+    pub(super) fn newest_step_number(&self) -> u64 {
         self.planned
     }
 
@@ -117,7 +117,7 @@ impl BulkDecode {
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Schedules all running sequences if tokens and KV blocks suffice for them. Otherwise moves
     /// all sequences out of the bulk and returns false.
-    pub(super) fn schedule_bulk(&mut self, pass: &mut SchedulingPass) -> bool {
+    pub(super) fn schedule_bulk_decodes(&mut self, pass: &mut SchedulingPass) -> bool {
         if self.bulk.count == 0 {
             return false;
         }
@@ -189,7 +189,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             rest -= new;
             blocks = blocks.saturating_add(missing(seq.computed + new, slot));
         }
-        blocks <= self.pool.free_blocks()
+        blocks <= self.pool.free_block_count()
     }
 
     fn schedule_sequence(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
@@ -204,7 +204,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     return;
                 }
                 self.allocate_sure_blocks(slot, (past, new), seq.known, pass.step);
-                self.add_to_step(slot, past, new, pass.step);
+                self.add_sequence_to_step(slot, past, new, pass.step);
                 pass.budget -= new;
             }
             return;
@@ -214,7 +214,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if known + 1 == seq.total {
             self.flush_bulk_decode(slot, pass.now, pass.out);
             self.allocate_sure_blocks(slot, (past, 1), known, pass.step);
-            self.add_to_step(slot, past, 1, pass.step);
+            self.add_sequence_to_step(slot, past, 1, pass.step);
             return;
         }
         if past >= seq.settled {
@@ -236,7 +236,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let need = BlockAllocationRequest {
             tokens,
-            cache: tokens.min(self.cacheable(slot, known)),
+            cache: tokens.min(self.cacheable_tokens(slot, known)),
             processed: self.processed_tokens(slot, past),
             ..BlockAllocationRequest::default()
         };
@@ -263,9 +263,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.register_need(slot, due);
     }
 
-    /// Moves sequences that only decode from here on into the bulk, after a step that gave every
-    /// sequence a token. The token before a run was thus made in the previous step.
-    pub(super) fn enter_decoding_sequences(&mut self) {
+    /// Moves sequences that only decode from now on into the bulk, after a step that gave every
+    /// sequence a token. The token before a run of bulk steps was therefore sampled in the previous
+    /// step.
+    pub(super) fn begin_bulk_decodes(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;
         }

@@ -22,7 +22,7 @@ pub struct VllmConfig {
     pub max_num_batched_tokens: u32,
     /// Maximum number of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
-    /// Division of prompts among steps.
+    /// Configuration of chunked prefill: the division of prompts among steps.
     pub prefill: ChunkedPrefillConfig,
     /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
@@ -71,8 +71,8 @@ pub struct ChunkedPrefillConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
     pub long_prefill_token_threshold: u32,
-    /// Whether the chunk limit is at least the budget divided by the number of sequences. Default:
-    /// false.
+    /// Whether the chunk limit is raised to at least the token budget divided by the number of
+    /// sequences. Default: false.
     pub long_prefill_token_threshold_adaptive: bool,
     /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
     pub prefill_schedule_interval: u32,
@@ -237,7 +237,7 @@ impl VllmConfig {
         }
         check_at_least_one(
             "max_num_batched_tokens without slots for drafting",
-            self.largest_chunk(),
+            self.max_sequence_tokens_per_step(),
         )?;
         check_at_least_one("max_model_len", self.max_model_len)?;
         let interval = self.prefill.prefill_schedule_interval;
@@ -339,7 +339,7 @@ impl VllmConfig {
     /// Returns whether KV blocks that a step in flight may write are freed only when it ends.
     ///
     /// **Source:** `defer_block_free`, `vllm/v1/core/sched/scheduler.py`.
-    pub(super) fn defers_frees(&self) -> bool {
+    pub(super) fn defers_block_frees(&self) -> bool {
         self.async_scheduling && self.transfer.is_consumer
     }
 
@@ -397,20 +397,20 @@ impl VllmConfig {
     }
 
     /// Returns the maximum number of tokens that a step schedules.
-    pub(super) fn scheduled_tokens(&self) -> u32 {
+    pub(super) fn max_scheduled_tokens(&self) -> u32 {
         let limit = self.prefill.max_num_scheduled_tokens.unwrap_or(u32::MAX);
         limit.min(self.max_num_batched_tokens)
     }
 
     /// Returns the maximum number of tokens of one sequence in a step.
-    pub(super) fn largest_chunk(&self) -> u32 {
+    pub(super) fn max_sequence_tokens_per_step(&self) -> u32 {
         let slots = self.speculation.as_ref().map_or(0, |s| s.input_slots);
-        self.scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
+        self.max_scheduled_tokens().min(self.max_num_batched_tokens.saturating_sub(slots))
     }
 
     /// Returns the maximum number of KV slots that a step needs after the known tokens of a sequence:
     /// for its draft tokens, for those of the step in flight before it, and for the drafter.
-    pub(super) fn slots_for_drafts(&self) -> u32 {
+    pub(super) fn max_draft_kv_slots(&self) -> u32 {
         let steps = u32::from(self.async_scheduling) + 1;
         let lookahead = self.speculation.as_ref().map_or(0, |s| s.lookahead_slots);
         lookahead.saturating_add(self.drafts_per_step().saturating_mul(steps))

@@ -6,11 +6,12 @@ use super::config::EncoderConfig;
 use super::seqs::SequenceSlot;
 use crate::PromptMediaItem;
 
-/// Holds the media items of a sequence and those of them that it references in the encoder cache.
+/// Holds the media items of a sequence, and the indices of those that it references in the encoder
+/// cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaReferences {
     inputs: Arc<[PromptMediaItem]>,
-    /// Indices of the referenced items, ascending.
+    /// Indices of the media items that the sequence references in the encoder cache, ascending.
     held: Vec<usize>,
 }
 
@@ -19,25 +20,26 @@ impl MediaReferences {
         Box::new(Self { inputs, held: Vec::new() })
     }
 
-    pub(super) fn end_token(&self) -> u32 {
-        self.inputs.last().map_or(0, PromptMediaItem::end_token)
+    pub(super) fn end_token_index(&self) -> u32 {
+        self.inputs.last().map_or(0, PromptMediaItem::end_token_index)
     }
 
     pub(super) fn reset_references(&mut self) {
         self.held.clear();
     }
 
-    pub(super) fn holds_any(&self) -> bool {
+    pub(super) fn holds_any_reference(&self) -> bool {
         !self.held.is_empty()
     }
 
     fn items_in_range(&self, past: u32, end: u32) -> Range<usize> {
-        let first = self.inputs.partition_point(|input| input.end_token() <= past);
+        let first = self.inputs.partition_point(|input| input.end_token_index() <= past);
         let last = self.inputs.partition_point(|input| input.start < end);
         first..last.max(first)
     }
 
-    /// Adds an item to the referenced ones; returns false if it is there already.
+    /// Adds a media item to those that the sequence references; returns false if it is already one
+    /// of them.
     fn hold(&mut self, at: usize) -> bool {
         let place = self.held.partition_point(|&held| held < at);
         let is_new = self.held.get(place) != Some(&at);
@@ -97,13 +99,13 @@ struct EncodedItem {
 /// Lists the media items to encode with the next chunk.
 #[derive(Debug, Default)]
 struct PlannedEncoding {
-    /// Sequence of the chunk.
+    /// Slot of the sequence whose prompt chunk is encoded.
     slot: Option<SequenceSlot>,
     keys: HashSet<u64>,
     items: Vec<usize>,
-    /// Further occurrences of the same items.
+    /// Indices of further occurrences of the media items to encode.
     repeated: Vec<usize>,
-    /// Encoder budget left after the chunk.
+    /// Encoder budget left after the chunk, in embeddings.
     budget: u32,
 }
 
@@ -122,12 +124,13 @@ impl EncoderCache {
         })
     }
 
-    pub(super) fn begin_pass(&mut self) {
+    pub(super) fn begin_scheduling_pass(&mut self) {
         self.budget = self.config.budget;
         self.planned.slot = None;
     }
 
-    /// Returns the number of embeddings in the cache, and the number of those with references.
+    /// Returns the number of embeddings in the encoder cache, and the number of those with
+    /// references.
     pub(super) fn embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
@@ -140,7 +143,11 @@ impl EncoderCache {
 
     /// Returns how many tokens of a prompt chunk precede the first media item that cannot be
     /// encoded in this pass. References the cached items before it, and plans to encode the others.
-    pub(super) fn plan_chunk(&mut self, media: &mut MediaReferences, chunk: MediaChunk) -> u32 {
+    pub(super) fn plan_chunk_encoding(
+        &mut self,
+        media: &mut MediaReferences,
+        chunk: MediaChunk,
+    ) -> u32 {
         let MediaChunk { slot, past, new, most, lookahead } = chunk;
         let end = past.saturating_add(new);
         let mut planned = std::mem::take(&mut self.planned);
@@ -152,9 +159,9 @@ impl EncoderCache {
         let (mut embeddings, mut tokens) = (0, new);
         for at in media.items_in_range(past, end.saturating_add(lookahead)) {
             let input = media.inputs[at];
-            if !self.config.chunked_input && past <= input.start && end < input.end_token() {
+            if !self.config.chunked_input && past <= input.start && end < input.end_token_index() {
                 let before = (input.start - past).saturating_sub(lookahead);
-                if before > 0 || input.end_token() - past <= most {
+                if before > 0 || input.end_token_index() - past <= most {
                     tokens = before;
                     break;
                 }
@@ -182,7 +189,7 @@ impl EncoderCache {
 
     /// Schedules the encodings of the chunk that was planned for a sequence, if any. Passes their
     /// indices and items to `encode`.
-    pub(super) fn encode_planned(
+    pub(super) fn schedule_planned_encoding(
         &mut self,
         slot: SequenceSlot,
         media: &mut MediaReferences,
@@ -211,7 +218,7 @@ impl EncoderCache {
         debug_assert!(self.used <= self.config.cache_size, "no more than fits");
     }
 
-    /// References an item if it is in the cache.
+    /// References a media item in the encoder cache; returns false if it is not cached.
     fn reference_cached(&mut self, media: &mut MediaReferences, at: usize) -> bool {
         let Some(entry) = self.entries.get_mut(&media.inputs[at].key) else {
             return false;
@@ -243,11 +250,11 @@ impl EncoderCache {
     }
 
     /// Releases the media items whose tokens are all among the first `upto` computed ones.
-    pub(super) fn release_computed_items(&mut self, media: &mut MediaReferences, upto: u32) {
+    pub(super) fn release_computed_media_items(&mut self, media: &mut MediaReferences, upto: u32) {
         let MediaReferences { inputs, held } = media;
         held.retain(|&at| {
             let input = inputs[at];
-            if input.end_token() > upto {
+            if input.end_token_index() > upto {
                 return true;
             }
             if let Some(entry) = self.entries.get_mut(&input.key) {
@@ -263,12 +270,12 @@ impl EncoderCache {
         });
     }
 
-    pub(super) fn release_all_items(&mut self, media: &mut MediaReferences) {
-        self.release_computed_items(media, u32::MAX);
+    pub(super) fn release_all_media_items(&mut self, media: &mut MediaReferences) {
+        self.release_computed_media_items(media, u32::MAX);
     }
 
     /// Gives back the budget of encodings whose sequence leaves the step.
-    pub(super) fn restore_budget(&mut self, input: &PromptMediaItem) {
+    pub(super) fn restore_encoder_budget(&mut self, input: &PromptMediaItem) {
         self.budget += self.embedding_count(input);
     }
 
@@ -308,10 +315,10 @@ mod tests {
     /// Computes a whole prompt; the items that are made for it.
     fn compute(cache: &mut EncoderCache, media: &mut MediaReferences) -> Vec<u64> {
         let mut made = Vec::new();
-        cache.begin_pass();
-        assert_eq!(cache.plan_chunk(media, chunk(100)), 100);
-        cache.encode_planned(0, media, |_, input| made.push(input.key));
-        cache.release_computed_items(media, 100);
+        cache.begin_scheduling_pass();
+        assert_eq!(cache.plan_chunk_encoding(media, chunk(100)), 100);
+        cache.schedule_planned_encoding(0, media, |_, input| made.push(input.key));
+        cache.release_computed_media_items(media, 100);
         made
     }
 
@@ -350,8 +357,8 @@ mod tests {
         compute(&mut cache, &mut items(&[(1, 0, 10)]));
         compute(&mut cache, &mut items(&[(2, 0, 10)]));
         let mut waiting = items(&[(1, 0, 10)]);
-        assert_eq!(cache.plan_chunk(&mut waiting, chunk(20)), 20);
-        cache.release_all_items(&mut waiting);
+        assert_eq!(cache.plan_chunk_encoding(&mut waiting, chunk(20)), 20);
+        cache.release_all_media_items(&mut waiting);
         compute(&mut cache, &mut items(&[(3, 0, 10)]));
         assert_eq!(compute(&mut cache, &mut items(&[(1, 0, 10)])), Vec::<u64>::new());
     }

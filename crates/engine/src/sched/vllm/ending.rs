@@ -5,14 +5,14 @@ use crate::{
     Outbox, PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason, SimTime, StepDrafts,
 };
 
-use super::seqs::{FetchStage, GrammarState, SequenceRunState, SequenceSlot, StepOutput};
+use super::seqs::{FetchStage, GrammarState, SequenceRunState, SequenceSlot, StepOutputUse};
 use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
     /// sequence ended.
-    pub(super) fn release_outputs(
+    pub(super) fn release_step_outputs(
         &mut self,
         step: &ScheduledStep,
         now: SimTime,
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 self.seqs.free_dead_slot(entry.slot);
                 continue;
             }
-            if seq.step.stale.take() == StepOutput::Dropped {
+            if seq.step.stale.record_ended_step() == StepOutputUse::Dropped {
                 continue;
             }
             if entry.drafts.proposed > 0 {
@@ -58,7 +58,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
         }
         if output_tokens > 0 {
-            self.record_progress();
+            self.record_scheduling_progress();
         }
         if ended {
             let seqs = &self.seqs;
@@ -119,7 +119,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// **Source:** `delay_free_blocks` in `finish_requests`, `vllm/v1/core/sched/scheduler.py`.
     fn keep_loading(&mut self, slot: SequenceSlot, now: SimTime) {
         let seq = &mut self.seqs[slot];
-        let rest = seq.load.ends.since(now);
+        let rest = seq.load.ends.duration_since(now);
         if !rest.is_zero() {
             let table = std::mem::take(&mut seq.table);
             self.leases.lease_blocks(now, rest, seq.id, table);
@@ -133,7 +133,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             freed_any |= freed;
         }
         if freed_any {
-            self.record_progress();
+            self.record_scheduling_progress();
         }
         freed_any
     }
@@ -141,20 +141,20 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Frees the KV blocks of an ended sequence, or leaves that to the end of the steps in flight.
     fn free_ended(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
-        if seq.in_flight > 0 && self.config.defers_frees() {
+        if seq.in_flight > 0 && self.config.defers_block_frees() {
             let table = std::mem::take(&mut seq.table);
-            self.reports.deferred_frees.push_back((self.bulk.planned(), table));
+            self.reports.deferred_frees.push_back((self.bulk.newest_step_number(), table));
         }
         self.free_sequence_blocks(slot);
     }
 
     /// Frees the KV blocks that no step in flight writes since step `ended` has ended.
-    pub(in crate::sched) fn free_deferred(&mut self, ended: u64) {
+    pub(in crate::sched) fn free_deferred_blocks(&mut self, ended: u64) {
         while self.reports.deferred_frees.front().is_some_and(|(at, _)| *at <= ended)
             && let Some((_, mut table)) = self.reports.deferred_frees.pop_front()
         {
-            self.pool.release_table(&mut table);
-            self.record_progress();
+            self.pool.release_block_table(&mut table);
+            self.record_scheduling_progress();
         }
     }
 
@@ -168,7 +168,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out: &mut Outbox,
     ) {
         self.free_ended(slot);
-        self.record_progress();
+        self.record_scheduling_progress();
         self.remove_from_host_cache(slot);
         R::on_sequence_left(self, slot);
         let id = self.seqs[slot].id;
@@ -200,9 +200,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.end_sequence(slot, end, now, out);
     }
 
-    /// Requests a scheduling pass if nothing else will. A pass rejects sequences that can never run,
-    /// but not while an event is due, even one that turns out to be outdated.
-    pub(super) fn try_stuck_sequences(&mut self, now: SimTime) {
+    /// Requests a scheduling pass if the engine would not wake up otherwise. A pass rejects
+    /// sequences that can never run, but not while an event is due, even one that turns out to be
+    /// outdated.
+    pub(super) fn reschedule_stuck_sequences(&mut self, now: SimTime) {
         if self.next_wakeup().is_none() {
             self.request_scheduling_pass(now);
         }
@@ -218,7 +219,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         let seq = &self.seqs[slot];
         let is_load = seq.generation == generation && seq.state == SequenceRunState::Fetching;
-        match is_load && self.holds_back_loads() {
+        match is_load && self.defers_load_ends() {
             true => self.reports.loads_in_pause.push((slot, generation)),
             false => self.handle_sequence_timer(now, slot, generation, out),
         }
@@ -233,10 +234,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out: &mut Outbox,
     ) {
         if self.seqs[slot].generation != generation {
-            self.try_stuck_sequences(now);
+            self.reschedule_stuck_sequences(now);
             return;
         }
-        self.record_progress();
+        self.record_scheduling_progress();
         let seq = &mut self.seqs[slot];
         match seq.state {
             SequenceRunState::Fetching => {

@@ -30,7 +30,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
                     .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-                seq.settled = seq.table.settled_tokens();
+                seq.settled = seq.table.tokens_before_block_change();
             }
             return None;
         }
@@ -61,9 +61,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             HostLookupResult::Blocks(0) => return None,
             HostLookupResult::Blocks(blocks) => blocks,
         };
-        if !self.allocate_for_load(slot, cached, blocks * size, pass) {
+        if !self.allocate_blocks_for_load(slot, cached, blocks * size, pass) {
             // No block is in use, so none will be freed; the prompt alone may fit.
-            if self.pool.used_blocks() == 0 {
+            if self.pool.used_block_count() == 0 {
                 return None;
             }
             self.seqs.set_fetch_stage(slot, Some(FetchStage::Expected));
@@ -71,10 +71,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         self.seqs.set_fetch_stage(slot, Some(FetchStage::Begun));
         if let Some(host) = &mut self.host {
-            host.start_load(now, &plan, &request, blocks);
+            host.start_host_load(now, &plan, &request, blocks);
         }
         self.waiting.remove_sequence(&self.seqs, slot);
-        let rank = self.waiting.holder_rank(self.config.policy, self.seqs[slot].rank);
+        let rank = self.waiting.block_holder_sort_key(self.config.policy, self.seqs[slot].rank);
         let seq = &mut self.seqs[slot];
         (seq.state, seq.rank) = (SequenceRunState::Fetching, rank);
         (seq.cached, seq.load.tokens) = (cached, blocks * size);
@@ -88,7 +88,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn is_waiting_for_load(&self, slot: SequenceSlot) -> bool {
         let again = self.seqs[slot].preemptions.recent > 0;
         let host = self.host.as_ref().filter(|_| again);
-        host.is_some_and(|host| host.has_pending_loads())
+        host.is_some_and(|host| host.has_pending_host_loads())
     }
 
     pub(super) fn offer_step_to_host(&mut self, step: &mut ScheduledStep) {
@@ -106,12 +106,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let blocks = seq.computed.min(most) / size;
             let (pool, events) = (&self.pool, &mut step.events);
             let is_kept = |group, block| pool.is_kept_in_prefix_cache(&seq.table, group, block);
-            let copy = host.offer_blocks(seq.id, plan, blocks, is_kept, &mut |event| {
+            let copy = host.offer_blocks_to_host(seq.id, plan, blocks, is_kept, &mut |event| {
                 events.push(event);
             });
             if let Some(mut copy) = copy {
                 if !pool.has_layer_groups() {
-                    copy.read_from(seq.table.block_ids());
+                    copy.set_source_blocks(seq.table.block_ids());
                 }
                 step.stores.push(copy);
             }
@@ -125,7 +125,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         match (&mut self.host, self.flight.back_mut()) {
             (_, Some(last)) => last.stores.append(&mut step.stores),
             (Some(host), None) => {
-                step.stores.drain(..).for_each(|copy| host.start_store(now, copy))
+                step.stores.drain(..).for_each(|copy| host.start_host_store(now, copy))
             }
             (None, None) => {}
         }
@@ -168,7 +168,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         self.complete_host_copies(now, out);
         if let Some(host) = &mut self.host {
-            step.stores.drain(..).for_each(|copy| host.start_store(now, copy));
+            step.stores.drain(..).for_each(|copy| host.start_host_store(now, copy));
         }
     }
 
@@ -196,9 +196,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let Some(host) = &mut self.host else {
             return;
         };
-        let loaded = host.complete_copies(now, &mut |event| out.push_back((now, event)));
+        let loaded = host.complete_host_copies(now, &mut |event| out.push_back((now, event)));
         if !loaded.is_empty() {
-            self.record_progress();
+            self.record_scheduling_progress();
         }
         for EndedLoad(id) in loaded {
             let Some(slot) = self.seqs.find_slot(id) else {
@@ -232,7 +232,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if let Some(host) = &mut self.host {
             let seq = &self.seqs[slot];
             let blocks = seq.computed.min(seq.prompt) / self.config.block_size;
-            host.sequence_ended(seq.id, seq.plan.as_ref(), blocks);
+            host.record_sequence_end(seq.id, seq.plan.as_ref(), blocks);
         }
     }
 

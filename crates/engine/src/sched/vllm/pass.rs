@@ -25,7 +25,7 @@ pub(in crate::sched) struct SchedulingPass<'a> {
 impl SchedulingPass<'_> {
     /// Returns the maximum number of tokens of the next sequence.
     #[inline]
-    pub(in crate::sched) fn room(&self) -> u32 {
+    pub(in crate::sched) fn max_next_sequence_tokens(&self) -> u32 {
         match self.input_slots {
             0 => self.budget,
             slots => self.budget.min(self.input_budget.saturating_sub(slots)),
@@ -33,12 +33,12 @@ impl SchedulingPass<'_> {
     }
 
     #[inline]
-    pub(in crate::sched) fn spend(&mut self, new: u32) {
+    pub(in crate::sched) fn spend_tokens(&mut self, new: u32) {
         self.budget = self.budget.saturating_sub(new);
         self.input_budget = self.input_budget.saturating_sub(new + self.input_slots);
     }
 
-    pub(in crate::sched) fn restore(&mut self, new: u32) {
+    pub(in crate::sched) fn restore_tokens(&mut self, new: u32) {
         self.budget += new;
         self.input_budget += new + self.input_slots;
     }

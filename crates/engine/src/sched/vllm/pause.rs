@@ -8,7 +8,7 @@ use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns whether a scheduling pass may find work.
-    pub(super) fn may_schedule(&self) -> bool {
+    pub(super) fn may_schedule_step(&self) -> bool {
         match self.pause {
             PauseState::Running => true,
             PauseState::AdmissionPaused => self.has_unfinished_sequences(),
@@ -16,31 +16,31 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether the scheduler learns of the end of a load only after its next step. It learns
-    /// nothing while vLLM's engine core does not loop in a pause.
-    pub(super) fn holds_back_loads(&self) -> bool {
+    /// Returns whether the end of a KV load is handled only after the next step, because vLLM's
+    /// engine core does not loop during a pause.
+    pub(super) fn defers_load_ends(&self) -> bool {
         self.pause == PauseState::Paused && self.flight.is_empty() && self.leases.is_empty()
     }
 
     /// Returns whether waiting sequences of this class may be admitted.
-    pub(super) fn admits_class(&self, class: WaitingClass) -> bool {
+    pub(super) fn admits_waiting_class(&self, class: WaitingClass) -> bool {
         self.pause == PauseState::Running || class == WaitingClass::HoldsBlocks
     }
 
     /// Returns the number of waiting sequences that a pause of admissions holds back.
-    pub(super) fn held_back_sequences(&self) -> usize {
+    pub(super) fn held_back_sequence_count(&self) -> usize {
         if self.pause != PauseState::AdmissionPaused {
             return 0;
         }
         let waiting = self.waiting.iter_from_back();
-        waiting.filter(|&slot| !self.admits_class(self.seqs[slot].rank.0)).count()
+        waiting.filter(|&slot| !self.admits_waiting_class(self.seqs[slot].rank.0)).count()
     }
 
     /// Returns whether there are sequences that a pause of admissions does not hold back.
     ///
     /// **Source:** `get_num_unfinished_requests`, `vllm/v1/core/sched/scheduler.py`.
     pub(super) fn has_unfinished_sequences(&self) -> bool {
-        let first = || self.waiting.first_after(None);
+        let first = || self.waiting.first_sequence_after(None);
         match self.pause {
             PauseState::Running => self.seqs.len() > 0,
             _ => {

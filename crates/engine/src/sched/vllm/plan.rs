@@ -27,7 +27,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let speculation = self.config.speculation.as_ref();
         let mut pass = SchedulingPass {
             now,
-            budget: self.config.scheduled_tokens(),
+            budget: self.config.max_scheduled_tokens(),
             input_budget: self.config.max_num_batched_tokens,
             input_slots: speculation.map_or(0, |speculation| speculation.input_slots),
             at: 0,
@@ -39,18 +39,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             step,
             out,
         };
-        self.loras.begin_pass();
+        self.loras.begin_scheduling_pass();
         if let Some(encoder) = &mut self.encoder {
-            encoder.begin_pass();
+            encoder.begin_scheduling_pass();
         }
         self.pool.begin_scheduling_pass();
         pass.holds_prefill = self.is_prefill_held_back();
-        if !self.schedule_bulk(&mut pass) {
-            self.schedule_running(&mut pass);
+        if !self.schedule_bulk_decodes(&mut pass) {
+            self.schedule_running_sequences(&mut pass);
         }
         pass.has_running = !pass.step.is_empty();
         if !pass.preempted {
-            self.schedule_waiting(&mut pass);
+            self.schedule_waiting_sequences(&mut pass);
         }
         R::draw_output_token_counts(self, &mut pass);
         if self.host.is_some() {
@@ -111,15 +111,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns how many of the `known` tokens of a sequence may enter the prefix cache when the next
     /// step is planned.
     #[inline]
-    pub(in crate::sched) fn cacheable(&self, slot: SequenceSlot, known: u32) -> u32 {
+    pub(in crate::sched) fn cacheable_tokens(&self, slot: SequenceSlot, known: u32) -> u32 {
         let seq = &self.seqs[slot];
-        seq.tokens_with_keys(seq.resolved(known, self.flight.len() as u32))
+        seq.tokens_with_keys(seq.known_tokens_at_planning(known, self.flight.len() as u32))
     }
 
     /// Adds blocks to the prefix cache that are full of tokens which the step has verified.
     ///
     /// **Source:** `cache_blocks` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
-    pub(in crate::sched) fn cache_verified(&mut self, step: &ScheduledStep) {
+    pub(in crate::sched) fn cache_verified_blocks(&mut self, step: &ScheduledStep) {
         let has_drafts = self.config.drafts_per_step() > 0;
         if !(self.config.async_scheduling || has_drafts) || !self.config.enable_prefix_caching {
             return;
@@ -138,7 +138,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let is_due = seq.in_flight == 1 || has_drafts;
             let is_running =
                 matches!(seq.state, SequenceRunState::Running | SequenceRunState::Draining);
-            if !is_due || entry.emit == 0 || seq.step.stale.any() || !is_running {
+            if !is_due || entry.emit == 0 || seq.step.stale.has_stale_steps() || !is_running {
                 continue;
             }
             let computed = match own {
@@ -150,7 +150,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let upto = computed.min((seq.released + entry.emit).saturating_sub(known));
             self.pool
                 .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-            seq.settled = seq.table.settled_tokens();
+            seq.settled = seq.table.tokens_before_block_change();
         }
     }
 
@@ -166,7 +166,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         let done =
             self.pool.allocate_blocks(&mut seq.table, plan, need, &mut |event| events.push(event));
-        seq.settled = seq.table.settled_tokens();
+        seq.settled = seq.table.tokens_before_block_change();
         let held = held.max(need.prefix / self.config.block_size);
         self.delay_step_for_reads(slot, held, step);
         R::on_blocks_allocated(self, slot, held);
@@ -175,14 +175,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     pub(in crate::sched) fn free_sequence_blocks(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
-        self.pool.release_table(&mut seq.table);
+        self.pool.release_block_table(&mut seq.table);
         seq.settled = 0;
         if seq.media.is_some() {
             self.release_all_media(slot);
         }
     }
 
-    pub(in crate::sched) fn add_to_step(
+    pub(in crate::sched) fn add_sequence_to_step(
         &mut self,
         slot: SequenceSlot,
         past: u32,

@@ -31,7 +31,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.preempt_for_reset(now, out);
             self.request_scheduling_pass(now);
         }
-        if reset != PrefixCacheReset::Forget && self.pool.used_blocks() > 0 {
+        if reset != PrefixCacheReset::Forget && self.pool.used_block_count() > 0 {
             return false;
         }
         // Steps in flight changed the cache first.
@@ -54,7 +54,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             && waiting.all(|slot| self.seqs[slot].table.is_empty())
     }
 
-    /// Preempts all running sequences, and notes them for the step log.
+    /// Preempts all running sequences, and records them for the step log.
     fn preempt_for_reset(&mut self, now: SimTime, out: &mut Outbox) {
         let before = out.len();
         self.preempt_all_running(now, out);
@@ -67,13 +67,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Does the resets of the prefix cache that were demanded during the step that has ended.
-    pub(super) fn reset_after_step(&mut self, now: SimTime, out: &mut Outbox) {
+    /// Performs the resets of the prefix cache that were requested during the step that has ended.
+    pub(super) fn reset_prefix_cache_after_step(&mut self, now: SimTime, out: &mut Outbox) {
         for reset in std::mem::take(&mut self.reports.resets) {
             if reset == PrefixCacheReset::Preempt {
                 self.preempt_for_reset(now, out);
             }
-            if self.pool.used_blocks() == 0 {
+            if self.pool.used_block_count() == 0 {
                 let (pool, events) = (&mut self.pool, &mut self.reports.events);
                 pool.forget_prefix_cache(&mut |event| events.push(event));
             }

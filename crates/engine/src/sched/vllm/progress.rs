@@ -30,7 +30,7 @@ use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Records progress: a released token, the end of a sequence or load, or freed KV blocks.
-    pub(in crate::sched) fn record_progress(&mut self) {
+    pub(in crate::sched) fn record_scheduling_progress(&mut self) {
         self.counts.progress += 1;
     }
 
@@ -52,7 +52,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Records the start of a sequence that was preempted without a new token.
-    pub(super) fn record_start(&mut self, slot: SequenceSlot, now: SimTime) {
+    pub(super) fn record_sequence_start(&mut self, slot: SequenceSlot, now: SimTime) {
         let mark = self.progress_mark(now);
         let seq = &mut self.seqs[slot];
         seq.vain_start = (seq.preemptions.recent > 0).then_some(mark);

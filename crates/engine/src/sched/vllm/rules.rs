@@ -29,8 +29,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.
     const OVERSIZED_RUN_ALONE: bool = true;
-    /// Decides whether a sequence that started in vain waits for progress
-    /// ([`progress`](super::progress)).
+    /// Decides whether a sequence that was preempted without a new token waits for progress before
+    /// it starts again ([`progress`](super::progress)).
     const WAITS_AFTER_VAIN_START: bool = true;
     /// Decides whether a step ends when all its sequences have left. vLLM cannot stop a step.
     const ABANDONED_STEPS_END: bool = false;
@@ -70,9 +70,9 @@ pub trait SchedulingRules: Debug + Sized {
     fn check_fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
         // The last token is never computed. Draft tokens follow the one before.
         let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(1));
-        let tokens = tokens.saturating_add(engine.config.slots_for_drafts());
+        let tokens = tokens.saturating_add(engine.config.max_draft_kv_slots());
         let needed = engine.pool.max_blocks_for_tokens(tokens.min(engine.config.max_model_len));
-        let total = engine.pool.usable_blocks();
+        let total = engine.pool.usable_block_count();
         if needed > total {
             return Err(SubmitError::TooLarge { needed, total });
         }
@@ -131,7 +131,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Returns whether a sequence at the head of the waiting queue can never run.
     fn can_never_run(engine: &mut BatchScheduler<Self>, slot: SequenceSlot) -> bool {
         // Its tokens need more blocks than there are.
-        engine.pool.max_blocks_for_tokens(engine.seqs[slot].known) > engine.pool.usable_blocks()
+        engine.pool.max_blocks_for_tokens(engine.seqs[slot].known)
+            > engine.pool.usable_block_count()
     }
 
     /// Returns whether a waiting sequence must wait because prompts from other engines, which come

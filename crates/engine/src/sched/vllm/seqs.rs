@@ -62,7 +62,7 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of steps in flight that compute the sequence.
     pub in_flight: u8,
     pub preemptions: PreemptionCounts,
-    pub step: SeqStep,
+    pub step: SequenceStepState,
     pub admitted: bool,
     pub bulk: BulkDecodeState,
     /// Admission number of the sequence; orders the running batch.
@@ -73,7 +73,7 @@ pub(in crate::sched) struct ScheduledSequence {
     pub table: BlockTable,
     pub plan: Option<Arc<BlockPlan>>,
     /// Sort key of the sequence in the waiting queue.
-    pub rank: Rank,
+    pub rank: WaitingSortKey,
     pub request: SequenceOptions,
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
@@ -88,13 +88,14 @@ pub(in crate::sched) struct ScheduledSequence {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
-    /// Value of `recent` before the newest token, to restore it if the token is undone.
+    /// Number of recent preemptions before the newest token, to restore `recent` if the token is
+    /// undone.
     earlier: u8,
 }
 
 /// State of a sequence in its newest step.
 #[derive(Debug, Default)]
-pub(in crate::sched) struct SeqStep {
+pub(in crate::sched) struct SequenceStepState {
     pub stale: StaleSteps,
     /// Number of rejected draft tokens in steps in flight: the scheduler does not know yet that
     /// they are rejected.
@@ -102,7 +103,8 @@ pub(in crate::sched) struct SeqStep {
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
     pub is_prefill_chunk: bool,
-    /// Whether the next step of the sequence has draft tokens only to be as large as others.
+    /// Whether the next step of the sequence has draft tokens only to compute as many tokens as
+    /// other sequences.
     pub is_padded: bool,
     /// Whether the sequence was passed over in the waiting queue since it was queued.
     pub is_deferred: bool,
@@ -114,39 +116,39 @@ pub(in crate::sched) struct SeqStep {
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::sched) struct StaleSteps {
     left: u8,
-    output: StepOutput,
+    output: StepOutputUse,
 }
 
-/// Use of the output of a step that has ended.
+/// Treatment of the output of a step that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::sched) enum StepOutput {
+pub(in crate::sched) enum StepOutputUse {
     #[default]
     Current,
-    /// The sequence was preempted in the meantime; its tokens count.
+    /// The sequence was preempted during the step; the tokens of the step count.
     Stale,
-    /// The sequence was preempted in the meantime, and computes these tokens again.
+    /// The sequence was preempted during the step, and computes the tokens of the step again.
     Dropped,
 }
 
 impl StaleSteps {
-    pub(in crate::sched) fn new(left: u8, output: StepOutput) -> Self {
+    pub(in crate::sched) fn new(left: u8, output: StepOutputUse) -> Self {
         Self { left, output }
     }
 
-    /// Returns whether the output of steps in flight is dropped.
-    pub(in crate::sched) fn drops(self) -> bool {
-        self.any() && self.output == StepOutput::Dropped
+    /// Returns whether the output tokens of the steps in flight are dropped.
+    pub(in crate::sched) fn drops_step_output(self) -> bool {
+        self.has_stale_steps() && self.output == StepOutputUse::Dropped
     }
 
-    pub(in crate::sched) fn any(self) -> bool {
+    pub(in crate::sched) fn has_stale_steps(self) -> bool {
         self.left > 0
     }
 
-    /// Counts a step that has ended, and returns the use of its output.
+    /// Counts a step that has ended, and returns the treatment of its output.
     #[inline]
-    pub(in crate::sched) fn take(&mut self) -> StepOutput {
+    pub(in crate::sched) fn record_ended_step(&mut self) -> StepOutputUse {
         if self.left == 0 {
-            return StepOutput::Current;
+            return StepOutputUse::Current;
         }
         self.left -= 1;
         self.output
@@ -154,7 +156,7 @@ impl StaleSteps {
 }
 
 /// Sort key of a waiting sequence: class, then priority, then order.
-pub(in crate::sched) type Rank = (WaitingClass, i64, i64);
+pub(in crate::sched) type WaitingSortKey = (WaitingClass, i64, i64);
 
 /// Groups waiting sequences by the time at which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,7 +204,7 @@ pub(in crate::sched) enum GrammarState {
     #[default]
     Ready,
     Compiling,
-    /// The compilation has failed.
+    /// The compilation of the grammar has failed.
     Failed,
     /// The scheduler has found that the compilation failed, and ends the sequence.
     Reported,
@@ -270,7 +272,7 @@ impl ScheduledSequence {
     /// tokens.
     ///
     /// **Source:** `num_output_placeholders`, `vllm/v1/core/sched/scheduler.py`.
-    pub(in crate::sched) fn surely_ends(&self) -> bool {
+    pub(in crate::sched) fn ends_without_accepted_drafts(&self) -> bool {
         let samples = self.in_flight > 0 && !self.step.is_prefill_chunk;
         self.released + u32::from(samples) >= self.total
     }
@@ -278,7 +280,7 @@ impl ScheduledSequence {
     /// Returns how many tokens of the sequence are known when the next step is planned: all but
     /// those that steps in flight sample. `ahead` is the number of steps in flight.
     #[inline]
-    pub(in crate::sched) fn resolved(&self, known: u32, ahead: u32) -> u32 {
+    pub(in crate::sched) fn known_tokens_at_planning(&self, known: u32, ahead: u32) -> u32 {
         match self.bulk.is_in {
             true => known - ahead.min(known),
             false => self.released,
@@ -288,12 +290,12 @@ impl ScheduledSequence {
     /// Returns whether a media item of the prompt may still need encoding.
     pub(in crate::sched) fn may_need_encoding(&self) -> bool {
         let media = self.media.as_ref();
-        media.is_some_and(|media| media.end_token() > self.computed)
+        media.is_some_and(|media| media.end_token_index() > self.computed)
     }
 
     /// Returns whether the sequence references embeddings in the encoder cache.
     pub(in crate::sched) fn holds_embeddings(&self) -> bool {
-        self.media.as_ref().is_some_and(|media| media.holds_any())
+        self.media.as_ref().is_some_and(|media| media.holds_any_reference())
     }
 
     fn empty_slot() -> Self {
@@ -309,7 +311,7 @@ impl ScheduledSequence {
             in_flight: 0,
             preemptions: PreemptionCounts::default(),
             vain_start: None,
-            step: SeqStep::default(),
+            step: SequenceStepState::default(),
             admitted: false,
             bulk: BulkDecodeState::default(),
             place: 0,
@@ -442,8 +444,15 @@ impl SequenceSlab {
     }
 
     /// Iterates over all slots, including free ones.
-    pub(in crate::sched) fn all(&self) -> impl Iterator<Item = &ScheduledSequence> {
+    pub(in crate::sched) fn iter_all_slots(&self) -> impl Iterator<Item = &ScheduledSequence> {
         self.slots.iter()
+    }
+
+    /// Iterates over the block tables of all sequences, each with its number of tokens in the KV
+    /// cache.
+    pub(in crate::sched) fn tables(&self) -> impl Iterator<Item = (&BlockTable, u32)> {
+        let all = self.by_id.values().map(|&slot| &self[slot]);
+        all.map(|seq| (&seq.table, seq.computed))
     }
 
     pub(in crate::sched) fn live_slots(&self) -> Vec<SequenceSlot> {

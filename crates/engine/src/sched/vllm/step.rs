@@ -30,7 +30,8 @@ pub(in crate::sched) struct SequenceStepWork {
     pub new: u32,
     pub prompt: u32,
     pub known: u32,
-    /// Whether the number of output tokens is drawn after scheduling, which then adds a decode.
+    /// Whether the number of the sequence's output tokens is drawn after the step is scheduled.
+    /// Drawing then adds a decode to the step.
     pub later: bool,
     /// Whether the prompt was fetched, and its last token is computed only for the logits.
     pub fetched: bool,
@@ -44,7 +45,8 @@ pub(in crate::sched) struct ScheduledStep {
     pub events: Vec<SchedulerEvent>,
     pub rejected: Vec<SeqId>,
     pub batch: BatchWork,
-    /// Number of sequences decoded in bulk, without an entry: one token each.
+    /// Number of sequences decoded in bulk, which compute one token each and have no entry in the
+    /// step.
     pub bulk_decodes: u32,
     /// Whether a running sequence got no tokens or no KV blocks in this step.
     pub short: bool,
@@ -92,12 +94,12 @@ impl ScheduledStep {
         self.entries.is_empty() && self.bulk_decodes == 0
     }
 
-    pub(in crate::sched) fn is_abandoned(&self, seqs: &SequenceSlab) -> bool {
+    pub(in crate::sched) fn have_all_sequences_ended(&self, seqs: &SequenceSlab) -> bool {
         let over = |entry: &SequenceStepOutput| seqs[entry.slot].state == SequenceRunState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
     }
 
-    pub(in crate::sched) fn report_rejected(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn report_rejected_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         if self.rejected.is_empty() {
             return;
         }
@@ -155,8 +157,8 @@ pub(in crate::sched) struct StepReports {
     ///
     /// **Source:** `take_events` in `update_from_output`, `vllm/v1/core/sched/scheduler.py`.
     pub events: Vec<SchedulerEvent>,
-    /// Whether a step without sequences waits behind the steps in flight. It ends as soon as
-    /// another step is planned, and then publishes KV events.
+    /// Whether an empty step, without sequences, is queued behind the steps in flight. It ends as
+    /// soon as another step is planned, and then publishes KV events.
     ///
     /// **Source:** `step_with_batch_queue`, `vllm/v1/engine/core.py`.
     pub has_empty_step: bool,
@@ -178,7 +180,7 @@ pub(in crate::sched) struct StepReports {
 }
 
 impl StepReports {
-    pub(super) fn has_failures(&self) -> bool {
+    pub(super) fn has_pending_failures_or_loads(&self) -> bool {
         !(self.invalid_grammars.is_empty()
             && self.failed_loads.is_empty()
             && self.loads_in_pause.is_empty())

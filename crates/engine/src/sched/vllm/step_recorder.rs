@@ -8,7 +8,7 @@ use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Publishes the KV events that were made until now.
-    pub(super) fn publish(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn publish_kv_events(&mut self, now: SimTime, out: &mut Outbox) {
         let events = &mut self.reports.events;
         if self.host.is_some() {
             // vLLM collects the events of its connector after those of the GPU.
@@ -20,18 +20,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Publishes KV events between two steps, and ends sequences without a grammar or prompt.
-    pub(super) fn publish_alone(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn publish_between_steps(&mut self, now: SimTime, out: &mut Outbox) {
         let before = out.len();
-        self.publish(now, out);
+        self.publish_kv_events(now, out);
         self.end_failed_sequences(now, out);
         let ended = |(_, event): &(SimTime, SchedulerEvent)| event.is_end_or_cache_change();
         if out.iter().skip(before).any(ended) {
-            self.record_update(now, out, before);
+            self.record_updated_step(now, out, before);
         }
     }
 
     /// Records a planned step. `from` is the length of the outbox before the scheduling pass.
-    pub(super) fn record_plan(
+    pub(super) fn record_planned_step(
         &mut self,
         now: SimTime,
         step: &ScheduledStep,
@@ -73,14 +73,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             log.push(StepRecord {
                 at: now,
                 change: StepChange::Planned(plan),
-                used_blocks: self.pool.used_blocks(),
-                first_group: self.pool.first_group(),
+                used_blocks: self.pool.used_block_count(),
+                first_group: self.pool.first_full_attention_group(),
             });
         }
     }
 
     /// Records an updated step. `from` is the length of the outbox before the update.
-    pub(super) fn record_update(&mut self, now: SimTime, out: &Outbox, from: usize) {
+    pub(super) fn record_updated_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
         let Some(log) = &mut self.reports.log else {
             return;
         };
@@ -106,8 +106,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         log.push(StepRecord {
             at: now,
             change: StepChange::Updated(update),
-            used_blocks: self.pool.used_blocks(),
-            first_group: self.pool.first_group(),
+            used_blocks: self.pool.used_block_count(),
+            first_group: self.pool.first_full_attention_group(),
         });
     }
 }

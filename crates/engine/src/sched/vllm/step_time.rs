@@ -14,7 +14,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         step.begun = now;
         // In a lock step, other ranks still wait for this step.
-        let is_over = R::ABANDONED_STEPS_END && step.is_abandoned(&self.seqs);
+        let is_over = R::ABANDONED_STEPS_END && step.have_all_sequences_ended(&self.seqs);
         step.end = match is_over && !self.config.lock_step {
             true => now,
             false => now.max(step.copied) + step.loading + computing,
@@ -27,7 +27,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if R::ABANDONED_STEPS_END
             && !self.config.lock_step
             && let Some(step) = self.flight.front_mut()
-            && step.is_abandoned(&self.seqs)
+            && step.have_all_sequences_ended(&self.seqs)
         {
             step.end = step.end.min(now);
         }
@@ -46,14 +46,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the end that the running step would have if all data-parallel ranks computed
     /// `tokens` tokens on average and none was slower.
-    pub(super) fn end_with_average_tokens(&self, tokens: f64) -> SimTime {
+    pub(super) fn step_end_with_average_tokens(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
         };
         let VllmConfig { latency, speed, .. } = &self.config;
         let alike = latency.spread_expert_time(step.batch.computed_tokens() as f64, *speed);
         let among_others = latency.spread_expert_time(tokens, *speed);
-        let nanos = step.own_end.nanos() + among_others.as_nanos() as u64;
+        let nanos = step.own_end.as_nanos() + among_others.as_nanos() as u64;
         SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
     }
 

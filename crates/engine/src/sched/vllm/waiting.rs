@@ -2,10 +2,10 @@ use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::config::SchedulingPolicy;
-use super::seqs::{Rank, SequenceSlab, SequenceSlot, WaitingClass};
+use super::seqs::{SequenceSlab, SequenceSlot, WaitingClass, WaitingSortKey};
 
 /// Sort key and slot of a waiting sequence.
-type QueuePosition = (Rank, SequenceSlot);
+type QueuePosition = (WaitingSortKey, SequenceSlot);
 
 /// Pause of a scheduler, as `PauseState` of vLLM 0.33 (`vllm/v1/core/sched/interface.py`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,8 @@ pub(in crate::sched) struct WaitingQueue {
     queue: BTreeSet<QueuePosition>,
     /// Lowest sort key in use, for preempted sequences.
     front: i64,
-    /// Number of sequences that began to hold KV blocks; orders them.
+    /// Number of sequences that have begun to wait with KV blocks; under FCFS the count is the sort
+    /// key of the newest one.
     holders: i64,
 }
 
@@ -49,14 +50,18 @@ impl WaitingQueue {
     }
 
     /// Returns a sort key before those of all waiting sequences.
-    pub(in crate::sched) fn front_sort_key(&mut self) -> Rank {
+    pub(in crate::sched) fn front_sort_key(&mut self) -> WaitingSortKey {
         self.front -= 1;
         (WaitingClass::Plain, 0, self.front)
     }
 
-    /// Returns the sort key of a sequence that waits with KV blocks, before those without. Its
-    /// policy orders such sequences too.
-    pub(in crate::sched) fn holder_rank(&mut self, policy: SchedulingPolicy, rank: Rank) -> Rank {
+    /// Returns the sort key of a waiting sequence that holds KV blocks; it precedes the keys of
+    /// sequences without blocks. The scheduling policy also orders sequences with blocks.
+    pub(in crate::sched) fn block_holder_sort_key(
+        &mut self,
+        policy: SchedulingPolicy,
+        rank: WaitingSortKey,
+    ) -> WaitingSortKey {
         self.holders += 1;
         match policy {
             SchedulingPolicy::Fcfs => (WaitingClass::HoldsBlocks, 0, self.holders),
@@ -80,7 +85,7 @@ impl WaitingQueue {
     }
 
     /// Returns the first waiting sequence after `last`, which may have left the queue.
-    pub(in crate::sched) fn first_after(
+    pub(in crate::sched) fn first_sequence_after(
         &self,
         last: Option<QueuePosition>,
     ) -> Option<QueuePosition> {

@@ -142,7 +142,7 @@ fn append_item(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), F
     Ok(())
 }
 
-/// Returns the last chat message if it is an assistant message added by this request.
+/// Returns the last chat message if it is an assistant message that the Responses request added.
 fn last_assistant_message(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
     let last = out[start..].last_mut()?;
     if role_of(last) == "assistant" { last.as_object_mut() } else { None }

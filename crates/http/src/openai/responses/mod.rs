@@ -22,20 +22,20 @@ use self::object::{DeliveryMode, ResponseObjectBuilder, reply_status};
 use self::store::{CancelOutcome, ResponseEventLog, ResponseStore, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
-use super::prepare::{self, UsageOptions};
-use super::response_shape::ResponseShape;
-use crate::app::{App, ServerLoadGuard};
+use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use crate::openai::logprobs;
+use crate::openai::response_shape::ResponseShape;
 use crate::request_head::RequestHead;
-use crate::stream::EventStream;
+use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
-use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel};
+use vllm_sim_service::{GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -92,9 +92,7 @@ pub(crate) async fn retrieve_response(
         return object_response(&response);
     }
     match ResponseStore::of_app(&app).event_log(&id) {
-        Some(log) => {
-            prepare::event_stream_response(log.stream_from(usize::try_from(after).unwrap_or(0)))
-        }
+        Some(log) => event_stream_response(log.stream_from(usize::try_from(after).unwrap_or(0))),
         // Only background streams are recorded; vLLM notices only after it has sent the headers.
         None => broken_stream(String::new()),
     }
@@ -139,36 +137,31 @@ async fn answer_response(
     let background = request.background.unwrap_or(false);
     let (generation, response) = prepare_response(app, head, request, threshold)?;
     let started = generation::start_generation(app, resolved, generation).await;
-    let started = match started
+    let (reply, facts) = match started
         .map_err(|refused| refused.into_stream_report(app.dialect.late_error_reporting()))
     {
-        Ok((generated, guard)) => StartedGeneration {
-            view: response.object_builder(app, &generated.facts),
-            reply: generated.reply,
-            guard,
-        },
-        Err(RejectedRequest::Late { facts, guard, .. }) if stream => {
-            return Ok(failed_response_stream(response.object_builder(app, &facts), guard));
+        Ok(started) => started,
+        Err(RejectedRequest::Late { facts, .. }) if stream => {
+            return Ok(failed_response_stream(app, response.object_builder(app, &facts)));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let keep = response.keep;
-    match keep {
-        Some(keep) if background => Ok(respond_in_background(app, head, started, keep)),
+    let frame = response.object_builder(app, &facts);
+    drop(facts);
+    match response.keep {
+        Some(keep) if background => Ok(respond_in_background(app, head, frame, reply, keep)),
         keep if stream => {
-            let StartedGeneration { view, reply, guard } = started;
-            let render = ResponseStream::new(view, keep);
-            Ok(prepare::stream_reply_without_keep_alive(app, head, reply, render, guard).await)
+            let render = ResponseStream::new(frame, keep);
+            Ok(stream_reply_without_keep_alive(app, head, reply, render).await)
         }
         keep => {
-            let StartedGeneration { view, reply, guard: _guard } = started;
-            let response = finished_object(view, reply).await?;
+            let response = finished_object(frame, reply).await?;
             if let Some(keep) = keep {
                 keep.store_finished(&response);
             }
             let mut out = String::new();
             json::write_value(&mut out, &response);
-            Ok(prepare::json_response_with_load(app, &head.headers, out))
+            Ok(generation::json_response_with_load(app, &head.headers, out))
         }
     }
 }
@@ -226,8 +219,8 @@ fn prepare_response(
         chat.tool_choice = Some(ChatToolChoice::None);
     }
     let (tools, parses_calls) =
-        (prepare::tool_request(&chat), prepare::recognizes_tool_calls(app, &chat));
-    let reasoning = prepare::reasoning_fraction(app, &chat);
+        (chat::tool_request(&chat), chat::recognizes_tool_calls(app, &chat));
+    let reasoning = chat::reasoning_fraction(app, &chat);
     let parses = parser && finds_tool_calls(&chat);
     // The chat template sees the tool choice of the request.
     (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
@@ -241,12 +234,14 @@ fn prepare_response(
         reasoning,
         priority: generation::request_priority(&head.headers, request.priority),
         transfer: terms.transfer.clone(),
-        kv_labels: generation::kv_labels(
-            head,
-            request.cache_salt.as_deref(),
-            request.session_id.as_deref(),
-            request.vllm_xargs.as_ref(),
-        ),
+        kv_labels: KvBlockLabels {
+            salt: request.cache_salt.as_deref().map(Into::into),
+            session_id: generation::session_id(
+                head,
+                request.session_id.as_deref(),
+                request.vllm_xargs.as_ref(),
+            ),
+        },
         hit_threshold,
         prompts: PromptSource::Conversations(vec![Conversation {
             bound: PromptLengthLimit::RoomForOutput,
@@ -283,18 +278,17 @@ fn messages_and_slot(
 impl PreparedResponse {
     fn object_builder(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
-        let shape = UsageOptions::default();
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
                 kv_transfer_params: self.terms.response_params(app, &facts.prompts),
-                ..prepare::response_shape(app, &shape, facts)
+                ..ResponseShape::new(app, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
             max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
-            logprobs: logprobs.map(|top| prepare::logprob_count(app, top)),
+            logprobs: logprobs.map(|top| logprobs::logprob_count(app, top)),
             ids: app.dialect.id_format().item_ids(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
@@ -312,9 +306,9 @@ fn finds_tool_calls(chat: &ChatRequest) -> bool {
 /// Waits for the reply to end and returns the Responses API object.
 ///
 /// # Errors
-/// Same errors as [`prepare::render_when_finished`].
+/// Same errors as [`generation::render_when_finished`].
 async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value, Fault> {
-    prepare::render_when_finished(reply, move |reply| {
+    generation::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];
         let output = frame.output_items(choice, DeliveryMode::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
@@ -329,16 +323,16 @@ async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Res
 fn respond_in_background(
     app: &Arc<App>,
     head: &RequestHead,
-    started: StartedGeneration<Arc<ResponseObjectBuilder>>,
+    frame: Arc<ResponseObjectBuilder>,
+    reply: Reply,
     keep: StoreSlot,
 ) -> Response<Body> {
-    let frame = started.view.clone();
     let queued = frame.response_object("queued", Vec::new(), None);
     keep.store_finished(&queued);
     let store = ResponseStore::of_app(app).clone();
     if !frame.request.stream.unwrap_or(false) {
+        let view = frame.clone();
         let task = tokio::spawn(async move {
-            let StartedGeneration { view, reply, guard: _guard } = started;
             let response = finished_object(view.clone(), reply).await;
             let response =
                 response.unwrap_or_else(|_| view.response_object("failed", Vec::new(), None));
@@ -347,15 +341,13 @@ fn respond_in_background(
         store.attach_task(&frame.view.id, task.abort_handle(), None);
         return object_response(&queued);
     }
-    let StartedGeneration { view, reply, guard } = started;
     let log = Arc::new(ResponseEventLog::default());
     let events = log.clone();
-    let render = ResponseStream::new(view, Some(keep));
+    let render = ResponseStream::new(frame.clone(), Some(keep));
     let interval = app.settings.answers.stream_interval;
     let injector = fault::stream_fault_injector(app, head);
-    let mut body = EventStream::new(reply, render, interval, injector, None, None);
+    let mut body = EventStream::new(reply, render, interval, injector, None);
     let task = tokio::spawn(async move {
-        let _guard = guard;
         while let Some(Ok(part)) = body.frame().await {
             if let Ok(data) = part.into_data() {
                 events.add_events(&data);
@@ -364,18 +356,15 @@ fn respond_in_background(
         events.end();
     });
     store.attach_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
-    prepare::event_stream_response(log.stream_from(0))
+    event_stream_response(log.stream_from(0))
 }
 
 /// Returns a Responses stream that breaks off after its first events, because the request failed.
 ///
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
-fn failed_response_stream(
-    frame: Arc<ResponseObjectBuilder>,
-    guard: Option<ServerLoadGuard>,
-) -> Response<Body> {
-    std::mem::forget(guard);
+fn failed_response_stream(app: &App, frame: Arc<ResponseObjectBuilder>) -> Response<Body> {
+    std::mem::forget(app.count_load());
     let mut head = String::new();
     ResponseStream::new(frame, None).write_head_events(&mut head);
     broken_stream(head)
@@ -392,5 +381,5 @@ fn broken_stream(head: String) -> Response<Body> {
         }
         Some((part, parts))
     });
-    prepare::event_stream_response(Body::from_stream(parts))
+    event_stream_response(Body::from_stream(parts))
 }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::custom;
 use super::ids::OutputItemIds;
-use crate::json::NullMembers;
 use crate::openai::logprobs::TokenLogprob;
+use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{ResponseShape, TokenCounts, end_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error;
 
-/// Maximum number of rooms whose rank is remembered; beyond it, all are forgotten.
+/// Maximum number of bootstrap rooms whose rank is remembered; beyond it, all are forgotten.
 const MAX_ROOMS: usize = 65_536;
 
 /// Registry of the ranks of a prefill server.
@@ -26,12 +26,12 @@ pub struct BootstrapServer(Arc<Mutex<Registry>>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Deployment of the first registered rank; empty before.
+    /// Deployment of the first registered rank; empty before one is registered.
     common: Map<String, Value>,
-    /// Address of each rank: data-parallel, context, tensor, pipeline.
+    /// Address of each rank, by its data-parallel, context, tensor and pipeline index.
     ranks: BTreeMap<[i64; 4], (Value, Value)>,
     registered: u64,
-    /// The data-parallel rank of rooms.
+    /// The data-parallel rank of each bootstrap room.
     rooms: HashMap<u64, i64>,
 }
 
@@ -84,7 +84,7 @@ impl BootstrapServer {
 }
 
 impl Registry {
-    /// Adds a rank; `None` if a member is missing.
+    /// Registers a rank of the prefill server; `None` if the request lacks a member.
     fn register(&mut self, row: &Value) -> Option<Result<(), &'static str>> {
         let number = |name: &str| row.get(name).and_then(Value::as_i64);
         let (system, attention) = (number("system_dp_size")?, number("attn_dp_size")?);

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::message::RoomMessage;
 use super::{DisaggregationParts, Met, RoomRequest};
 use vllm_sim_engine::driver::KvSourceServer;
-use vllm_sim_http_client::get_once;
+use vllm_sim_http_client::get_on_new_connection;
 use vllm_sim_service::KvTransfer;
 
 /// Number of attempts to reach a bootstrap server.
@@ -26,7 +26,7 @@ const MAX_ATTEMPTS: u32 = 15;
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Rooms of a decode server.
+/// Requests of a decode server that wait for their prompts, by bootstrap room.
 pub(super) struct DecodeRooms {
     parts: DisaggregationParts,
     state: Mutex<DecodeState>,
@@ -36,17 +36,17 @@ pub(super) struct DecodeRooms {
 struct DecodeState {
     /// Prefill servers, by the address of their bootstrap server.
     servers: HashMap<String, Arc<PrefillServer>>,
-    /// Requests without their prompt yet, by room.
+    /// Waiting requests by bootstrap room: their prompts are not computed yet.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
     /// Tasks of the prefill servers; they end with this server.
     tasks: JoinSet<()>,
 }
 
-/// A prefill server, as its bootstrap server describes it.
+/// State of a prefill server, as its bootstrap server describes it.
 struct PrefillServer {
     address: String,
     phase: watch::Sender<ServerPhase>,
-    /// Endpoints of the ranks that are known.
+    /// Known ZMQ endpoints of the prefill server's ranks.
     ranks: Mutex<HashMap<i64, String>>,
 }
 
@@ -56,7 +56,7 @@ enum ServerPhase {
     Unknown,
     /// The bootstrap server has described this number of data-parallel ranks.
     Known(u64),
-    /// The server is lost, for this reason.
+    /// The prefill server is lost, for this reason.
     Gone(String),
 }
 
@@ -66,7 +66,8 @@ enum RoomFailure {
     Transfer(String),
 }
 
-/// Reports to the prefill server that the request has ended, unless its prompt has come.
+/// Guard of an announced room: when dropped, reports to the prefill server that the request has
+/// ended, unless its prompt has arrived.
 struct AnnouncedRoom<'a> {
     rooms: &'a DecodeRooms,
     room: u64,
@@ -301,5 +302,5 @@ async fn follow_server(rooms: Weak<DecodeRooms>, server: Arc<PrefillServer>) {
 
 /// Returns the body of a successful response of a bootstrap server.
 async fn fetch(address: &str, path: &str) -> Result<Bytes, String> {
-    get_once(address, path, REQUEST_TIMEOUT).await.map(Response::into_body)
+    get_on_new_connection(address, path, REQUEST_TIMEOUT).await.map(Response::into_body)
 }

@@ -33,21 +33,21 @@ const FAKE_BOOTSTRAP_HOST: &str = "2.2.2.2";
 /// Sends the frames of a message to the listener at an endpoint.
 pub type SendToPeer = Box<dyn Fn(&str, Vec<Vec<u8>>) + Send + Sync>;
 
-/// The parts of a [`Disaggregation`].
+/// Values for the creation of a [`Disaggregation`].
 pub struct DisaggregationParts {
-    /// Settings of the pair.
+    /// Settings of the prefill/decode pair.
     pub config: SglangDisaggregationConfig,
-    /// Role of this server: prompts or decoding.
+    /// Role of this server: prefill or decode.
     pub role: ServingRole,
-    /// Number of tokens per page, which must be that of the other server.
+    /// Number of tokens per page (KV block), which must be equal on both servers of the pair.
     pub page_size: u32,
-    /// Type of the KV cache, which must be that of the other server.
+    /// Type of the KV cache, which must be equal on both servers of the pair.
     pub kv_cache_dtype: String,
     /// Endpoint of this server's listener.
     pub endpoint: String,
-    /// Sends messages to other servers.
+    /// Sends messages to the other servers of the pair.
     pub send: SendToPeer,
-    /// Service of the handed-over prompts.
+    /// Service of this server, which releases the KV blocks of handed-over prompts.
     pub service: Weak<InferenceService>,
 }
 
@@ -91,7 +91,7 @@ impl Disaggregation {
         matches!(self.side, Side::Prefill(_))
     }
 
-    /// Returns the mode in information about the server.
+    /// Returns the disaggregation mode, as information about the server shows it.
     pub(crate) fn mode(&self) -> &'static str {
         if self.is_prefill() { "prefill" } else { "decode" }
     }
@@ -152,7 +152,7 @@ impl Disaggregation {
     }
 }
 
-/// A request that waits for the other server.
+/// A request that waits for the other server of its prefill/decode pair.
 #[derive(Clone)]
 struct RoomRequest {
     room: u64,
@@ -176,7 +176,7 @@ impl RoomRequest {
     }
 }
 
-/// Result of a negotiation.
+/// Result of the negotiation of a prefill/decode pair on one request.
 type Met = Result<KvTransfer, Fault>;
 
 /// Prefill server and room of a request.
@@ -189,7 +189,8 @@ pub(super) struct BootstrapTarget {
 }
 
 impl BootstrapTarget {
-    /// Reads the members of a body that name the other server; `index` is that of the prompt.
+    /// Reads the members of a request body that name the other server; `index` is that of the
+    /// prompt.
     ///
     /// A single room is that of the first prompt; the others follow.
     ///

@@ -16,14 +16,14 @@ use vllm_sim_service::{InferenceService, KvTransfer, PrefillHandoff};
 /// Maximum number of rooms without a request that are remembered; beyond it, all are forgotten.
 const MAX_UNMATCHED_ROOMS: usize = 65_536;
 
-/// Rooms of a prefill server.
+/// Requests of a prefill server that wait for their decode servers, by bootstrap room.
 pub(super) struct PrefillRooms {
     state: Mutex<RoomTable>,
     send: SendToPeer,
     service: Weak<InferenceService>,
     /// Maximum time in which a decode server announces a room.
     bootstrap_timeout: Duration,
-    /// Maximum time in which a decode server reads the pages of a room.
+    /// Maximum time in which a decode server reads the pages (KV blocks) of a room.
     waiting_timeout: Duration,
 }
 
@@ -31,9 +31,10 @@ pub(super) struct PrefillRooms {
 struct RoomTable {
     /// Endpoint of the decode server of each announced room without a request.
     announced: HashMap<u64, String>,
-    /// Requests without their decode server yet, by room.
+    /// Waiting requests by bootstrap room: no decode server has announced their room yet.
     waiting: HashMap<u64, oneshot::Sender<Result<String, String>>>,
-    /// Kept pages by request, with the room and the end of the prefill.
+    /// Pages (KV blocks) kept for a decode server by request, with the room and the end of the
+    /// prefill.
     kept: HashMap<String, (u64, SimTime)>,
 }
 
@@ -94,7 +95,7 @@ impl PrefillRooms {
         }
     }
 
-    /// Frees the pages of prompts whose decode server did not read them in time.
+    /// Frees the pages (KV blocks) of prompts whose decode server did not read them in time.
     fn release_unread_prompts(&self) {
         let Some(service) = self.service.upgrade() else {
             return;

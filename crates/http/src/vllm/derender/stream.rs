@@ -322,12 +322,12 @@ fn detokenize_chunk(
 
 /// Returns the vocabulary entry of a token id, else `token_id:N`.
 fn piece_of_id(app: &App, id: u32) -> String {
-    let piece = app.service.generator.tokenizer().piece(id);
+    let piece = app.service.generator.tokenizer().vocabulary_entry(id);
     piece.unwrap_or_else(|| format!("token_id:{id}"))
 }
 
 fn id_of_piece(app: &App, piece: &str) -> u32 {
-    let known = app.service.generator.tokenizer().id_of(piece);
+    let known = app.service.generator.tokenizer().token_id_of_entry(piece);
     let numbered = || piece.strip_prefix("token_id:")?.parse().ok();
     known.or_else(numbered).unwrap_or(u32::MAX)
 }

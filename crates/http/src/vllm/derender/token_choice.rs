@@ -55,9 +55,9 @@ impl<'v> TokenChoice<'v> {
         let tokenizer = app.service.generator.tokenizer();
         let (stopped, reason) = match named.as_u64() {
             Some(id) => (id == u64::from(*last), named),
-            None if !options.ignore_eos && tokenizer.eos_id() == Some(*last) => (true, named),
+            None if !options.ignore_eos && tokenizer.eos_token_id() == Some(*last) => (true, named),
             None => {
-                let own = !options.ignore_eos && tokenizer.stop_ids().contains(last);
+                let own = !options.ignore_eos && tokenizer.stop_token_ids().contains(last);
                 match own || options.stop_ids.contains(last) {
                     true => (true, (*last).into()),
                     false => (false, named),

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 use vllm_sim_engine::duration;
 
-/// Shape of a fake gauge's function of time.
+/// Shape of a function of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waveform {
+pub(crate) enum Waveform {
     /// Sine around the mean of start and end value.
     Oscillate,
     /// Linear from start to end value in one period, then constant.
@@ -23,20 +23,9 @@ pub enum Waveform {
 
 /// Value of a fake gauge: constant or a function of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FakeGauge {
-    /// Constant value of a fake gauge.
+pub(crate) enum FakeGauge {
     Fixed(f64),
-    /// Function of time as the value of a fake gauge.
-    Moving {
-        /// Shape of the function of time.
-        waveform: Waveform,
-        /// Value of the function at the start of a period.
-        start: f64,
-        /// Value of the function at the end of a period.
-        end: f64,
-        /// Length of a period of the function.
-        period: Duration,
-    },
+    Moving { waveform: Waveform, start: f64, end: f64, period: Duration },
 }
 
 impl FakeGauge {
@@ -59,12 +48,12 @@ impl FakeGauge {
             period: duration::parse_signed_duration(period, 1)
                 .ok()
                 .filter(|typed| !typed.bare && typed.nanos > 0)?
-                .non_negative()?,
+                .to_non_negative_duration()?,
         })
     }
 
     /// Returns the value of the fake gauge at time `t` after it was set.
-    pub fn at(&self, t: Duration) -> f64 {
+    fn at(&self, t: Duration) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
             Self::Moving { waveform, start, end, period } => {

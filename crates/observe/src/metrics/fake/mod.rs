@@ -20,67 +20,46 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-pub use gauge::{FakeGauge, Waveform};
+pub(super) use gauge::FakeGauge;
 
-/// Fake metrics as configured, or a partial update of them.
+/// Fake metrics as configured, or a partial update of them, by the keys of llm-d-inference-sim.
+///
+/// Histograms have numbers of observations per bucket. A total that is absent is derived from its
+/// histogram. `tpot_buckets_values` are the inter-token latencies, `request_tpot_buckets_values` the
+/// means of requests.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct FakeMetrics {
-    /// Fake series of `vllm:lora_requests_info`.
-    pub loras: Option<Vec<FakeLora>>,
-    /// Fake gauge of running requests.
-    pub running_requests: Option<FakeGauge>,
-    /// Fake gauge of waiting requests.
-    pub waiting_requests: Option<FakeGauge>,
-    /// Fake gauge of the used fraction of KV blocks, 0 to 1.
-    pub kv_cache_usage: Option<FakeGauge>,
-    /// Fake histogram of the time to first token: observations per bucket.
-    pub ttft_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of the inter-token latency, also under its deprecated name: observations per
-    /// bucket.
-    pub tpot_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of the prompt length: observations per bucket.
-    pub request_prompt_tokens: Option<Vec<u64>>,
-    /// Fake histogram of the output length: observations per bucket.
-    pub request_generation_tokens: Option<Vec<u64>>,
-    /// Fake histogram of `max_tokens`: observations per bucket.
-    pub request_params_max_tokens: Option<Vec<u64>>,
-    /// Fake histogram of the maximum output length of a request: observations per bucket.
-    pub request_max_generation_tokens: Option<Vec<u64>>,
-    /// Fake counters of requests, by finish reason.
-    pub request_success_total: Option<BTreeMap<String, u64>>,
-    /// Fake counter of prompt tokens; if absent, derived from the fake histogram.
-    pub total_prompt_tokens: Option<u64>,
-    /// Fake counter of output tokens; if absent, derived from the fake histogram.
-    pub total_generation_tokens: Option<u64>,
-    /// Fake histogram of the end-to-end latency: observations per bucket.
-    pub e2erl_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of the queue time: observations per bucket.
-    pub queue_time_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of the inference time: observations per bucket.
-    pub inf_time_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of the prefill time: observations per bucket.
-    pub prefill_time_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of the decode time: observations per bucket.
-    pub decode_time_buckets_values: Option<Vec<u64>>,
-    /// Fake histogram of a request's mean time per output token: observations per bucket.
-    pub request_tpot_buckets_values: Option<Vec<u64>>,
-    /// Fake counter of prefix-cache hits, in tokens.
-    pub prefix_cache_hits: Option<u64>,
-    /// Fake counter of prefix-cache queries, in tokens.
-    pub prefix_cache_queries: Option<u64>,
+    pub(super) loras: Option<Vec<FakeLora>>,
+    pub(super) running_requests: Option<FakeGauge>,
+    pub(super) waiting_requests: Option<FakeGauge>,
+    pub(super) kv_cache_usage: Option<FakeGauge>,
+    pub(super) ttft_buckets_values: Option<Vec<u64>>,
+    pub(super) tpot_buckets_values: Option<Vec<u64>>,
+    pub(super) request_prompt_tokens: Option<Vec<u64>>,
+    pub(super) request_generation_tokens: Option<Vec<u64>>,
+    pub(super) request_params_max_tokens: Option<Vec<u64>>,
+    pub(super) request_max_generation_tokens: Option<Vec<u64>>,
+    pub(super) request_success_total: Option<BTreeMap<String, u64>>,
+    pub(super) total_prompt_tokens: Option<u64>,
+    pub(super) total_generation_tokens: Option<u64>,
+    pub(super) e2erl_buckets_values: Option<Vec<u64>>,
+    pub(super) queue_time_buckets_values: Option<Vec<u64>>,
+    pub(super) inf_time_buckets_values: Option<Vec<u64>>,
+    pub(super) prefill_time_buckets_values: Option<Vec<u64>>,
+    pub(super) decode_time_buckets_values: Option<Vec<u64>>,
+    pub(super) request_tpot_buckets_values: Option<Vec<u64>>,
+    pub(super) prefix_cache_hits: Option<u64>,
+    pub(super) prefix_cache_queries: Option<u64>,
 }
 
-/// One fake series of `vllm:lora_requests_info`.
+/// One fake series of `vllm:lora_requests_info`; names of adapters are separated by commas.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct FakeLora {
-    /// LoRA adapters with running requests, separated by commas.
-    pub running: String,
-    /// LoRA adapters with waiting requests, separated by commas.
-    pub waiting: String,
-    /// Value of the fake LoRA series, in Unix seconds.
-    pub timestamp: f64,
+pub(super) struct FakeLora {
+    pub(super) running: String,
+    pub(super) waiting: String,
+    pub(super) timestamp: f64,
 }
 
 /// Error for an update of fake metrics on a server with real metrics.

@@ -1,3 +1,4 @@
+use super::super::tests::TestEngine;
 use super::super::{Metrics, Settings};
 use super::*;
 use std::sync::Arc;
@@ -66,13 +67,11 @@ fn fake_values_are_shown_and_traffic_does_not_move_them() {
                      {"running":"lora1","timestamp":1257894569}]}"#,
     );
     let before = text(&metrics, 1000.0);
-    let engine = metrics.engine(0);
-    engine.on_first_token(0.5, 100, 0, 0);
-    engine.on_tokens(5);
-    engine.on_gap(0.1);
-    engine.set_gauges(1, 2, 3, 0.9);
-    engine.on_scheduled((10, 5), (0, 0), false);
-    engine.set_lora(&[]);
+    let mut engine = TestEngine::new(&metrics, 0);
+    engine.schedule(250, 0, 0);
+    engine.tokens(500, 1, 0);
+    engine.tokens(600, 4, 100);
+    engine.stats(1, 2, 3);
     let after = text(&metrics, 1001.0);
 
     for (series, expected) in [

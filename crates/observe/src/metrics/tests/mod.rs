@@ -2,6 +2,10 @@ use std::sync::Arc;
 
 use super::*;
 use exposition::{Family, parse};
+use vllm_sim_engine::driver::{
+    EngineObserver, ParentRequestCounters, PlannedFinish, RequestInfo, SequenceRecord,
+};
+use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime};
 use vllm_sim_wire::VllmVersion;
 
 mod exposition;
@@ -12,24 +16,35 @@ fn base() -> Settings {
     Settings {
         model_name: "tiny-llama".to_owned(),
         max_model_len: 1024,
-        cache_config: vec![cache(50, "sha256_cbor").labels()],
+        cache_config: vec![cache(50, "sha256_cbor", 1)],
         routes: vec!["/v1/models".to_owned()],
         clock: || 1.5e9,
         ..Settings::default()
     }
 }
 
-fn cache(blocks: u32, algo: &str) -> CacheConfig {
-    CacheConfig {
-        block_size: 32,
-        user_specified_block_size: true,
-        num_gpu_blocks: blocks,
-        num_gpu_blocks_override: Some(blocks),
-        prefix_caching_hash_algo: algo.to_owned(),
-        kv_cache_memory_bytes: Some(1 << 30),
-        version: VllmVersion::V032,
-        ..CacheConfig::default()
-    }
+/// Returns the labels of a KV cache of the engines together.
+fn cache(blocks: u32, algo: &str, engines: u32) -> Vec<(String, String)> {
+    let fields = [
+        ("block_size", "32"),
+        ("cache_dtype", "auto"),
+        ("effective_attention_block_size", "32"),
+        ("enable_prefix_caching", "True"),
+        ("gpu_memory_utilization", "0.92"),
+        ("kv_cache_max_concurrency", &format!("{:?}", f64::from(blocks) / 32.0)),
+        ("kv_cache_memory_bytes", "1073741824"),
+        ("kv_cache_size_tokens", &(blocks * 32).to_string()),
+        ("kv_offloading_backend", "native"),
+        ("kv_offloading_size", "None"),
+        ("num_gpu_blocks", &(blocks * engines).to_string()),
+        ("num_gpu_blocks_override", &blocks.to_string()),
+        ("prefix_cache_retention_interval", "0"),
+        ("prefix_caching_hash_algo", algo),
+        ("sliding_window", "None"),
+        ("user_specified_block_size", "True"),
+    ];
+    let fields = fields.map(|(name, value)| (name, value.to_owned()));
+    cache_config_labels(fields, VllmVersion::V032)
 }
 
 fn config_a() -> Settings {
@@ -37,11 +52,11 @@ fn config_a() -> Settings {
 }
 
 fn config_b() -> Settings {
-    Settings { kv_cache_metrics: true, cache_config: vec![cache(40, "sha256").labels()], ..base() }
+    Settings { kv_cache_metrics: true, cache_config: vec![cache(40, "sha256", 1)], ..base() }
 }
 
 fn config_c() -> Settings {
-    Settings { spec_positions: 3, cache_config: vec![cache(40, "xxhash_cbor").labels()], ..base() }
+    Settings { spec_positions: 3, cache_config: vec![cache(40, "xxhash_cbor", 1)], ..base() }
 }
 
 fn config_d() -> Settings {
@@ -49,10 +64,7 @@ fn config_d() -> Settings {
         engines: vec!["0".to_owned(), "1".to_owned()],
         api_servers: ApiServers::Several,
         lora: Some(1),
-        cache_config: vec![
-            CacheConfig { data_parallel_size: 2, ..cache(40, "sha256") }.labels();
-            2
-        ],
+        cache_config: vec![cache(40, "sha256", 2); 2],
         ..base()
     }
 }
@@ -92,4 +104,83 @@ fn series(metrics: &Metrics, names: &[&str]) -> Vec<String> {
         }
     }
     out
+}
+
+/// Engine whose events a test sends to the observer of a rank, for one sequence of 100 prompt tokens
+/// that arrives at the start.
+pub(super) struct TestEngine {
+    observer: MetricsObserver,
+    pub(super) record: SequenceRecord,
+}
+
+impl TestEngine {
+    pub(super) fn new(metrics: &Metrics, rank: usize) -> Self {
+        let request = RequestInfo {
+            id: "request".into(),
+            max_tokens: 16,
+            limited: true,
+            finish: PlannedFinish::Length,
+            lora: None,
+            parent: Some(Arc::new(ParentRequestCounters::new(2, 1))),
+            kv_source: None,
+            span: None,
+            plan: None,
+        };
+        let sequence = Sequence::new(SeqId(1), 100, 5);
+        let features =
+            EngineFeatures { loras: true, cache: true, steps: true, ..EngineFeatures::default() };
+        Self {
+            observer: MetricsObserver::new(metrics.engine(rank), features),
+            record: SequenceRecord::new(SimTime::ZERO, SimTime::ZERO, &sequence, request),
+        }
+    }
+
+    /// Schedules the sequence with these numbers of local and external prompt tokens.
+    pub(super) fn schedule(&mut self, ms: u64, cached: u32, external: u32) {
+        let record = &mut self.record;
+        (record.scheduled, record.running) = (SimTime::from_millis(ms), true);
+        (record.cached, record.external) = (cached, external);
+        self.event(ms, &SchedulerEvent::Scheduled { id: SeqId(1), cached, external });
+    }
+
+    /// Releases `n` tokens, `gap_ms` after the previous ones.
+    pub(super) fn tokens(&mut self, ms: u64, n: u32, gap_ms: u64) {
+        let (at, record) = (SimTime::from_millis(ms), &mut self.record);
+        if record.output == 0 {
+            record.first = at;
+        }
+        record.output += n;
+        record.last = at;
+        let since = SimTime::from_millis(ms - gap_ms);
+        let event = SchedulerEvent::Tokens { id: SeqId(1), n };
+        self.observer.on_sequence_event(at, &event, &self.record, since);
+    }
+
+    pub(super) fn end(&mut self, end: SequenceEndReason) {
+        self.event(1000, &SchedulerEvent::Ended { id: SeqId(1), end });
+    }
+
+    /// Reports an engine whose cache is half used.
+    pub(super) fn stats(&mut self, running: usize, waiting: usize, deferred: usize) {
+        let (used_blocks, total_blocks) = (5, 10);
+        self.observer.on_engine_stats(&EngineStats {
+            running,
+            waiting,
+            deferred,
+            used_blocks,
+            total_blocks,
+            ..EngineStats::default()
+        });
+    }
+
+    pub(super) fn step(&mut self, prompt_tokens: u32, output_tokens: u32) {
+        let begun = SimTime::ZERO;
+        let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
+        self.observer.on_engine_event(SimTime::ZERO, &step);
+    }
+
+    pub(super) fn event(&mut self, ms: u64, event: &SchedulerEvent) {
+        let at = SimTime::from_millis(ms);
+        self.observer.on_sequence_event(at, event, &self.record, SimTime::ZERO);
+    }
 }

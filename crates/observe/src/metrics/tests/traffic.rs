@@ -3,28 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-
-fn finished(reason: FinishReason) -> FinishedRequest {
-    FinishedRequest {
-        reason,
-        prompt_tokens: 100,
-        output_tokens: 5,
-        max_tokens: 16,
-        limited: true,
-        e2e_s: 1.0,
-        queue_s: 0.25,
-        inference_s: 0.75,
-        prefill_s: 0.5,
-        decode_s: 0.25,
-        cached: 64,
-        preemptions: 0,
-    }
-}
+use vllm_sim_engine::{BlockKey, BlockPlan};
 
 #[test]
 fn several_servers_show_no_queues_before_the_first_step() {
     let m = metrics(config_d());
-    m.engine(1).set_gauges(1, 2, 3, 0.5);
+    TestEngine::new(&m, 1).stats(1, 2, 3);
     let reasons = series(&m, &["num_requests_running", "num_requests_waiting_by_reason"]);
     assert_eq!(
         reasons,
@@ -37,21 +21,17 @@ fn several_servers_show_no_queues_before_the_first_step() {
 }
 
 fn request(m: &Metrics) {
-    let e = m.engine(0);
-    e.on_scheduled((100, 64), (36, 16), false);
-    e.set_gauges(1, 2, 3, 0.5);
-    e.on_step(20, 1);
-    e.on_first_token(0.75, 100, 64, 16);
-    e.on_tokens(1);
-    e.on_gap(0.125);
-    e.on_tokens(4);
-    e.on_preempted();
-    e.on_finished(&finished(FinishReason::Length));
-    e.on_request_done(2, 5);
+    let mut engine = TestEngine::new(m, 0);
+    engine.schedule(250, 64, 16);
+    engine.stats(1, 2, 3);
+    engine.step(20, 1);
+    engine.tokens(750, 1, 0);
+    engine.tokens(1000, 4, 125);
+    engine.event(1000, &SchedulerEvent::Preempted { id: SeqId(1) });
+    engine.end(SequenceEndReason::Finished);
     m.on_rejected(Rejection::QueuedTokens);
-    e.on_mm_cache(3, 1);
-    e.on_work(1e12, 2.0, 3.0);
-    e.set_sleep_state(SleepState::DiscardAll);
+    m.engine(0).on_mm_cache(3, 1);
+    m.engine(0).set_sleep_state(SleepState::DiscardAll);
 }
 
 #[test]
@@ -59,7 +39,6 @@ fn a_request_changes_the_metrics_that_it_changes_in_vllm() {
     let m = metrics(base());
     request(&m);
     let all = [
-        "estimated_flops_per_gpu_total",
         "num_requests_running",
         "num_requests_waiting",
         "num_requests_waiting_by_reason",
@@ -80,7 +59,6 @@ fn a_request_changes_the_metrics_that_it_changes_in_vllm() {
         "admission_rejections_total",
     ];
     let expected = "\
-estimated_flops_per_gpu_total{} 1000000000000
 num_requests_running{} 1
 num_requests_waiting{} 5
 num_requests_waiting_by_reason{capacity} 2
@@ -158,24 +136,49 @@ request_queue_time_seconds_sum{} 0.25
 request_num_preemptions_count{} 1
 request_num_preemptions_sum{} 0
 request_prefill_kv_computed_tokens_count{} 1
-request_prefill_kv_computed_tokens_sum{} 36";
+request_prefill_kv_computed_tokens_sum{} 20";
     assert_eq!(series(&m, &all), expected.lines().collect::<Vec<_>>());
 }
 
 #[test]
-fn evictions_and_tools_count_where_they_should() {
-    let m = metrics(Settings { kv_cache_metrics: true, tool_parser: true, ..base() });
-    m.engine(0).on_block_evicted(2.0, 1.0, &[0.5, 0.25]);
-    m.on_tool_parser(ToolMode::NonStreaming, ToolOutcome::ToolCall, ToolRequest::Responses, 2);
+fn evictions_are_observed_with_the_gaps_between_accesses() {
+    let m = metrics(Settings { kv_cache_metrics: true, ..base() });
+    let mut observer = BlockLifetime::new(m.engine(0), 1.0);
+    let mut record = TestEngine::new(&m, 0).record;
+    let keys = vec![BlockKey(7)];
+    let plan = Arc::new(BlockPlan { keys, block_size: 16, ..BlockPlan::default() });
+    let at = SimTime::from_millis;
+    let stored = SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
+    observer.on_engine_event(at(0), &stored);
+    record.request.plan = Some(plan);
+    let hit = SchedulerEvent::Scheduled { id: SeqId(1), cached: 16, external: 0 };
+    for ms in [250, 750, 1000] {
+        observer.on_sequence_event(at(ms), &hit, &record, SimTime::ZERO);
+    }
+    observer
+        .on_engine_event(at(2000), &SchedulerEvent::Removed { keys: vec![(BlockKey(7), None)] });
+    let names = [
+        "kv_block_lifetime_seconds",
+        "kv_block_idle_before_evict_seconds",
+        "kv_block_reuse_gap_seconds",
+    ];
     assert_eq!(
-        series(&m, &["kv_block_lifetime_seconds", "kv_block_reuse_gap_seconds",]),
+        series(&m, &names),
         [
             "kv_block_lifetime_seconds_count{} 1",
             "kv_block_lifetime_seconds_sum{} 2",
+            "kv_block_idle_before_evict_seconds_count{} 1",
+            "kv_block_idle_before_evict_seconds_sum{} 1",
             "kv_block_reuse_gap_seconds_count{} 2",
             "kv_block_reuse_gap_seconds_sum{} 0.75",
         ]
     );
+}
+
+#[test]
+fn invocations_of_the_tool_parser_count_by_mode_outcome_and_request() {
+    let m = metrics(Settings { tool_parser: true, ..base() });
+    m.on_tool_parser(ToolMode::NonStreaming, ToolOutcome::ToolCall, ToolRequest::Responses, 2);
     let tools = series(&m, &["tool_call_parser_invocations_total"]);
     let counted: Vec<&str> =
         tools.iter().map(String::as_str).filter(|s| s.ends_with(" 2")).collect();
@@ -185,11 +188,16 @@ fn evictions_and_tools_count_where_they_should() {
 
 #[test]
 fn reasons_that_only_one_project_has_follow_the_project() {
-    let ended = [FinishReason::ToolCalls, FinishReason::RemoteDecode, FinishReason::CacheThreshold];
     let shown = |compat| {
         let m = metrics(Settings { compat, ..base() });
-        for reason in ended {
-            m.engine(0).on_finished(&finished(reason));
+        for (end, planned) in [
+            (SequenceEndReason::Finished, PlannedFinish::ToolCalls),
+            (SequenceEndReason::Finished, PlannedFinish::RemoteDecode),
+            (SequenceEndReason::Threshold, PlannedFinish::Stop),
+        ] {
+            let mut engine = TestEngine::new(&m, 0);
+            engine.record.request.finish = planned;
+            engine.end(end);
         }
         let all = series(&m, &["request_success_total"]);
         all.into_iter().filter(|s| !s.ends_with(" 0")).collect::<Vec<_>>()
@@ -232,10 +240,11 @@ fn deprecated_names_have_the_values_of_the_new_names() {
             "vllm:max_num_generation_tokens",
         ]
     );
-    let e = old.engine(0);
-    e.on_scheduled((8, 2), (0, 0), false);
-    e.set_gauges(0, 0, 0, 0.5);
-    e.on_gap(0.5);
+    let mut engine = TestEngine::new(&old, 0);
+    engine.schedule(0, 25, 0);
+    engine.stats(0, 0, 0);
+    engine.tokens(0, 1, 0);
+    engine.tokens(500, 1, 500);
     assert_eq!(
         series(
             &old,
@@ -249,9 +258,9 @@ fn deprecated_names_have_the_values_of_the_new_names() {
         ),
         [
             "gpu_cache_usage_perc{} 0.5",
-            "gpu_prefix_cache_hits_total{} 2",
+            "gpu_prefix_cache_hits_total{} 25",
             "gpu_prefix_cache_hit_rate{} 0.25",
-            "prefix_cache_hits{} 2",
+            "prefix_cache_hits{} 25",
             "time_per_output_token_seconds_count{} 1",
             "time_per_output_token_seconds_sum{} 0.5",
         ]
@@ -271,8 +280,9 @@ fn adapters_show_under_the_settings_of_each_project() {
     let m = metrics(config_a());
     let idle = ["lora_requests_info{2,,} 1500000000"];
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
-    let load = LoraLoad { name: "sql-lora", running: 1, waiting: 0 };
-    m.engine(0).set_lora(&[load]);
+    let mut engine = TestEngine::new(&m, 0);
+    engine.record.request.lora = Some("sql-lora".into());
+    engine.schedule(0, 0, 0);
     let shown = series(&m, &["lora_requests_info"]);
     assert_eq!(shown, [idle[0], "lora_requests_info{2,sql-lora,sql-lora} 1500000000"]);
 
@@ -294,14 +304,15 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
             .map(|i| {
                 let m = &m;
                 scope.spawn(move || {
-                    let e = m.engine(i);
+                    let mut engine = TestEngine::new(m, i);
+                    engine.record.request.lora = Some("a".into());
+                    engine.tokens(0, 2, 0);
                     let handler = m.http().handler("/v1/models").unwrap();
                     for n in 0..EACH {
-                        e.on_tokens(2);
-                        e.on_gap(f64::from(n) / 1024.0);
-                        e.on_finished(&finished(FinishReason::Stop));
+                        engine.tokens(125 * u64::from(n), 2, 125 * u64::from(n));
                         m.http().observe(handler, "GET", 200, 1, 1, 0.5);
-                        e.set_lora(&[LoraLoad { name: "a", running: n % 2, waiting: 0 }]);
+                        engine.event(0, &SchedulerEvent::Resumed { id: SeqId(1) });
+                        engine.end(SequenceEndReason::Finished);
                     }
                 })
             })
@@ -328,9 +339,9 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
         let samples = family.samples.iter().filter(|s| s.suffix == suffix);
         samples.map(|s| s.value).sum()
     };
-    assert_eq!(total("vllm:generation_tokens_total", ""), 2.0 * all);
+    assert_eq!(total("vllm:generation_tokens_total", ""), 2.0 * (all + THREADS as f64));
     assert_eq!(total("vllm:inter_token_latency_seconds", "_count"), all);
-    let gaps: f64 = (0..EACH).map(|n| f64::from(n) / 1024.0).sum();
+    let gaps: f64 = (0..EACH).map(|n| f64::from(n) / 8.0).sum();
     assert_eq!(total("vllm:inter_token_latency_seconds", "_sum"), gaps * THREADS as f64);
     assert_eq!(total("http_requests_total", ""), all);
     assert_eq!(total("http_request_size_bytes", "_sum"), all);

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{DATA_SIZE, Servers, yaml};
+use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, format_yaml_file};
 use vllm_sim_command_line::shell_quote;
 
-pub(super) const FILE: &str = "kserve.yaml";
-pub(super) const APPLY: &str = "kubectl apply -f kserve.yaml";
+pub(super) const FILE_NAME: &str = "kserve.yaml";
+pub(super) const APPLY_COMMAND: &str = "kubectl apply -f kserve.yaml";
 
-/// Returns an LLMInferenceService.
+/// Renders the YAML file of an LLMInferenceService of KServe.
 ///
 /// Source: `pkg/apis/serving/v1alpha2/llm_inference_service_types.go` and
 /// `config/llmisvcconfig/config-llm-template.yaml` of kserve/kserve, v0.20.0.
-pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     let mut spec = workload(servers, servers.serving);
     spec["model"] = json!({"uri": format!("hf://{}", servers.model), "name": servers.model});
     spec["router"] = json!({"gateway": {}, "route": {}, "scheduler": {}});
@@ -31,13 +31,13 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
     );
     let comments =
         ["LLMInferenceService serving.kserve.io/v1alpha2 of KServe 0.20.", made_with.as_str()];
-    Ok(yaml(&comments, &[service]))
+    Ok(format_yaml_file(&comments, &[service]))
 }
 
-fn workload(servers: &Servers<'_>, replicas: u32) -> Value {
+fn workload(servers: &DeployedServers<'_>, replicas: u32) -> Value {
     // KServe's field for data parallelism makes one pod per group of ranks.
-    let arguments = servers.arguments_with(&[DATA_SIZE]);
-    let mut environment = servers.environment();
+    let arguments = servers.arguments_with_sizes(&[DATA_PARALLEL_FLAG]);
+    let mut environment = servers.container_environment();
     if !arguments.is_empty() {
         // A shell splits the value into words.
         let words: Vec<String> = arguments.iter().map(|word| shell_quote(word)).collect();
@@ -50,7 +50,7 @@ fn workload(servers: &Servers<'_>, replicas: u32) -> Value {
             "containers": [{
                 "name": "main",
                 "env": environment,
-                "resources": servers.resources(),
+                "resources": servers.gpu_resources(),
             }],
         },
     })

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{DATA_SIZE, Servers, TENSOR_SIZE, yaml};
+use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, TENSOR_PARALLEL_FLAG, format_yaml_file};
 
-pub(super) const FILE: &str = "kubernetes.yaml";
-pub(super) const APPLY: &str = "kubectl apply -f kubernetes.yaml";
+pub(super) const FILE_NAME: &str = "kubernetes.yaml";
+pub(super) const APPLY_COMMAND: &str = "kubectl apply -f kubernetes.yaml";
 
-/// Returns Deployments and Services without any operator.
-pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+/// Renders the YAML file of Kubernetes Deployments and Services, which need no operator.
+pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     let mut documents = Vec::new();
     let name = &servers.name;
     match servers.prefill {
@@ -31,17 +31,17 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
         }
     };
     let comments = ["Kubernetes apps/v1 and v1 (1.28 and newer).", policy.as_str(), proxy];
-    Ok(yaml(&comments, &documents))
+    Ok(format_yaml_file(&comments, &documents))
 }
 
-fn deployment_and_service(servers: &Servers<'_>, name: &str, replicas: u32) -> [Value; 2] {
+fn deployment_and_service(servers: &DeployedServers<'_>, name: &str, replicas: u32) -> [Value; 2] {
     let labels = json!({"app.kubernetes.io/name": name});
     let probe = json!({"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10});
     let mut startup = probe.clone();
     // Weights are loaded for up to an hour.
     startup["failureThreshold"] = json!(360);
     let mut arguments = vec![servers.model.to_owned(), "--port=8000".to_owned()];
-    arguments.extend(servers.arguments_with(&[TENSOR_SIZE, DATA_SIZE]));
+    arguments.extend(servers.arguments_with_sizes(&[TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG]));
     let deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -54,12 +54,12 @@ fn deployment_and_service(servers: &Servers<'_>, name: &str, replicas: u32) -> [
                 "spec": {
                     "containers": [{
                         "name": "vllm",
-                        "image": format!("vllm/vllm-openai:{}", servers.tag()),
+                        "image": format!("vllm/vllm-openai:{}", servers.image_tag()),
                         "command": ["vllm", "serve"],
                         "args": arguments,
-                        "env": servers.environment(),
+                        "env": servers.container_environment(),
                         "ports": [{"name": "http", "containerPort": 8000}],
-                        "resources": servers.resources(),
+                        "resources": servers.gpu_resources(),
                         "startupProbe": startup,
                         "readinessProbe": probe,
                         "livenessProbe": probe,

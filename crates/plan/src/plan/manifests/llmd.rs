@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{Servers, yaml};
+use super::servers::{DeployedServers, format_yaml_file};
 
-pub(super) const FILE: &str = "llm-d.values.yaml";
-pub(super) const APPLY: &str = "helm install vllm llm-d-modelservice/llm-d-modelservice \
+pub(super) const FILE_NAME: &str = "llm-d.values.yaml";
+pub(super) const APPLY_COMMAND: &str = "helm install vllm llm-d-modelservice/llm-d-modelservice \
                                 --version v0.4.12 -f llm-d.values.yaml";
 
 /// Port of the routing side-car, and of a server without one.
@@ -15,11 +15,11 @@ const TARGET_PORT: u16 = 8200;
 /// Port of NIXL's side channel, vLLM's default.
 const SIDE_CHANNEL_PORT: u16 = 5600;
 
-/// Returns values of llm-d's model service chart.
+/// Renders the Helm values for llm-d's model service chart.
 ///
 /// Source: `charts/llm-d-modelservice/values.yaml`, its `values.schema.json` and `templates` of
 /// llm-d-incubation/llm-d-modelservice, v0.4.12.
-pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     if servers.gpus != servers.tensor.saturating_mul(servers.data) {
         return Err(
             "the chart counts GPUs of tensor and data parallelism only, and a server takes others",
@@ -46,10 +46,10 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
         "Requests reach the pods through an InferencePool with the labels below and llm-d's picker.",
         made_with.as_str(),
     ];
-    Ok(yaml(&comments, &[values]))
+    Ok(format_yaml_file(&comments, &[values]))
 }
 
-fn role(servers: &Servers<'_>, replicas: u32, port: u16) -> Value {
+fn role(servers: &DeployedServers<'_>, replicas: u32, port: u16) -> Value {
     let mut ports = vec![json!({"containerPort": port, "protocol": "TCP"})];
     if servers.prefill > 0 {
         ports.push(json!({"containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"}));
@@ -66,10 +66,10 @@ fn role(servers: &Servers<'_>, replicas: u32, port: u16) -> Value {
         },
         "containers": [{
             "name": "vllm",
-            "image": format!("vllm/vllm-openai:{}", servers.tag()),
+            "image": format!("vllm/vllm-openai:{}", servers.image_tag()),
             "modelCommand": "vllmServe",
             "args": servers.arguments,
-            "env": servers.environment(),
+            "env": servers.container_environment(),
             "ports": ports,
         }],
     })

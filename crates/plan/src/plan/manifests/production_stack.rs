@@ -2,17 +2,17 @@
 
 use serde_json::json;
 
-use super::servers::{DATA_SIZE, Servers, yaml};
+use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, format_yaml_file};
 
-pub(super) const FILE: &str = "production-stack.values.yaml";
-pub(super) const APPLY: &str = "helm install vllm vllm/vllm-stack --version 0.1.12 \
+pub(super) const FILE_NAME: &str = "production-stack.values.yaml";
+pub(super) const APPLY_COMMAND: &str = "helm install vllm vllm/vllm-stack --version 0.1.12 \
                                 -f production-stack.values.yaml";
 
-/// Returns values of the vLLM production stack's chart.
+/// Renders the Helm values for the vLLM production stack's chart.
 ///
 /// Source: `helm/values.yaml`, `helm/values.schema.json` and
 /// `helm/templates/deployment-vllm-multi.yaml` of vllm-project/production-stack, chart 0.1.12.
-pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
+pub(super) fn render_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     if servers.prefill > 0 {
         return Err(
             "the chart splits prefill and decode only with LMCache and one fixed decode server",
@@ -21,7 +21,7 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
     let (policy, note) = policy(servers.policy);
     // The chart turns prefix caching off unless it is asked for, and `extraArgs` come later.
     let mut engine = json!({"enablePrefixCaching": true, "tensorParallelSize": servers.tensor});
-    let extra = servers.arguments_with(&[DATA_SIZE]);
+    let extra = servers.arguments_with_sizes(&[DATA_PARALLEL_FLAG]);
     if !extra.is_empty() {
         engine["extraArgs"] = json!(extra);
     }
@@ -35,14 +35,14 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
             "modelSpec": [{
                 "name": servers.name,
                 "repository": "vllm/vllm-openai",
-                "tag": servers.tag(),
+                "tag": servers.image_tag(),
                 "modelURL": servers.model,
                 "replicaCount": servers.serving,
                 "requestCPU": 8,
                 "requestMemory": "64Gi",
                 "requestGPU": servers.gpus,
                 "vllmConfig": engine,
-                "env": servers.environment(),
+                "env": servers.container_environment(),
             }],
         },
         "routerSpec": router,
@@ -54,7 +54,7 @@ pub(super) fn file(servers: &Servers<'_>) -> Result<String, &'static str> {
         "requestCPU and requestMemory are not planned: adapt them.",
         made_with,
     ];
-    Ok(yaml(&comments, &[values]))
+    Ok(format_yaml_file(&comments, &[values]))
 }
 
 /// Returns the chart's routing policy that is nearest to that of the plan, and a note if it differs.

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::plan::deploy::DeploymentCommands;
 
-/// Servers of a plan's answer, as all kinds of files need them.
-pub(super) struct Servers<'a> {
+/// Servers of a plan's answer, with the values that the files of all deployment targets need.
+pub(super) struct DeployedServers<'a> {
     /// Name of the model, as vLLM takes it.
     pub(super) model: &'a str,
     /// Name of the servers as a DNS label.
@@ -14,7 +14,7 @@ pub(super) struct Servers<'a> {
     pub(super) arguments: Vec<String>,
     pub(super) tensor: u32,
     pub(super) data: u32,
-    /// GPUs of one server.
+    /// Number of GPUs of one server.
     pub(super) gpus: u32,
     /// Number of prefill servers; 0 if each server does both.
     pub(super) prefill: u32,
@@ -28,47 +28,49 @@ pub(super) struct Servers<'a> {
 /// Text in the first line of every file, by which a later plan knows the files that it may replace.
 pub(super) const WRITTEN_BY: &str = "Written by `vllm-sim plan`.";
 /// Name of the flag of tensor parallelism.
-pub(super) const TENSOR_SIZE: &str = "tensor-parallel-size";
+pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
 /// Name of the flag of data parallelism.
-pub(super) const DATA_SIZE: &str = "data-parallel-size";
-/// Flags with fields of their own in the files.
-const FIELDS: [&str; 3] = [TENSOR_SIZE, DATA_SIZE, "port"];
+pub(super) const DATA_PARALLEL_FLAG: &str = "data-parallel-size";
+/// Flags of `vllm serve` that the deployment files set in fields of their own.
+const FIELDS: [&str; 3] = [TENSOR_PARALLEL_FLAG, DATA_PARALLEL_FLAG, "port"];
 
-impl<'a> Servers<'a> {
+impl<'a> DeployedServers<'a> {
     pub(super) fn new(
         commands: &DeploymentCommands<'a>,
         gpus: u32,
         version: Option<&'a str>,
     ) -> Self {
         let size = |name: &str| {
-            let value = commands.value(name);
+            let value = commands.flag_value(name);
             value.and_then(|text| text.parse().ok()).unwrap_or(1)
         };
-        let (prefill, serving) = commands.servers();
+        let (prefill, serving) = commands.server_counts();
         Self {
-            model: commands.model(),
-            name: dns_label(commands.model()),
-            arguments: commands.arguments(&FIELDS),
-            tensor: size(TENSOR_SIZE),
-            data: size(DATA_SIZE),
+            model: commands.model_name(),
+            name: dns_label(commands.model_name()),
+            arguments: commands.vllm_serve_arguments(&FIELDS),
+            tensor: size(TENSOR_PARALLEL_FLAG),
+            data: size(DATA_PARALLEL_FLAG),
             gpus: gpus / (prefill + serving).max(1),
             prefill,
             serving,
             version: version.unwrap_or("latest"),
-            policy: commands.policy(),
+            policy: commands.routing_policy(),
         }
     }
 
-    /// Returns the arguments of `vllm serve` behind the model, after those of `sizes` above 1.
-    pub(super) fn arguments_with(&self, sizes: &[&str]) -> Vec<String> {
-        let known = [(TENSOR_SIZE, self.tensor), (DATA_SIZE, self.data)].into_iter();
+    /// Returns the arguments of `vllm serve` after the model: first the parallel sizes named in
+    /// `sizes` that are above 1, then all others.
+    pub(super) fn arguments_with_sizes(&self, sizes: &[&str]) -> Vec<String> {
+        let known =
+            [(TENSOR_PARALLEL_FLAG, self.tensor), (DATA_PARALLEL_FLAG, self.data)].into_iter();
         let sizes = known.filter(|(name, size)| *size > 1 && sizes.contains(name));
         let sizes = sizes.map(|(name, size)| format!("--{name}={size}"));
         sizes.chain(self.arguments.iter().cloned()).collect()
     }
 
     /// Returns the tag of vLLM's image for the simulated version.
-    pub(super) fn tag(&self) -> String {
+    pub(super) fn image_tag(&self) -> String {
         match self.version.split('.').count() {
             1 => self.version.to_owned(),
             2 => format!("v{}.0", self.version),
@@ -78,7 +80,7 @@ impl<'a> Servers<'a> {
 
     /// Returns the environment of vLLM's container: the token of gated models, and the address of
     /// the side channel over which split servers fetch KV blocks.
-    pub(super) fn environment(&self) -> Vec<Value> {
+    pub(super) fn container_environment(&self) -> Vec<Value> {
         let mut all = vec![json!({
             "name": "HF_TOKEN",
             "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "token", "optional": true}},
@@ -93,7 +95,7 @@ impl<'a> Servers<'a> {
     }
 
     /// Returns the GPUs of one server as a Kubernetes resource.
-    pub(super) fn resources(&self) -> Value {
+    pub(super) fn gpu_resources(&self) -> Value {
         let gpus = Map::from_iter([("nvidia.com/gpu".to_owned(), json!(self.gpus.to_string()))]);
         json!({"limits": gpus, "requests": gpus})
     }
@@ -111,7 +113,7 @@ fn dns_label(model: &str) -> String {
 }
 
 /// Formats documents of a YAML file below comment lines, of which the first is [`WRITTEN_BY`].
-pub(super) fn yaml(comments: &[&str], documents: &[Value]) -> String {
+pub(super) fn format_yaml_file(comments: &[&str], documents: &[Value]) -> String {
     let comments = [WRITTEN_BY].iter().chain(comments);
     let mut text: String = comments.map(|line| format!("# {line}\n")).collect();
     for (index, document) in documents.iter().enumerate() {

@@ -11,7 +11,10 @@ impl TrialRunner<'_> {
     /// The search assumes that more workers of either kind are no worse. The fewest of one kind
     /// with the most of the other bound the search. Then each number of prefill workers gets the fewest decode
     /// workers, as long as that can be fewer GPUs than the best split so far.
-    pub(super) fn fewest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
+    pub(super) fn search_fewest_split_workers(
+        &mut self,
+        traffic: f64,
+    ) -> Result<Option<SimulatedTrial>> {
         let most = self.most_workers();
         let beside_all_decode = |prefill| WorkerCount::Split { prefill, decode: most.1 };
         let beside_all_prefill = |decode| WorkerCount::Split { prefill: most.0, decode };
@@ -46,7 +49,8 @@ impl TrialRunner<'_> {
         }
     }
 
-    /// Returns the maximum numbers of prefill and of decode workers, each with one of the other kind.
+    /// Returns the maximum number of prefill workers with one decode worker, and of decode workers
+    /// with one prefill worker.
     fn most_workers(&self) -> (u32, u32) {
         let one = gpus_of_workers(self.pools, WorkerCount::Groups(1));
         let of = |count: WorkerCount| {
@@ -59,7 +63,8 @@ impl TrialRunner<'_> {
         )
     }
 
-    /// Runs the largest even split to its end, so that the report can name what it misses.
+    /// Simulates the largest deployment with equally many prefill and decode workers to its end, so
+    /// that the report can name the missed bounds.
     fn largest_split(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         let groups = self.most_groups();
         let count = WorkerCount::Split { prefill: groups, decode: groups };

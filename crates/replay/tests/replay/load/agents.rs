@@ -98,6 +98,59 @@ fn weka_sub_agents_wait_for_their_parent_and_are_awaited() {
     assert_eq!(of(0, 2), [(2, 0, true, 2500.0)]);
 }
 
+/// A run whose list has the requests of three agents and a compaction: a request for a title, the
+/// agent (whose prompt shrinks at 20 s), one that forks from its prompt, and one on its own.
+fn flat_weka_run() -> String {
+    let requests = [
+        request(0.0, 0.5, 64, 4, "90"),
+        request(1.0, 1.0, 128, 100, "1,2"),
+        request(3.0, 5.0, 128, 100, "1,9"),
+        request(4.0, 1.0, 192, 100, "1,2,3"),
+        request(5.0, 1.0, 64, 100, "50"),
+        request(6.0, 1.0, 256, 100, "1,2,3,4"),
+        request(9.0, 1.0, 192, 100, "1,9,10"),
+        request(12.0, 1.0, 320, 100, "1,2,3,4,5"),
+        request(20.0, 1.0, 192, 100, "1,2,70"),
+        request(22.0, 1.0, 256, 100, "1,2,70,71"),
+    ];
+    let requests = requests.join(",");
+    format!(r#"{{"id":"run","models":["m"],"block_size":64,"requests":[{requests}]}}"#)
+}
+
+#[test]
+fn weka_lists_of_several_agents_are_split_on_request() {
+    let split = WorkloadReadOptions { format: WorkloadFormat::WekaSplit, ..Default::default() };
+    assert_eq!(ids(&auto(&flat_weka_run())), ["run"], "one after the other");
+    let sessions = read(&flat_weka_run(), &split).expect("is a trace");
+    assert_eq!(ids(&sessions), ["run", "run::fa:000", "run::fa:001"]);
+    let inputs: Vec<Vec<u32>> = shown(&sessions)
+        .iter()
+        .map(|(_, turns)| turns.iter().map(|turn| turn.0).collect())
+        .collect();
+    let main = vec![64, 128, 192, 256, 320, 192, 256];
+    assert_eq!(inputs, [main, vec![128, 192], vec![64]], "the compaction stays with its agent");
+    let of = |session: usize, turn: usize| waits(&sessions[session].turns[turn].after);
+    assert_eq!(of(1, 0), [(0, 1, true, 1000.0)], "3 s; the agent's request ended at 2 s");
+    assert_eq!(of(2, 0), [(0, 2, true, 0.0)], "5 s; the agent's request ended then");
+    // The forked agent ends at 10 s, the other at 6 s.
+    assert_eq!(of(0, 3), [(2, 0, true, 0.0)]);
+    assert_eq!(of(0, 4), [(1, 1, true, 2000.0)]);
+}
+
+#[test]
+fn weka_requests_without_a_run_are_refused() {
+    let row = request(0.0, 1.0, 64, 3, "9");
+    let array = format!("[\n{row},\n{row}\n]");
+    let told = "is a request of a Weka trace without its run";
+    for text in [row.clone(), [row.as_str(), row.as_str()].join("\n"), array] {
+        for format in [WorkloadFormat::Auto, WorkloadFormat::Weka, WorkloadFormat::WekaSplit] {
+            let options = WorkloadReadOptions { format, ..Default::default() };
+            let found = load_error_message(&text, &options);
+            assert!(found.contains(told), "{found}");
+        }
+    }
+}
+
 #[test]
 fn weka_hash_ids_are_blocks_of_their_run() {
     let text = [weka_run(), weka_run().replace("\"run\"", "\"other\"")].join("\n");

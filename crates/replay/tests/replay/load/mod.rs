@@ -61,7 +61,7 @@ fn shown(sessions: &[ClientSession]) -> Vec<Shown> {
     };
     let session = |session: &ClientSession| {
         let turns = session.turns.iter().map(turn).collect();
-        (session.start.nanos() as f64 / 1e6, turns)
+        (session.start.as_nanos() as f64 / 1e6, turns)
     };
     sessions.iter().map(session).collect()
 }
@@ -424,7 +424,7 @@ fn synthetic_workloads_match_dynamo() {
         ..SyntheticWorkload::default()
     };
     let sessions = all(synthetic.clone().into_source().expect("makes sense"));
-    let starts: Vec<u64> = sessions.iter().map(|s| s.start.nanos()).collect();
+    let starts: Vec<u64> = sessions.iter().map(|s| s.start.as_nanos()).collect();
     assert_eq!(starts, [0, 62_310_385, 127_516_283]);
     let runs = |i: usize| match &sessions[i].turns[0].prompt {
         TurnPrompt::Whole(runs) => runs.iter().map(|run| (run.id, run.len)).collect::<Vec<_>>(),

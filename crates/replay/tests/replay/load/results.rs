@@ -10,7 +10,7 @@ fn vllm_bench_results_give_runs_and_workload() {
         "request_throughput":3.9,"total_input_tokens":30,"total_output_tokens":7,"mean_ttft_ms":1.0,
         "input_lens":[10,20,5],"output_lens":[3,4,0],"ttfts":[0.1,0.2,0.0],"itls":[[0.01,0.02],[0.1,0.1,0.1],[]]}"#;
     let (_dir, path) = file("t", text);
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a result");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a result");
     assert_eq!(runs.len(), 1);
     assert_eq!(runs[0].load, OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(4.0, 0.5)));
     let close = |found: Option<f64>, value: f64| {
@@ -25,7 +25,7 @@ fn vllm_bench_results_give_runs_and_workload() {
     let closed = r#"{"request_rate":"inf","max_concurrency":8,"completed":4,"total_input_tokens":40,
         "total_output_tokens":20,"mean_ttft_ms":10.5,"p99_ttft_ms":20,"mean_tpot_ms":3}"#;
     let (_dir, path) = file("t", closed);
-    let run = load::bench_runs(&path, WorkloadFormat::VllmBench).expect("is a result");
+    let run = load::read_bench_runs(&path, WorkloadFormat::VllmBench).expect("is a result");
     assert_eq!(run[0].load, OfferedLoad::Closed(8));
     assert_eq!((run[0].requests[3].input, run[0].requests[3].output), (10, 5));
     close(run[0].stats.ttft_p99, 20.0);
@@ -41,7 +41,7 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
         {"prompt_tokens":10,"output_tokens":3,"info":{"timings":{"request_start":100.0,"first_token_iteration":100.25,"request_end":101.0}}},
         {"prompt_tokens":12,"output_tokens":5,"request_start_time":100.5,"request_end_time":101.5,"time_to_first_token_ms":125.0}]}}]}"#;
     let (_dir, path) = file("t", guidellm);
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].load, OfferedLoad::Closed(4));
     let seen: Vec<_> = runs[0]
         .requests
@@ -58,7 +58,7 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
     let perf = r#"[{"start_time":5.0,"end_time":6.0,"request":"{\"max_tokens\":9,\"ignore_eos\":true}","info":{"input_tokens":7,"output_tokens":6,"output_token_times":[5.5,6.0]},"error":null},
         {"start_time":5.5,"end_time":6.0,"info":{"input_tokens":7,"output_tokens":0},"error":{"error_type":"x"}}]"#;
     let (_dir, path) = file("t", perf);
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].requests.len(), 1);
     assert_eq!(runs[0].requests[0].output, 9, "what was asked, not what was re-counted");
     assert_eq!(runs[0].requests[0].ttft_ms, Some(500.0));
@@ -66,7 +66,7 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
         "successes":{"count":10,"latency":{"request_latency":{"mean":1.1,"p99":2.0},"time_to_first_token":{"mean":0.1}},
         "prompt_len":{"mean":100.2},"output_len":{"mean":11}},"failures":{}}"#;
     let (_dir, path) = file("t", stage);
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a stage");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a stage");
     assert_eq!(runs[0].rates, Some((5.0, 4.0)));
     assert_eq!(runs[0].send_times_ms(1)[9], 1800.0);
     let itl = runs[0].stats.itl_mean.expect("is known");
@@ -76,14 +76,14 @@ fn reports_of_guidellm_and_inference_perf_are_read() {
 #[test]
 fn records_of_aiperf_are_read() {
     let path = result("aiperf-0.13.0.jsonl");
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("are records");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("are records");
     assert_eq!((runs.len(), runs[0].load), (1, OfferedLoad::Times));
     // Warm-up, failed and cancelled requests are skipped.
     assert_eq!(measured(&runs[0]), [(553, 32, 1_825, 24_580), (512, 32, 2_014, 25_010)]);
     assert_eq!(runs[0].send_times_ms(1), [0.0, 250.0]);
     let text = std::fs::read_to_string(&path).expect("can be read");
     let (_dir, path) = file("t", &text.replace("\"ms\"", "\"weeks\""));
-    let error = load::bench_runs(&path, WorkloadFormat::Auto).expect_err("is no unit");
+    let error = load::read_bench_runs(&path, WorkloadFormat::Auto).expect_err("is no unit");
     assert!(
         error
             .to_string()
@@ -100,7 +100,7 @@ fn points_of_inferencex_are_closed_loops_of_one_deployment() {
         )
     };
     let (_dir, path) = file("t", &[point(2, 4), point(2, 8)].join("\n"));
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("are points");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("are points");
     assert_eq!(runs[1].load, OfferedLoad::Closed(8));
     assert_eq!(runs[1].requests.len(), 40);
     assert_eq!(runs[1].stats.itl_mean, Some(12.5));
@@ -108,7 +108,8 @@ fn points_of_inferencex_are_closed_loops_of_one_deployment() {
     let mut lengths = runs[1].requests.iter().map(|r| (r.input, r.output));
     assert!(lengths.all(|(i, o)| (800..=1000).contains(&i) && (80..=100).contains(&o)));
     let (_dir, path) = file("t", &[point(2, 4), point(4, 8)].join("\n"));
-    let error = load::bench_runs(&path, WorkloadFormat::Auto).expect_err("are two deployments");
+    let error =
+        load::read_bench_runs(&path, WorkloadFormat::Auto).expect_err("are two deployments");
     assert!(
         error
             .to_string()
@@ -132,7 +133,7 @@ fn measured(run: &BenchRun) -> Vec<(u32, u32, u64, u64)> {
 #[test]
 fn a_report_that_guidellm_wrote_is_read() {
     let path = result("guidellm-0.8.1.json");
-    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
+    let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].load, OfferedLoad::Closed(3));
     assert_eq!(runs[1].load, OfferedLoad::Times);
     let mut first = measured(&runs[0]);
@@ -160,13 +161,13 @@ fn sampled_replay_report_is_rejected() {
     let text = fs::read_to_string(result("guidellm-0.8.1.json")).expect("is there");
     let sampled = text.replacen("\"successful\":5,", "\"successful\":5000,", 1);
     let (_dir, path) = file("t", &sampled);
-    let error = load::bench_runs(&path, WorkloadFormat::Auto).expect_err("is a sample");
+    let error = load::read_bench_runs(&path, WorkloadFormat::Auto).expect_err("is a sample");
     assert!(error.to_string().contains("requests.successful holds 5 of 5000"), "{error}");
 }
 
 #[test]
 fn reports_of_inference_perf_are_read() {
-    let read = |name: &str| load::bench_runs(&result(name), WorkloadFormat::Auto);
+    let read = |name: &str| load::read_bench_runs(&result(name), WorkloadFormat::Auto);
     let runs = read("inference-perf-0.7.0-requests.json").expect("are requests");
     assert_eq!(
         measured(&runs[0]),

@@ -25,8 +25,8 @@ use vllm_sim_replay::workload::{
     WorkloadError, WorkloadSource,
 };
 use vllm_sim_replay::{
-    EndpointPickerConfig, KvAwareRouterConfig, PoolSpec, QueuePolicy, ReplaySettings, ReplayTotals,
-    RouterConfig, TransferTime, run_replay,
+    EndpointPickerConfig, KvAwareRouterConfig, KvTransferTime, PoolSpec, QueuePolicy,
+    ReplaySettings, ReplayTotals, RouterConfig, run_replay,
 };
 
 #[derive(Debug, Clone, PartialEq)]
@@ -63,13 +63,13 @@ impl ReplaySink for RecordingSink {
             session: outcome.session,
             turn: outcome.turn,
             status: outcome.status,
-            arrival: outcome.arrival.nanos(),
-            ended: outcome.ended.nanos(),
+            arrival: outcome.arrival.as_nanos(),
+            ended: outcome.ended.as_nanos(),
             worker: outcome.worker,
             reused: outcome.admissions.iter().map(|a| a.reused).max().unwrap_or(0),
             overlap: outcome.overlap,
             queued_ns: outcome.queued_ns,
-            tokens: outcome.tokens.iter().map(|at| at.nanos()).collect(),
+            tokens: outcome.tokens.iter().map(|at| at.as_nanos()).collect(),
         });
     }
 
@@ -82,7 +82,7 @@ impl ReplaySink for RecordingSink {
     }
 
     fn on_worker_change(&mut self, at: SimTime, worker: u32, _: PoolRole, change: WorkerChange) {
-        self.workers.push((at.nanos(), worker, change));
+        self.workers.push((at.as_nanos(), worker, change));
     }
 }
 

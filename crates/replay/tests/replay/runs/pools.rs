@@ -196,7 +196,7 @@ fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> ReplaySettings {
     let (before, after) = router.prefill_and_decode_routers();
     ReplaySettings {
         prefill: Some(PoolSpec {
-            transfer: TransferTime { ns_per_token: fetch_ns as f64, whole: true },
+            transfer: KvTransferTime { ns_per_token: fetch_ns as f64, whole: true },
             ..PoolSpec::new(engine.clone(), 2, before)
         }),
         ..settings(PoolSpec::new(engine, 2, after))

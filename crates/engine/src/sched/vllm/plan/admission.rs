@@ -22,24 +22,25 @@ struct AdmissionCandidate {
     cached: u32,
     /// Number of the sequence's tokens to compute in this step, or to load.
     new: u32,
-    /// Whether the tokens are loaded from elsewhere.
+    /// Whether the sequence's tokens are loaded from another engine or from host memory instead of
+    /// computed.
     loads: bool,
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Admits waiting sequences while tokens, places in the batch and KV blocks are left.
-    pub(super) fn schedule_waiting(&mut self, pass: &mut SchedulingPass) {
+    /// Admits waiting sequences while tokens, room in the running batch and KV blocks are left.
+    pub(super) fn schedule_waiting_sequences(&mut self, pass: &mut SchedulingPass) {
         let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
         if self.config.loras.max_loras > 0 && !self.waiting.is_empty() {
             let seqs = &self.seqs;
             let running = self.running.iter().filter_map(|&slot| seqs[slot].request.lora);
-            self.loras.begin_admissions(running);
+            self.loras.begin_lora_admissions(running);
         }
-        while (pass.room() > 0 || looks) && self.running.len() < places {
-            let head = self.waiting.first_after(last);
-            let Some(head) = head.filter(|(rank, _)| self.admits_class(rank.0)) else {
+        while (pass.max_next_sequence_tokens() > 0 || looks) && self.running.len() < places {
+            let head = self.waiting.first_sequence_after(last);
+            let Some(head) = head.filter(|(rank, _)| self.admits_waiting_class(rank.0)) else {
                 break;
             };
             if last.is_none() && !std::mem::replace(&mut looked, true) {
@@ -135,8 +136,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.admits_prefill |= is_prefill(&self.seqs[slot], past);
         let seq = &mut self.seqs[slot];
         (seq.step.is_padded, seq.step.is_deferred) = (padded, false);
-        self.add_to_step(slot, past, new, pass.step);
-        pass.spend(new);
+        self.add_sequence_to_step(slot, past, new, pass.step);
+        pass.spend_tokens(new);
         if new == 0 && pass.budget == 0 {
             return AdmissionOutcome::Stop;
         }
@@ -170,7 +171,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         found.0
     }
 
-    /// Notes that the grammar of a waiting sequence does not compile.
+    /// Records that the grammar of a waiting sequence does not compile.
     fn report_invalid_grammar(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
         if seq.request.grammar == GrammarState::Failed {
@@ -179,8 +180,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Adds the blocks of a prompt that has arrived to the prefix cache. If none has, frees them:
-    /// other sequences may have cached its first blocks in the meantime.
+    /// Adds the loaded blocks of a prompt to the prefix cache. If no block was loaded, frees the
+    /// blocks of the sequence: other sequences may have cached its first blocks in the meantime.
     ///
     /// **Source:** `_update_waiting_for_remote_kv`, `vllm/v1/core/sched/scheduler.py`.
     fn cache_fetched(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
@@ -191,13 +192,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 return self.free_sequence_blocks(slot);
             }
             true => seq.computed,
-            false => self.cacheable(slot, seq.prompt),
+            false => self.cacheable_tokens(slot, seq.prompt),
         };
         let seq = &mut self.seqs[slot];
         seq.load.is_uncached = false;
         let (plan, events) = (seq.plan.as_ref(), &mut step.events);
         self.pool.cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-        seq.settled = seq.table.settled_tokens();
+        seq.settled = seq.table.tokens_before_block_change();
     }
 
     /// Returns whether the prefix-cache hit ends at a Mamba state that another sequence computes in
@@ -218,7 +219,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     fn lacks_adapter(&self, slot: SequenceSlot) -> bool {
         let limit = self.config.loras.max_loras as usize;
         let lora = self.seqs[slot].request.lora.filter(|_| limit > 0);
-        lora.is_some_and(|lora| !self.loras.admits(lora, limit))
+        lora.is_some_and(|lora| !self.loras.admits_lora(lora, limit))
     }
 
     /// Returns the number of tokens with which a sequence joins the batch, and whether they are
@@ -248,7 +249,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if past + drafts + 2 > self.config.max_model_len {
             return Some(0);
         }
-        Some(1 + drafts).filter(|&padded| padded <= pass.room())
+        Some(1 + drafts).filter(|&padded| padded <= pass.max_next_sequence_tokens())
     }
 
     /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
@@ -265,13 +266,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return None;
         }
         if !self.config.prefill.enable_chunked_prefill
-            && self.rules.min_first_chunk(seq, past, new) > pass.room()
+            && self.rules.min_first_chunk(seq, past, new) > pass.max_next_sequence_tokens()
         {
             // vLLM rejects such settings; here the sequence runs if it is alone in the step.
             let alone = pass.step.is_empty();
             return (alone && R::OVERSIZED_RUN_ALONE).then_some(new);
         }
-        let room = pass.room();
+        let room = pass.max_next_sequence_tokens();
         if room > 0 && self.aligns_chunks {
             return Some(self.align_chunk_to_blocks(seq, past, new.min(room)))
                 .filter(|&new| new > 0);
@@ -289,7 +290,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if self.seqs[slot].media.is_some() {
             self.release_all_media(slot);
         }
-        if self.pool.used_blocks() > 0 {
+        if self.pool.used_block_count() > 0 {
             return AdmissionOutcome::Stop;
         }
         self.reject_sequence(slot, pass);
@@ -317,7 +318,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let tokens = past + new;
         let slots = match loads {
             true => tokens,
-            false => self.with_lookahead(tokens),
+            false => self.with_lookahead_slots(tokens),
         };
         let need = BlockAllocationRequest {
             prefix: cached,
@@ -326,7 +327,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             cache: match loads {
                 // Other sequences must not find blocks that have not arrived.
                 true => cached,
-                false => tokens.min(self.cacheable(slot, seq.known)),
+                false => tokens.min(self.cacheable_tokens(slot, seq.known)),
             },
             whole: match reserve {
                 true => seq.known,
@@ -347,7 +348,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Allocates the KV blocks for `new` tokens that are loaded after the `cached` ones.
-    pub(in crate::sched::vllm) fn allocate_for_load(
+    pub(in crate::sched::vllm) fn allocate_blocks_for_load(
         &mut self,
         slot: SequenceSlot,
         cached: u32,
@@ -366,7 +367,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let drafts = self.config.drafts_per_step();
         let step = match drafts {
             0 => 0,
-            drafts => self.with_lookahead(1 + drafts),
+            drafts => self.with_lookahead_slots(1 + drafts),
         };
         let is_prefilling = |seq: &ScheduledSequence| match seq.state {
             SequenceRunState::Running => seq.step.is_prefill_chunk,
@@ -374,22 +375,22 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             SequenceRunState::Waiting => !seq.table.is_empty() || seq.load.is_lost,
             _ => false,
         };
-        let owed = self.seqs.all().filter(|seq| is_prefilling(seq));
+        let owed = self.seqs.iter_all_slots().filter(|seq| is_prefilling(seq));
         let owed = owed.map(|seq| self.pool.blocks_still_needed(&seq.table, seq.known + step));
         owed.fold(self.pool.blocks_for_tokens(step), u32::saturating_add)
     }
 
     fn admit_candidate(&mut self, candidate: AdmissionCandidate, pass: &mut SchedulingPass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
-        self.loras.record_admission(self.seqs[slot].request.lora);
+        self.loras.record_lora_admission(self.seqs[slot].request.lora);
         self.waiting.remove_sequence(&self.seqs, slot);
         self.seqs.set_fetch_stage(slot, None);
         self.running.push(slot);
-        self.bulk.add_admitted(slot);
+        self.bulk.add_admitted_sequence(slot);
         self.counts.admissions += 1;
         self.seqs[slot].place = self.counts.admissions;
         self.record_lora_use(slot, pass.step);
-        self.record_start(slot, pass.now);
+        self.record_sequence_start(slot, pass.now);
         let host = R::on_sequence_admitted(self, slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].request.skip_cache_read;
         let seq = &mut self.seqs[slot];
@@ -431,7 +432,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass: &mut SchedulingPass,
     ) -> AdmissionOutcome {
         let new = self.seqs[slot].prompt - cached;
-        if !self.allocate_for_load(slot, cached, new, pass) {
+        if !self.allocate_blocks_for_load(slot, cached, new, pass) {
             return self.handle_block_shortage(slot, pass);
         }
         self.waiting.remove_sequence(&self.seqs, slot);
@@ -447,7 +448,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.load.ends = pass.now + delay;
         seq.cached = cached;
         self.fetching += 1;
-        seq.rank = self.waiting.holder_rank(self.config.policy, seq.rank);
+        seq.rank = self.waiting.block_holder_sort_key(self.config.policy, seq.rank);
         if seq.load.failure.is_none() {
             let fetched = SchedulerEvent::Fetched { id: seq.id, tokens, took: delay };
             pass.out.push_back((pass.now, fetched));
@@ -462,14 +463,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Rejects the first waiting sequence if no event can ever let it run.
-    pub(in crate::sched) fn reject_unschedulable(&mut self, step: &mut ScheduledStep) {
+    pub(in crate::sched) fn reject_unschedulable_sequence(&mut self, step: &mut ScheduledStep) {
         let waits = self.rules.awaits_remote_prompts() || self.next_wakeup().is_some();
         let is_held =
             self.pause != PauseState::Running || !self.reports.invalid_grammars.is_empty();
         if waits || is_held || !self.running.is_empty() || !self.flight.is_empty() {
             return;
         }
-        if let Some((_, slot)) = self.waiting.first_after(None) {
+        if let Some((_, slot)) = self.waiting.first_sequence_after(None) {
             self.drop_waiting_sequence(slot, step);
         }
     }

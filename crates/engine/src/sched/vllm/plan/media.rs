@@ -16,7 +16,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         new: u32,
         alone: bool,
     ) -> u32 {
-        let media = self.seqs[slot].media.as_mut().filter(|media| past < media.end_token());
+        let media = self.seqs[slot].media.as_mut().filter(|media| past < media.end_token_index());
         let Some((encoder, media)) = self.encoder.as_mut().zip(media) else {
             return new;
         };
@@ -28,7 +28,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let lookahead = self.config.tokens_read_by_drafter();
         match new {
             0 => 0,
-            _ => encoder.plan_chunk(media, MediaChunk { slot, past, new, most, lookahead }),
+            _ => {
+                encoder.plan_chunk_encoding(media, MediaChunk { slot, past, new, most, lookahead })
+            }
         }
     }
 
@@ -37,7 +39,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let media = self.seqs[slot].media.as_mut();
         if let (Some(encoder), Some(media)) = (&mut self.encoder, media) {
             let encoded = &mut step.encoded;
-            encoder.encode_planned(slot, media, |at, input| encoded.push((slot, at, input)));
+            encoder.schedule_planned_encoding(slot, media, |at, input| {
+                encoded.push((slot, at, input))
+            });
         }
     }
 
@@ -47,7 +51,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// **Source:** `_free_encoder_inputs`, `vllm/v1/core/sched/scheduler.py`.
     pub(in crate::sched::vllm) fn release_computed_media(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
-        if seq.step.stale.drops() {
+        if seq.step.stale.drops_step_output() {
             return;
         }
         if let (Some(encoder), Some(media)) = (&mut self.encoder, &mut seq.media) {
@@ -56,13 +60,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 true => seq.computed.min(seq.released - 1),
                 false => seq.computed,
             };
-            encoder.release_computed_items(media, upto);
+            encoder.release_computed_media_items(media, upto);
         }
     }
 
     pub(super) fn release_all_media(&mut self, slot: SequenceSlot) {
         if let (Some(encoder), Some(media)) = (&mut self.encoder, &mut self.seqs[slot].media) {
-            encoder.release_all_items(media);
+            encoder.release_all_media_items(media);
         }
     }
 
@@ -70,7 +74,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     pub(super) fn remove_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         if let Some(encoder) = &mut self.encoder {
             let removed = step.encoded.extract_if(.., |(whose, ..)| *whose == slot);
-            removed.for_each(|(.., input)| encoder.restore_budget(&input));
+            removed.for_each(|(.., input)| encoder.restore_encoder_budget(&input));
         }
     }
 

@@ -46,7 +46,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if end < all {
             // vLLM counts the slots for drafting as part of a chunk, and such a prompt never starts if
             // they are what a block lacks.
-            let room = self.config.largest_chunk();
+            let room = self.config.max_sequence_tokens_per_step();
             let most = match self.config.prefill.long_prefill_token_threshold {
                 0 => room,
                 threshold => threshold.min(room),

@@ -5,15 +5,15 @@ use crate::{Outbox, SchedulerEvent, StepDrafts};
 use crate::sched::vllm::config::{PreemptionVictim, SchedulingPolicy};
 use crate::sched::vllm::pass::SchedulingPass;
 use crate::sched::vllm::seqs::{
-    SeqStep, SequenceRunState, SequenceSlot, StaleSteps, StepOutput, WaitingClass,
+    SequenceRunState, SequenceSlot, SequenceStepState, StaleSteps, StepOutputUse, WaitingClass,
 };
 use crate::sched::vllm::step::{ScheduledStep, SequenceStepOutput, SequenceStepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Schedules the next token or prompt chunk of every running sequence.
-    pub(in crate::sched) fn schedule_running(&mut self, pass: &mut SchedulingPass) {
-        while pass.at < self.running.len() && pass.room() > 0 {
+    pub(in crate::sched) fn schedule_running_sequences(&mut self, pass: &mut SchedulingPass) {
+        while pass.at < self.running.len() && pass.max_next_sequence_tokens() > 0 {
             if self.decodes_one_token_each() {
                 self.schedule_decodes(pass);
                 if pass.at >= self.running.len() || pass.budget == 0 {
@@ -24,7 +24,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let seq = &self.seqs[slot];
             let past = seq.computed;
             let is_over = match self.config.async_scheduling && self.config.drafts_per_step() > 0 {
-                true => seq.surely_ends(),
+                true => seq.ends_without_accepted_drafts(),
                 false => seq.state == SequenceRunState::Draining,
             };
             if is_over || (pass.holds_prefill && seq.step.is_prefill_chunk) {
@@ -32,8 +32,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             let new = match seq.state {
-                SequenceRunState::Draining => self.wanted_in_vain(slot, pass.room()),
-                _ => self.tokens_to_schedule(slot, past, pass.room()),
+                SequenceRunState::Draining => {
+                    self.wanted_in_vain(slot, pass.max_next_sequence_tokens())
+                }
+                _ => self.tokens_to_schedule(slot, past, pass.max_next_sequence_tokens()),
             };
             let new = self.tokens_before_unencodable_media(slot, past, new, pass.step.is_empty());
             if new == 0 {
@@ -43,7 +45,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 continue;
             }
             if !self.allocate_or_preempt(slot, new, pass) {
-                // Under the priority policy it may be the lowest, and others still get their turn.
+                // Under the priority policy the sequence may have preempted itself as the lowest;
+                // the others are still scheduled.
                 let gave_way = self.running.get(pass.at) != Some(&slot);
                 match self.config.policy {
                     _ if R::PREEMPTION_SKIPS_A_TURN => continue,
@@ -58,9 +61,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.has_prefill |= self.seqs[slot].step.is_prefill_chunk;
             match self.seqs[slot].state {
                 SequenceRunState::Draining => self.compute_in_vain(slot, past, new, pass.step),
-                _ => self.add_to_step(slot, past, new, pass.step),
+                _ => self.add_sequence_to_step(slot, past, new, pass.step),
             }
-            pass.spend(new);
+            pass.spend_tokens(new);
             pass.at += 1;
         }
         pass.step.short |= pass.at < self.running.len();
@@ -101,7 +104,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Adds the slots that the drafter writes to the tokens of a sequence.
-    pub(super) fn with_lookahead(&self, tokens: u32) -> u32 {
+    pub(super) fn with_lookahead_slots(&self, tokens: u32) -> u32 {
         match &self.config.speculation {
             None => tokens,
             Some(speculation) => {
@@ -177,8 +180,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         loop {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + seq.step.ahead + new;
-            let cache = tokens.min(self.cacheable(slot, seq.known));
-            let slots = self.with_lookahead(tokens);
+            let cache = tokens.min(self.cacheable_tokens(slot, seq.known));
+            let slots = self.with_lookahead_slots(tokens);
             let need = BlockAllocationRequest {
                 tokens: slots,
                 lookahead: slots - tokens,
@@ -199,7 +202,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             if victim == slot && self.is_waiting_for_load(slot) {
                 return false;
             }
-            if self.config.defers_frees() && self.is_in_earlier_step(victim, pass.step) {
+            if self.config.defers_block_frees() && self.is_in_earlier_step(victim, pass.step) {
                 return false;
             }
             pass.preempted = true;
@@ -240,7 +243,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.step.batch -= self.rules.step_cost(&work, self.window);
             pass.step.prompt_tokens -= self.rules.prompt_tokens_of(&work);
             let new = work.new;
-            pass.restore(new);
+            pass.restore_tokens(new);
             seq.in_flight -= 1;
             seq.known -= emit;
             if emit > 0 {
@@ -298,7 +301,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.flush_bulk_decode(slot, now, out);
             self.bulk.remove_sequence(slot);
             let seq = &mut self.seqs[slot];
-            seq.step.stale = StaleSteps::new(seq.in_flight, StepOutput::Dropped);
+            seq.step.stale = StaleSteps::new(seq.in_flight, StepOutputUse::Dropped);
         }
         let seqs = &self.seqs;
         let gives = |&slot: &SequenceSlot| seqs[slot].is_preemptible();
@@ -330,12 +333,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.load.is_here = true;
         seq.rank = rank.unwrap_or(seq.rank);
         seq.rank.0 = WaitingClass::Plain;
-        let output = match self.config.transfer.is_producer || seq.step.stale.drops() {
-            true => StepOutput::Dropped,
-            false => StepOutput::Stale,
+        let output = match self.config.transfer.is_producer || seq.step.stale.drops_step_output() {
+            true => StepOutputUse::Dropped,
+            false => StepOutputUse::Stale,
         };
-        seq.step = SeqStep { stale: StaleSteps::new(seq.in_flight, output), ..SeqStep::default() };
-        if seq.step.stale.drops() {
+        seq.step = SequenceStepState {
+            stale: StaleSteps::new(seq.in_flight, output),
+            ..SequenceStepState::default()
+        };
+        if seq.step.stale.drops_step_output() {
             // These tokens are computed again.
             seq.known = seq.released;
             seq.preemptions.recent = before.saturating_add(1);

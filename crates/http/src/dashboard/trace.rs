@@ -1,0 +1,35 @@
+//! `GET /dashboard/trace`: the newest requests and steps as a trace for Perfetto and Chrome.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+
+use crate::admin;
+use crate::app::App;
+use crate::error::{self, HandlerResult};
+use vllm_sim_service::run_blocking;
+
+/// Returns the trace as a file; it needs the same permission as `/admin/config`, because it names
+/// requests.
+pub(crate) async fn download_trace(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> HandlerResult {
+    admin::check_admin_key(&app, &headers)?;
+    app.records.trace.keep_recording(app.service.rank_engines());
+    let reader = app.clone();
+    let trace = run_blocking(async move { reader.records.trace.to_json() }).await;
+    let mut response = match trace {
+        Ok(trace) => Response::new(Body::from(trace)),
+        Err(_) => return Ok(error::empty_response(StatusCode::INTERNAL_SERVER_ERROR)),
+    };
+    for (name, value) in [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"vllm-sim-trace.json\""),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    Ok(response)
+}

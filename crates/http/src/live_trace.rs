@@ -1,0 +1,342 @@
+//! Records the newest requests and steps of a server, for a trace that Perfetto and Chrome show.
+//!
+//! Recording starts with the first look at the dashboard, and goes on for ten minutes after the
+//! latest. Before that, the engines have no further observer.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use vllm_sim_engine::driver::{EngineObserver, LiveEngine, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, SequenceEndReason, SimTime};
+use vllm_sim_replay::outcome::{
+    AdmissionOutcome, EngineStep, HandoffTimes, PoolRole, ReplaySink, RequestOutcome, RequestStatus,
+};
+use vllm_sim_replay::report::TraceEventWriter;
+
+/// Maximum number of ended requests in the trace of a server; its ranks have equal parts.
+const MAX_REQUESTS: usize = 5_000;
+/// Maximum number of steps in the trace of a server; its ranks have equal parts.
+const MAX_STEPS: usize = 50_000;
+/// Maximum length of a request id in the trace, in characters; clients choose it.
+const MAX_ID_LENGTH: usize = 128;
+/// Maximum number of kept admissions and preemptions of one request.
+const MAX_CHANGES: usize = 64;
+/// Duration of the recording after the last poll of a dashboard.
+const RECORDING_TIME: Duration = Duration::from_secs(600);
+
+/// Trace of the newest ended requests and steps of a server.
+#[derive(Default)]
+pub(crate) struct LiveTrace {
+    /// Traces of the data-parallel ranks, from the start of the first recording on.
+    ranks: OnceLock<Vec<Arc<Mutex<RankTrace>>>>,
+    /// End of the recording, in nanoseconds of the engines' clock.
+    ends: Arc<AtomicU64>,
+}
+
+impl LiveTrace {
+    /// Starts recording, or lets it go on.
+    pub(crate) fn keep_recording(&self, engines: &[LiveEngine]) {
+        let now = engines.first().map_or(SimTime::ZERO, LiveEngine::now);
+        self.ends.store((now + RECORDING_TIME).as_nanos(), Ordering::Relaxed);
+        self.ranks.get_or_init(|| {
+            let numbers = Arc::new(AtomicU64::new(0));
+            let traces = engines.iter().zip(0..).map(|(engine, worker)| {
+                let trace = Arc::new(Mutex::new(RankTrace {
+                    max_requests: (MAX_REQUESTS / engines.len()).max(1),
+                    max_steps: (MAX_STEPS / engines.len()).max(1),
+                    requests: VecDeque::new(),
+                    steps: VecDeque::new(),
+                }));
+                engine.add_observer(Box::new(TraceRecorder {
+                    worker,
+                    trace: trace.clone(),
+                    ends: self.ends.clone(),
+                    numbers: numbers.clone(),
+                    changes: HashMap::new(),
+                }));
+                trace
+            });
+            traces.collect()
+        });
+    }
+
+    /// Returns the trace as JSON, in the format of `vllm-sim replay --trace-out`.
+    ///
+    /// # Errors
+    /// The error of the writer; writing to memory does not fail.
+    pub(crate) fn to_json(&self) -> io::Result<Vec<u8>> {
+        let mut writer = TraceEventWriter::new(Vec::new())?;
+        for rank in self.ranks.get().into_iter().flatten() {
+            // The engine records into the trace under its own lock: hold this one only to copy.
+            let (steps, requests) = {
+                let trace = rank.lock();
+                (trace.steps.clone(), trace.requests.clone())
+            };
+            steps.iter().for_each(|step| writer.on_step(step));
+            requests.iter().for_each(|request| writer.on_request_finished(&request.outcome()));
+        }
+        writer.finish()
+    }
+}
+
+struct RankTrace {
+    max_requests: usize,
+    max_steps: usize,
+    requests: VecDeque<Arc<EndedRequest>>,
+    steps: VecDeque<EngineStep>,
+}
+
+impl RankTrace {
+    fn add_step(&mut self, step: EngineStep) {
+        if self.steps.len() >= self.max_steps {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    fn add_request(&mut self, request: EndedRequest) {
+        if self.requests.len() >= self.max_requests {
+            self.requests.pop_front();
+        }
+        self.requests.push_back(Arc::new(request));
+    }
+}
+
+/// Times of one ended request; a choice of a request is one.
+struct EndedRequest {
+    number: u64,
+    worker: u32,
+    id: Arc<str>,
+    status: RequestStatus,
+    arrival: SimTime,
+    ended: SimTime,
+    prompt: u32,
+    requested: u32,
+    output: u32,
+    first: Option<SimTime>,
+    last: Option<SimTime>,
+    changes: SequenceChanges,
+}
+
+impl EndedRequest {
+    fn outcome(&self) -> RequestOutcome<'_> {
+        RequestOutcome {
+            session: self.number,
+            session_id: None,
+            turn: 0,
+            request_id: Some(&self.id),
+            number: self.number,
+            arrival: self.arrival,
+            sent: None,
+            dispatched: None,
+            ended: self.ended,
+            status: self.status,
+            input: self.prompt,
+            requested: self.requested,
+            output: self.output,
+            first: self.first,
+            second: None,
+            last: self.last,
+            tokens: &[],
+            worker: Some(self.worker),
+            prefill_worker: None,
+            admissions: &self.changes.admissions,
+            preemptions: &[],
+            preempted: &self.changes.preempted,
+            handoff: self.changes.handoff,
+            overlap: 0,
+            best_overlap: None,
+            block_size: 0,
+            ranks: 1,
+            decode_first: false,
+            queued_ns: 0,
+            error: None,
+            reply: None,
+        }
+    }
+}
+
+/// Changes of a live sequence that its record does not keep.
+#[derive(Default)]
+struct SequenceChanges {
+    admissions: Vec<AdmissionOutcome>,
+    preempted: Vec<SimTime>,
+    handoff: Option<HandoffTimes>,
+}
+
+/// Records the requests and steps of one engine.
+struct TraceRecorder {
+    worker: u32,
+    trace: Arc<Mutex<RankTrace>>,
+    ends: Arc<AtomicU64>,
+    numbers: Arc<AtomicU64>,
+    changes: HashMap<SeqId, SequenceChanges>,
+}
+
+impl TraceRecorder {
+    fn is_recording(&self, at: SimTime) -> bool {
+        at.as_nanos() <= self.ends.load(Ordering::Relaxed)
+    }
+
+    fn record_change(&mut self, at: SimTime, event: &SchedulerEvent, record: &SequenceRecord) {
+        let Some(id) = event.sequence_id() else {
+            return;
+        };
+        let changes = self.changes.entry(id).or_default();
+        let admissions = &mut changes.admissions;
+        match event {
+            SchedulerEvent::Scheduled { .. } | SchedulerEvent::Resumed { .. }
+                if admissions.len() < MAX_CHANGES =>
+            {
+                let again = matches!(event, SchedulerEvent::Resumed { .. });
+                admissions.push(AdmissionOutcome { again, ..admission(at, record) });
+            }
+            SchedulerEvent::Preempted { .. } if changes.preempted.len() < MAX_CHANGES => {
+                changes.preempted.push(at);
+            }
+            SchedulerEvent::Fetched { took, .. } => {
+                changes.handoff = Some(HandoffTimes {
+                    reserved: Some(at),
+                    activated: Some(at + *took),
+                    ..HandoffTimes::default()
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn record_end(
+        &self,
+        at: SimTime,
+        end: SequenceEndReason,
+        record: &SequenceRecord,
+        changes: SequenceChanges,
+    ) {
+        let has_output = record.output > 0;
+        let mut changes = changes;
+        if has_output && changes.admissions.is_empty() {
+            // The sequence was admitted before recording began.
+            changes.admissions.push(admission(record.scheduled, record));
+        }
+        let id = &record.request.id;
+        self.trace.lock().add_request(EndedRequest {
+            number: self.numbers.fetch_add(1, Ordering::Relaxed),
+            worker: self.worker,
+            id: match id.char_indices().nth(MAX_ID_LENGTH) {
+                Some((cut, _)) => id[..cut].into(),
+                None => id.clone(),
+            },
+            status: match end {
+                SequenceEndReason::Finished => RequestStatus::Completed,
+                SequenceEndReason::Failed => RequestStatus::Failed,
+                SequenceEndReason::Aborted
+                | SequenceEndReason::Cancelled
+                | SequenceEndReason::Threshold => RequestStatus::Rejected,
+            },
+            arrival: record.arrived,
+            ended: at,
+            prompt: record.prompt,
+            requested: record.request.max_tokens,
+            output: record.output,
+            first: has_output.then_some(record.first),
+            last: has_output.then_some(record.last),
+            changes,
+        });
+    }
+}
+
+/// Returns the first admission of a sequence.
+fn admission(at: SimTime, record: &SequenceRecord) -> AdmissionOutcome {
+    let reused = record.cached.saturating_add(record.external);
+    AdmissionOutcome { at, reused, host: None, again: false, pool: PoolRole::Serving }
+}
+
+impl EngineObserver for TraceRecorder {
+    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
+
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
+        match event {
+            SchedulerEvent::Tokens { .. } => {}
+            SchedulerEvent::Ended { id, end } => {
+                let changes = self.changes.remove(id).unwrap_or_default();
+                if self.is_recording(at) {
+                    self.record_end(at, *end, record, changes);
+                }
+            }
+            _ if self.is_recording(at) => self.record_change(at, event, record),
+            _ => {}
+        }
+    }
+
+    fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
+        if let SchedulerEvent::Step { begun, prompt_tokens, output_tokens } = event
+            && self.is_recording(at)
+        {
+            self.trace.lock().add_step(EngineStep {
+                pool: PoolRole::Serving,
+                worker: self.worker,
+                begun: *begun,
+                ended: at,
+                prompt_tokens: *prompt_tokens,
+                output_tokens: *output_tokens,
+            });
+        }
+    }
+
+    fn on_engine_stats(&mut self, _: &EngineStats) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_keeps_the_newest_requests_and_steps() {
+        let mut trace = RankTrace {
+            max_requests: 2,
+            max_steps: 3,
+            requests: VecDeque::new(),
+            steps: VecDeque::new(),
+        };
+        let at = |ms: u64| SimTime::from_nanos(ms * 1_000_000);
+        for ms in 0..5 {
+            trace.add_step(EngineStep {
+                pool: PoolRole::Serving,
+                worker: 0,
+                begun: at(ms),
+                ended: at(ms + 1),
+                prompt_tokens: 0,
+                output_tokens: 1,
+            });
+            trace.add_request(EndedRequest {
+                number: ms,
+                worker: 0,
+                id: "id".into(),
+                status: RequestStatus::Completed,
+                arrival: at(ms),
+                ended: at(ms + 1),
+                prompt: 1,
+                requested: 1,
+                output: 1,
+                first: Some(at(ms + 1)),
+                last: Some(at(ms + 1)),
+                changes: SequenceChanges::default(),
+            });
+        }
+        let numbers: Vec<u64> = trace.requests.iter().map(|request| request.number).collect();
+        assert_eq!(numbers, [3, 4]);
+        let begun: Vec<SimTime> = trace.steps.iter().map(|step| step.begun).collect();
+        assert_eq!(begun, [at(2), at(3), at(4)]);
+    }
+}

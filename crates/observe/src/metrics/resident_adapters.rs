@@ -1,0 +1,153 @@
+//! Families of LoRA adapters that an engine holds in memory, with or without requests.
+//!
+//! GPU and CPU memory are two LRU caches. Every adapter on the GPU is also in CPU memory. Unloading
+//! an adapter from the API server leaves it in both until another one evicts it.
+//!
+//! **Source:** vllm-project/vllm#54830, `tests/v1/metrics` and `rust/src/vllm-engine`; caches: vLLM 0.33
+//! `vllm/lora/{worker_manager,model_manager}.py`.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::families::Id;
+use super::series::{CellVec, Cells, Series};
+use super::settings::Settings;
+
+/// Number of LoRA adapters that the memories of one engine hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdapterSlots {
+    /// Number of adapter slots on the GPU, `--max-loras`.
+    pub gpu: usize,
+    /// Number of adapters in CPU memory, `--max-cpu-loras`; at least [`Self::gpu`].
+    pub cpu: usize,
+}
+
+/// LoRA adapters in the memories of one engine, the least recently used first.
+#[derive(Debug)]
+pub(super) struct AdapterCache {
+    slots: AdapterSlots,
+    gpu: Vec<Arc<str>>,
+    cpu: Vec<Arc<str>>,
+}
+
+impl AdapterCache {
+    pub(super) fn new(slots: AdapterSlots) -> Self {
+        Self { slots, gpu: Vec::new(), cpu: Vec::new() }
+    }
+
+    /// Loads an adapter, or marks it as used; running adapters are never evicted.
+    ///
+    /// vLLM uses the adapters of all running requests again in every step.
+    pub(super) fn use_adapter(&mut self, name: &Arc<str>, is_running: impl Fn(&str) -> bool) {
+        if let Some(evicted) = touch(&mut self.cpu, name, self.slots.cpu, &is_running) {
+            self.gpu.retain(|adapter| *adapter != evicted);
+        }
+        if self.cpu.contains(name) {
+            touch(&mut self.gpu, name, self.slots.gpu, &is_running);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.gpu.clear();
+        self.cpu.clear();
+    }
+}
+
+/// Moves an adapter to the end of a list of at most `most`; returns the adapter evicted for it.
+fn touch(
+    list: &mut Vec<Arc<str>>,
+    name: &Arc<str>,
+    most: usize,
+    is_running: impl Fn(&str) -> bool,
+) -> Option<Arc<str>> {
+    if let Some(at) = list.iter().position(|adapter| adapter == name) {
+        let adapter = list.remove(at);
+        list.push(adapter);
+        return None;
+    }
+    let mut evicted = None;
+    if list.len() >= most {
+        let idle = list.iter().position(|adapter| !is_running(adapter))?;
+        evicted = Some(list.remove(idle));
+    }
+    list.push(name.clone());
+    evicted
+}
+
+/// Series of `vllm:lora_adapter_loaded` of all engines of a server.
+pub(super) struct LoadedAdapterSeries {
+    vec: Arc<CellVec>,
+    model: String,
+    /// Lock held to change the list of series; a scrape never takes it.
+    changing: Mutex<()>,
+}
+
+impl LoadedAdapterSeries {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            vec: CellVec::new(Id::LoraLoaded, settings),
+            model: settings.model_name.clone(),
+            changing: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn vec(&self) -> &Arc<CellVec> {
+        &self.vec
+    }
+
+    /// Shows the adapters of one engine in place of those that it showed before.
+    pub(super) fn show(&self, engine: &str, cells: &Cells, adapters: &AdapterCache) {
+        cells[Id::GpuLoras].set(adapters.gpu.len() as f64);
+        cells[Id::CpuLoras].set(adapters.cpu.len() as f64);
+        cells[Id::MaxGpuLoras].set(adapters.slots.gpu as f64);
+        let _changing = self.changing.lock();
+        let rows = adapters.cpu.iter().map(|name| {
+            let level = if adapters.gpu.contains(name) { "gpu" } else { "cpu" };
+            // No route pins an adapter.
+            [&**name, engine, level, self.model.as_str(), "false"]
+        });
+        let rows: Vec<[&str; 5]> = rows.collect();
+        let shows = |one: &Series, row: &[&str; 5]| one.label_values().eq(row.iter().copied());
+        self.vec.retain(|one| {
+            one.label_values().nth(1) != Some(engine) || rows.iter().any(|row| shows(one, row))
+        });
+        let shown = self.vec.series();
+        for row in rows.iter().filter(|row| !shown.iter().any(|one| shows(one, row))) {
+            self.vec.add(row.as_slice(), 1.0).set(1.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the adapters on the GPU and in CPU memory after these uses; `running` cannot be
+    /// evicted.
+    fn after(uses: &[&str], running: &str) -> (String, String) {
+        let mut cache = AdapterCache::new(AdapterSlots { gpu: 2, cpu: 3 });
+        for name in uses {
+            cache.use_adapter(&Arc::from(*name), |adapter| adapter == running);
+        }
+        let list = |names: &[Arc<str>]| names.iter().map(|name| &**name).collect::<String>();
+        (list(&cache.gpu), list(&cache.cpu))
+    }
+
+    fn pair(gpu: &str, cpu: &str) -> (String, String) {
+        (gpu.to_owned(), cpu.to_owned())
+    }
+
+    #[test]
+    fn the_least_recently_used_adapter_leaves_each_memory() {
+        assert_eq!(after(&["a", "b"], ""), pair("ab", "ab"));
+        assert_eq!(after(&["a", "b", "c"], ""), pair("bc", "abc"));
+        assert_eq!(after(&["a", "b", "c", "a"], ""), pair("ca", "bca"));
+        assert_eq!(after(&["a", "b", "c", "d"], ""), pair("cd", "bcd"));
+    }
+
+    #[test]
+    fn a_running_adapter_stays() {
+        assert_eq!(after(&["a", "b", "c", "d"], "a"), pair("ad", "acd"));
+    }
+}

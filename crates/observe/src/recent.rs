@@ -1,0 +1,169 @@
+//! Keeps recent latencies and cache lookups of an engine, for the log and the dashboard.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+/// Percentiles of recent latencies, in seconds, by nearest rank: each is an observed value.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// Number of latencies that the percentiles cover.
+    pub count: u64,
+    /// Median latency, in seconds.
+    pub p50: f64,
+    /// 95th percentile of the latencies, in seconds.
+    pub p95: f64,
+    /// 99th percentile of the latencies, in seconds.
+    pub p99: f64,
+}
+
+/// Percentiles of recent latencies of all engines; `None` without observations since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RecentLatencies {
+    /// Percentiles of the time to first token, of the newest 4,096 per engine.
+    pub ttft: Option<Percentiles>,
+    /// Percentiles of the inter-token latency, of the newest 16,384 per engine.
+    pub itl: Option<Percentiles>,
+}
+
+/// Recent latencies and cache lookups of one engine.
+///
+/// Lookups are those of the newest requests, as vLLM's log counts them.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `CachingMetrics`.
+#[derive(Default)]
+pub(crate) struct Recent {
+    pub(crate) ttft: Ring<4_096>,
+    pub(crate) itl: Ring<16_384>,
+    pub(crate) prefix: Ring<1_000>,
+    pub(crate) external: Ring<1_000>,
+    pub(crate) media: Ring<1_000>,
+}
+
+impl Recent {
+    pub(crate) fn clear(&self) {
+        self.ttft.clear();
+        self.itl.clear();
+        for lookups in [&self.prefix, &self.external, &self.media] {
+            lookups.clear();
+        }
+    }
+}
+
+/// Ring buffer of the newest `N` entries, each a value of 32 bits and its count.
+///
+/// An entry is one word, so readers never see half of one. Entries are allocated at the first one,
+/// because most engines in tests have none.
+#[derive(Default)]
+pub(crate) struct Ring<const N: usize> {
+    next: AtomicUsize,
+    entries: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl<const N: usize> Ring<N> {
+    /// Adds a latency that was observed a number of times; one thread at a time may call this.
+    pub(crate) fn add_latency_exclusive(&self, seconds: f64, times: u32) {
+        let next = self.next.load(Ordering::Relaxed);
+        self.next.store(next + 1, Ordering::Relaxed);
+        self.put(next, (seconds as f32).to_bits(), times);
+    }
+
+    /// Adds the queries and hits of a cache lookup.
+    pub(crate) fn add_lookup(&self, queries: u32, hits: u32) {
+        self.put(self.next.fetch_add(1, Ordering::Relaxed), queries, hits);
+    }
+
+    fn put(&self, at: usize, high: u32, low: u32) {
+        let entries = self.entries.get_or_init(|| (0..N).map(|_| AtomicU64::new(0)).collect());
+        entries[at % N].store(u64::from(high) << 32 | u64::from(low), Ordering::Relaxed);
+    }
+
+    pub(crate) fn clear(&self) {
+        let entries = self.entries.get().into_iter().flatten();
+        entries.for_each(|entry| entry.store(0, Ordering::Relaxed));
+    }
+
+    /// Returns the high and low half of each entry; both are zero without one.
+    fn read(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let entries = self.entries.get().into_iter().flatten();
+        let words = entries.map(|entry| entry.load(Ordering::Relaxed));
+        words.map(|word| ((word >> 32) as u32, word & u64::from(u32::MAX)))
+    }
+
+    /// Returns the sums of hits and queries.
+    pub(crate) fn lookups(&self) -> (u64, u64) {
+        let sum = |sums: (u64, u64), (queries, hits)| (sums.0 + hits, sums.1 + u64::from(queries));
+        self.read().fold((0, 0), sum)
+    }
+}
+
+pub(crate) fn percentiles<'a, const N: usize>(
+    rings: impl Iterator<Item = &'a Ring<N>>,
+) -> Option<Percentiles> {
+    let entries = rings.flat_map(Ring::read).filter(|(_, times)| *times > 0);
+    let mut entries: Vec<_> = entries.map(|(bits, times)| (f32::from_bits(bits), times)).collect();
+    entries.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let count: u64 = entries.iter().map(|(_, times)| times).sum();
+    let nearest_rank = |percent: u64| {
+        let rank = (count * percent).div_ceil(100);
+        let mut seen = 0;
+        let found = entries.iter().find(|(_, times)| {
+            seen += times;
+            seen >= rank
+        });
+        found.map(|(seconds, _)| f64::from(*seconds))
+    };
+    Some(Percentiles {
+        count,
+        p50: nearest_rank(50)?,
+        p95: nearest_rank(95)?,
+        p99: nearest_rank(99)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<const N: usize>(rings: &[&Ring<N>]) -> Option<Percentiles> {
+        percentiles(rings.iter().copied())
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_observed() {
+        let (first, second) = (Ring::<100>::default(), Ring::<100>::default());
+        assert_eq!(of(&[&first, &second]), None);
+        for i in 0..50 {
+            first.add_latency_exclusive(f64::from(2 * i + 1), 1);
+            second.add_latency_exclusive(f64::from(2 * i + 2), 1);
+        }
+        let Some(found) = of(&[&first, &second]) else {
+            panic!("no percentiles of 100 values");
+        };
+        assert_eq!((found.count, found.p50, found.p95, found.p99), (100, 50.0, 95.0, 99.0));
+    }
+
+    #[test]
+    fn hits_are_those_of_the_newest_requests() {
+        let ring = Ring::<1_000>::default();
+        assert_eq!(ring.lookups(), (0, 0));
+        (0..1000).for_each(|_| ring.add_lookup(10, 0));
+        (0..400).for_each(|_| ring.add_lookup(10, 5));
+        assert_eq!(ring.lookups(), (2_000, 10_000));
+        ring.clear();
+        assert_eq!(ring.lookups(), (0, 0));
+    }
+
+    #[test]
+    fn repeated_values_are_weighted_and_old_ones_dropped() {
+        let ring = Ring::<3>::default();
+        for (seconds, times) in [(9.0, 1), (1.0, 98), (2.0, 1), (3.0, 1)] {
+            ring.add_latency_exclusive(seconds, times);
+        }
+        let found = of(&[&ring]).map(|p| (p.count, p.p50, p.p95, p.p99));
+        assert_eq!(found, Some((100, 1.0, 1.0, 2.0)));
+        ring.clear();
+        assert_eq!(of(&[&ring]), None);
+    }
+}

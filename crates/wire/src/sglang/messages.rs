@@ -1,0 +1,341 @@
+//! Requests of `POST /v1/messages` and `POST /v1/messages/count_tokens` of an SGLang server.
+//!
+//! Source: SGLang 0.5.23 `srt/entrypoints/anthropic/protocol.py`.
+
+use serde_json::{Map, Value};
+
+use crate::schema::{
+    ANY_LENGTH, INT, Model, STR, Schema, ValidatorError, optional, required, wire_model,
+};
+
+const OBJECT: Schema = Schema::Dict(&STR, &Schema::Any);
+
+/// Defines the schema of one kind of content block.
+macro_rules! block {
+    ($class:literal, $kind:literal, [$($field:expr),* $(,)?]) => {
+        Schema::Model(&Model::plain(
+            $class,
+            &[optional("type", Schema::Literal(&[$kind])), $($field),*],
+        ))
+    };
+}
+
+/// Schema of a content block, whose `type` selects its class.
+const BLOCK: Schema = Schema::Tagged {
+    by: "type",
+    choices: &[
+        ("text", &block!("TextBlock", "text", [required("text", STR)])),
+        (
+            "image",
+            &block!(
+                "ImageBlock",
+                "image",
+                [optional("source", Schema::Nullable(&Schema::Union(&[OBJECT, STR])))]
+            ),
+        ),
+        (
+            "tool_use",
+            &block!(
+                "ToolUseBlock",
+                "tool_use",
+                [required("id", STR), required("name", STR), optional("input", OBJECT)]
+            ),
+        ),
+        (
+            "tool_result",
+            &block!(
+                "ToolResultBlock",
+                "tool_result",
+                [
+                    optional("tool_use_id", Schema::Nullable(&STR)),
+                    optional("id", Schema::Nullable(&STR)),
+                    optional("content", Schema::Nullable(&Schema::Late(|| CONTENT))),
+                    optional("is_error", Schema::Nullable(&Schema::Bool)),
+                ]
+            ),
+        ),
+        (
+            "tool_reference",
+            &block!(
+                "ToolReferenceBlock",
+                "tool_reference",
+                [
+                    optional("name", Schema::Nullable(&STR)),
+                    optional("tool_name", Schema::Nullable(&STR)),
+                    optional("id", Schema::Nullable(&STR)),
+                ]
+            ),
+        ),
+        (
+            "search_result",
+            &block!(
+                "SearchResultBlock",
+                "search_result",
+                [
+                    optional("source", Schema::Nullable(&Schema::Union(&[STR, OBJECT]))),
+                    optional("title", Schema::Nullable(&STR)),
+                    optional("content", Schema::Nullable(&Schema::List(&OBJECT, ANY_LENGTH))),
+                ]
+            ),
+        ),
+        (
+            "thinking",
+            &block!(
+                "ThinkingBlock",
+                "thinking",
+                [required("thinking", STR), optional("signature", Schema::Nullable(&STR))]
+            ),
+        ),
+        (
+            "redacted_thinking",
+            &block!(
+                "RedactedThinkingBlock",
+                "redacted_thinking",
+                [optional("data", Schema::Nullable(&STR))]
+            ),
+        ),
+    ],
+};
+
+/// Schema of a message's content: a text, or blocks.
+const CONTENT: Schema = Schema::Union(&[STR, Schema::List(&BLOCK, ANY_LENGTH)]);
+
+const MESSAGES: Schema = Schema::List(
+    &Schema::Model(&Model::plain(
+        "AnthropicMessage",
+        &[
+            required("role", Schema::Literal(&["user", "assistant", "system"])),
+            required("content", CONTENT),
+        ],
+    )),
+    ANY_LENGTH,
+);
+
+/// Schema of a tool of Anthropic's servers, which the model never sees.
+macro_rules! server_tool {
+    ($class:literal, [$($name:literal),*]) => {
+        Schema::Model(&Model::plain(
+            $class,
+            &[required("type", STR), optional("name", Schema::Literal(&[$($name),*]))],
+        ))
+    };
+}
+
+/// Beginnings of the types of tools of Anthropic's servers, with their tag and schema.
+const SERVER_TOOLS: [(&str, &str, Schema); 4] = [
+    ("web_search_", "web_search", server_tool!("AnthropicWebSearchTool", ["web_search"])),
+    ("computer_", "computer", server_tool!("AnthropicComputerTool", ["computer"])),
+    ("bash_", "bash", server_tool!("AnthropicBashTool", ["bash"])),
+    (
+        "text_editor_",
+        "text_editor",
+        server_tool!(
+            "AnthropicTextEditorTool",
+            ["str_replace_editor", "str_replace_based_edit_tool"]
+        ),
+    ),
+];
+
+const CUSTOM_TOOL: Schema = Schema::Model(&Model::plain(
+    "AnthropicCustomTool",
+    &[
+        optional("type", Schema::Nullable(&Schema::Literal(&["custom"]))),
+        required("name", STR),
+        optional("description", Schema::Nullable(&STR)),
+        required("input_schema", OBJECT),
+        optional("strict", Schema::Bool),
+        optional("defer_loading", Schema::Nullable(&Schema::Bool)),
+    ],
+));
+
+/// Returns tag and schema of a tool.
+///
+/// Source: SGLang's `_tool_discriminator`.
+fn tool_class(tool: &Value) -> (&'static str, &'static Schema) {
+    let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
+    let server = SERVER_TOOLS.iter().find(|(start, ..)| kind.starts_with(start));
+    server.map_or(("custom", &CUSTOM_TOOL), |(_, tag, schema)| (tag, schema))
+}
+
+/// Returns whether a tool is one of Anthropic's servers.
+pub fn is_server_tool(tool: &Value) -> bool {
+    tool_class(tool).0 != "custom"
+}
+
+const TOOLS: Schema = Schema::Nullable(&Schema::List(&Schema::Selected(tool_class), ANY_LENGTH));
+
+const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+    "AnthropicToolChoice",
+    &[
+        required("type", Schema::Literal(&["auto", "any", "tool", "none"])),
+        optional("name", Schema::Nullable(&STR)),
+        optional("disable_parallel_tool_use", Schema::Bool),
+    ],
+)));
+
+const THINKING: Schema = Schema::Nullable(&Schema::After(
+    check_thinking,
+    &Schema::Model(&Model::plain(
+        "AnthropicThinkingParam",
+        &[
+            required("type", Schema::Literal(&["enabled", "disabled", "adaptive"])),
+            optional("budget_tokens", Schema::Nullable(&INT)),
+            optional("display", Schema::Nullable(&Schema::Literal(&["summarized", "omitted"]))),
+        ],
+    )),
+));
+
+/// Smallest budget of reasoning tokens.
+const MIN_THINKING_BUDGET: i64 = 1024;
+
+/// Mirrors SGLang's `_validate_thinking_shape`.
+fn check_thinking(thinking: &Value) -> Result<Option<Value>, ValidatorError> {
+    let kind = thinking.get("type").and_then(Value::as_str).unwrap_or_default();
+    let budget = thinking.get("budget_tokens").filter(|budget| !budget.is_null());
+    let shows = thinking.get("display").is_some_and(|display| !display.is_null());
+    let text = match (kind, budget) {
+        ("enabled", None) => {
+            "thinking.budget_tokens is required when thinking.type is 'enabled'".to_owned()
+        }
+        ("enabled", Some(budget)) if budget.as_i64().unwrap_or(0) < MIN_THINKING_BUDGET => {
+            format!("thinking.budget_tokens must be >= {MIN_THINKING_BUDGET} (got {budget})")
+        }
+        ("disabled" | "adaptive", Some(_)) => {
+            format!("thinking.budget_tokens is not allowed when thinking.type is '{kind}'")
+        }
+        ("disabled", None) if shows => {
+            "thinking.display is not allowed when thinking.type is 'disabled'".to_owned()
+        }
+        _ => return Ok(None),
+    };
+    Err(ValidatorError::ValueError(text))
+}
+
+const OUTPUT_CONFIG: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+    "AnthropicOutputConfig",
+    &[
+        optional(
+            "effort",
+            Schema::Nullable(&Schema::Literal(&[
+                "minimal", "low", "medium", "high", "xhigh", "max",
+            ])),
+        ),
+        optional("task_budget", Schema::Nullable(&OBJECT)),
+        optional(
+            "format",
+            Schema::Nullable(&Schema::Model(&Model::plain(
+                "AnthropicJSONOutputFormat",
+                &[required("type", Schema::Literal(&["json_schema"])), required("schema", OBJECT)],
+            ))),
+        ),
+    ],
+)));
+
+fn check_model(name: &Value) -> Result<Option<Value>, ValidatorError> {
+    match name.as_str() {
+        Some("") => Err(ValidatorError::ValueError("Model is required".to_owned())),
+        _ => Ok(None),
+    }
+}
+
+fn check_max_tokens(limit: &Value) -> Result<Option<Value>, ValidatorError> {
+    match limit.as_i64() {
+        Some(..=0) => Err(ValidatorError::ValueError("max_tokens must be positive".to_owned())),
+        _ => Ok(None),
+    }
+}
+
+wire_model! {
+    /// A request of `POST /v1/messages`.
+    pub struct SglangMessagesRequest: Plain "AnthropicMessagesRequest" {
+        /// Name of the model, which responses repeat.
+        model: String [Schema::After(check_model, &STR)],
+        /// Messages of the conversation, oldest first.
+        messages: Vec<Value> [MESSAGES],
+        /// Maximum number of tokens to generate.
+        max_tokens: i64 [Schema::After(check_max_tokens, &INT)],
+        /// Metadata of the client.
+        metadata: Option<Map<String, Value>> = None,
+        /// Stop strings.
+        stop_sequences: Option<Vec<String>> = None,
+        /// Whether to stream server-sent events.
+        stream: Option<bool> = Some(false),
+        /// System prompt.
+        system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
+        /// Sampling temperature.
+        temperature: Option<f64> = None,
+        /// Mode of the reasoning.
+        thinking: Option<Value> [THINKING] = None,
+        /// Rule for tool calls.
+        tool_choice: Option<Value> [TOOL_CHOICE] = None,
+        /// The tools that the model may call.
+        tools: Option<Vec<Value>> [TOOLS] = None,
+        /// Number of most likely tokens to sample from.
+        top_k: Option<i64> = None,
+        /// Nucleus sampling threshold.
+        top_p: Option<f64> = None,
+        /// Effort of the reasoning and format of the output.
+        output_config: Option<Value> [OUTPUT_CONFIG] = None,
+        /// Names of features of Anthropic's API; have no effect.
+        betas: Option<Vec<String>> = None,
+        /// Host of the bootstrap server of the prefill server.
+        bootstrap_host: Option<Value> = None,
+        /// Port of the bootstrap server of the prefill server.
+        bootstrap_port: Option<Value> = None,
+        /// Number of the request on both servers of a pair.
+        bootstrap_room: Option<Value> = None,
+        /// The data-parallel rank of the prefill server that computes the prompt.
+        disagg_prefill_dp_rank: Option<i64> = None,
+        /// The data-parallel rank that runs the request.
+        routed_dp_rank: Option<i64> = None,
+    }
+}
+
+wire_model! {
+    /// A request of `POST /v1/messages/count_tokens`.
+    pub struct SglangCountRequest: Plain "AnthropicCountTokensRequest" {
+        /// Name of the model.
+        model: String,
+        /// Messages of the conversation, oldest first.
+        messages: Vec<Value> [MESSAGES],
+        /// System prompt.
+        system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
+        /// Mode of the reasoning.
+        thinking: Option<Value> [THINKING] = None,
+        /// Rule for tool calls.
+        tool_choice: Option<Value> [TOOL_CHOICE] = None,
+        /// The tools that the model may call.
+        tools: Option<Vec<Value>> [TOOLS] = None,
+        /// Effort of the reasoning and format of the output.
+        output_config: Option<Value> [OUTPUT_CONFIG] = None,
+        /// Names of features of Anthropic's API; have no effect.
+        betas: Option<Vec<String>> = None,
+    }
+}
+
+impl From<SglangCountRequest> for SglangMessagesRequest {
+    fn from(count: SglangCountRequest) -> Self {
+        Self {
+            model: count.model,
+            messages: count.messages,
+            max_tokens: 1,
+            metadata: None,
+            stop_sequences: None,
+            stream: None,
+            system: count.system,
+            temperature: None,
+            thinking: count.thinking,
+            tool_choice: count.tool_choice,
+            tools: count.tools,
+            top_k: None,
+            top_p: None,
+            output_config: count.output_config,
+            betas: None,
+            bootstrap_host: None,
+            bootstrap_port: None,
+            bootstrap_room: None,
+            disagg_prefill_dp_rank: None,
+            routed_dp_rank: None,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Requests of SGLang's routes that change the weights of the model.
+//!
+//! Source: SGLang 0.5.23 `srt/managers/io_struct.py`.
+
+use serde_json::{Map, Value};
+
+use super::control::msgspec_structs;
+use crate::schema::{STR, Schema, wire_model};
+
+/// Effects of an update of the weights on the server.
+pub trait UpdateEffects {
+    /// Returns whether all requests are aborted first.
+    fn aborts_requests(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the prefix cache is emptied.
+    fn flushes_cache(&self) -> bool {
+        false
+    }
+
+    /// Returns the version that responses report from now on.
+    fn weight_version(&self) -> Option<&str> {
+        None
+    }
+}
+
+msgspec_structs! {
+    FromDiskRequest: "UpdateWeightFromDiskReqInput",
+    FromDistributedRequest: "UpdateWeightsFromDistributedReqInput",
+    FromTensorRequest: "UpdateWeightsFromTensorReqInput",
+    FromIpcRequest: "UpdateWeightsFromIPCReqInput",
+    InitGroupRequest: "InitWeightsUpdateGroupReqInput",
+    DestroyGroupRequest: "DestroyWeightsUpdateGroupReqInput",
+    BeginUpdateRequest: "BeginWeightUpdateReqInput",
+    EndUpdateRequest: "EndWeightUpdateReqInput",
+    WeightsByNameRequest: "GetWeightsByNameReqInput",
+}
+
+const SELECTOR: Schema = Schema::Literal(&["target", "draft", "all"]);
+
+fn default_group() -> String {
+    "weight_update_group".to_owned()
+}
+
+wire_model! {
+    /// A request to load other weights from files.
+    pub struct FromDiskRequest: TypedDict "function-after[build_struct(), UpdateWeightFromDiskReqInput]" {
+        /// Folder of the weights.
+        model_path: String,
+        /// Format of the files.
+        load_format: Option<String> = None,
+        /// Whether all requests are aborted first.
+        abort_all_requests: bool = false,
+        /// Version of the new weights.
+        weight_version: Option<String> = None,
+        /// Whether generation goes on while the files are read.
+        is_async: bool = false,
+        /// Whether unused GPU memory is given back.
+        torch_empty_cache: bool = false,
+        /// Whether the scheduler stays paused.
+        keep_pause: bool = false,
+        /// Whether CUDA graphs are captured again.
+        recapture_cuda_graph: bool = false,
+        /// Training step of the weights.
+        token_step: i64 = 0,
+        /// Whether the prefix cache is emptied.
+        flush_cache: bool = true,
+        /// Description of the tensors.
+        manifest: Option<Map<String, Value>> = None,
+    }
+}
+
+wire_model! {
+    /// A request to receive weights from another process.
+    pub struct FromDistributedRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromDistributedReqInput]" {
+        /// Names of the parameters.
+        names: Vec<String>,
+        /// Types of the parameters.
+        dtypes: Vec<String>,
+        /// Shapes of the parameters.
+        shapes: Vec<Vec<i64>>,
+        /// Name of the process group.
+        group_name: String = default_group(),
+        /// Whether the prefix cache is emptied.
+        flush_cache: bool = true,
+        /// Whether all requests are aborted first.
+        abort_all_requests: bool = false,
+        /// Version of the new weights.
+        weight_version: Option<String> = None,
+        /// Format of the weights.
+        load_format: Option<String> = None,
+        /// The models that are updated.
+        selector: String [SELECTOR] = "all".to_owned(),
+        /// Whether unused GPU memory is given back.
+        torch_empty_cache: bool = false,
+    }
+}
+
+wire_model! {
+    /// A request to take weights from serialized tensors.
+    pub struct FromTensorRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromTensorReqInput]" {
+        /// The tensors in base64, one text per rank.
+        serialized_named_tensors: Vec<String>,
+        /// Format of the tensors.
+        load_format: Option<String> = None,
+        /// Whether the prefix cache is emptied.
+        flush_cache: bool = true,
+        /// Whether all requests are aborted first.
+        abort_all_requests: bool = false,
+        /// Version of the new weights.
+        weight_version: Option<String> = None,
+        /// The models that are updated.
+        selector: String [SELECTOR] = "all".to_owned(),
+        /// Whether unused GPU memory is given back.
+        torch_empty_cache: bool = false,
+    }
+}
+
+wire_model! {
+    /// A request to take weights from shared GPU memory.
+    pub struct FromIpcRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromIPCReqInput]" {
+        /// ZeroMQ sockets, by device.
+        zmq_handles: Map<String, Value> [Schema::Dict(&STR, &STR)],
+        /// Whether the prefix cache is emptied.
+        flush_cache: bool = true,
+        /// Version of the new weights.
+        weight_version: Option<String> = None,
+        /// Whether unused GPU memory is given back.
+        torch_empty_cache: bool = false,
+    }
+}
+
+wire_model! {
+    /// A request to join the process group that sends weights.
+    pub struct InitGroupRequest: TypedDict "function-after[build_struct(), InitWeightsUpdateGroupReqInput]" {
+        /// Address of the group's first process.
+        master_address: String,
+        /// Port of the group's first process.
+        master_port: i64,
+        /// Number of the first rank of this server.
+        rank_offset: i64,
+        /// Number of ranks of the group.
+        world_size: i64,
+        /// Name of the process group.
+        group_name: String = default_group(),
+        /// Communication library.
+        backend: String = "nccl".to_owned(),
+    }
+}
+
+wire_model! {
+    /// A request to leave the process group that sends weights.
+    pub struct DestroyGroupRequest: TypedDict "function-after[build_struct(), DestroyWeightsUpdateGroupReqInput]" {
+        /// Name of the process group.
+        group_name: String = default_group(),
+    }
+}
+
+wire_model! {
+    /// A request to make quantized weights loadable.
+    pub struct BeginUpdateRequest: TypedDict "function-after[build_struct(), BeginWeightUpdateReqInput]" {
+        /// The models that are updated.
+        selector: String [SELECTOR] = "all".to_owned(),
+    }
+}
+
+wire_model! {
+    /// A request to quantize loaded weights again.
+    pub struct EndUpdateRequest: TypedDict "function-after[build_struct(), EndWeightUpdateReqInput]" {
+        /// Id of the request.
+        rid: Option<Value> [Schema::Nullable(&crate::sampling::STRING_OR_LIST)] = None,
+    }
+}
+
+wire_model! {
+    /// A request for the values of a parameter.
+    pub struct WeightsByNameRequest: TypedDict "function-after[build_struct(), GetWeightsByNameReqInput]" {
+        /// Name of the parameter.
+        name: String,
+        /// Maximum number of values.
+        truncate_size: i64 = 100,
+    }
+}
+
+macro_rules! update_effects {
+    ($($request:ident),*) => {$(
+        impl UpdateEffects for $request {
+            fn aborts_requests(&self) -> bool {
+                self.abort_all_requests
+            }
+
+            fn flushes_cache(&self) -> bool {
+                self.flush_cache
+            }
+
+            fn weight_version(&self) -> Option<&str> {
+                self.weight_version.as_deref()
+            }
+        }
+    )*};
+}
+
+update_effects!(FromDiskRequest, FromDistributedRequest, FromTensorRequest);
+
+impl UpdateEffects for FromIpcRequest {
+    fn flushes_cache(&self) -> bool {
+        self.flush_cache
+    }
+
+    fn weight_version(&self) -> Option<&str> {
+        self.weight_version.as_deref()
+    }
+}
+
+impl UpdateEffects for InitGroupRequest {}
+impl UpdateEffects for DestroyGroupRequest {}
+impl UpdateEffects for BeginUpdateRequest {}
+impl UpdateEffects for EndUpdateRequest {}
