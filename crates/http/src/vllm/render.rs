@@ -265,7 +265,7 @@ fn add_reasoning_parser(app: &App, chat: &ChatRequest, rendered: &mut Value) {
     }
 }
 
-/// Returns all arguments that the chat template gets besides messages and tools.
+/// Returns all arguments of the chat template except messages and tools.
 ///
 /// Source: vLLM's `ChatCompletionRequest.build_chat_params`; `cohere_format` is a default of its
 /// server.
