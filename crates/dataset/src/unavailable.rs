@@ -6,7 +6,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::error::DatasetError;
 use super::hash::PromptHash;
-use super::reply::{RecordedReply, ReplyLength, RowStorage};
+use super::reply::{RecordedReply, RequestedReplyLength, RowStorage};
 use super::row::DatasetFormat;
 
 /// Placeholder for a dataset, without values, in a build without the feature `sqlite`.
@@ -51,7 +51,7 @@ impl Dataset {
     pub fn find_reply(
         &self,
         _hashes: &[PromptHash],
-        _length: ReplyLength,
+        _length: RequestedReplyLength,
         _rng: &mut impl Rng,
     ) -> Option<RecordedReply> {
         match *self {}
