@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use vllm_sim_command_line::{self as command_line, UsageError};
 use vllm_sim_config::{LoadedConfig, ParsedCommand};
 use vllm_sim_engine::duration;
-use vllm_sim_service::scenario::{PhaseLength, Scenario, ScenarioError};
+use vllm_sim_service::scenario::{FaultScenario, PhaseLength, ScenarioError};
 use vllm_sim_service::scripted::ReplyRules;
 
 /// Check files of scripted replies, as `--replies` takes them.
@@ -74,7 +74,7 @@ pub(super) fn check_scenario(words: &[String]) -> Result<String> {
 }
 
 fn describe_scenario(text: &str, server: &LoadedConfig) -> Result<String, String> {
-    let scenario = Scenario::from_yaml(text).map_err(|error| error.to_string())?;
+    let scenario = FaultScenario::from_yaml(text).map_err(|error| error.to_string())?;
     let rounds = match scenario.repeat {
         0 => "for ever".to_owned(),
         1 => "once".to_owned(),

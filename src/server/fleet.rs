@@ -221,7 +221,8 @@ fn offset_kv_event_ports(config: &mut Config, by: u32) -> Result<(), StartError>
         return Ok(());
     }
     let moved = |endpoint: &str| {
-        kv_events::for_rank(endpoint, by).map_err(|error| StartError::Engine(error.to_string()))
+        kv_events::endpoint_of_rank(endpoint, by)
+            .map_err(|error| StartError::Engine(error.to_string()))
     };
     if kv_events::is_bind_endpoint(&events.endpoint) {
         events.endpoint = moved(&events.endpoint)?;

@@ -168,7 +168,7 @@ impl HeadlessEngines {
             backend.observers.event_loss.clone(),
         ));
         self.admin_state.add_server(&controls, loaded);
-        let availability = controls.availability();
+        let availability = controls.availability_receiver();
         if let Some((engines, every)) =
             stats_log::engines_to_log(&config, &backend.metrics, &backend.live)
         {
@@ -219,7 +219,7 @@ impl HeadlessEngines {
 impl HeadlessRank {
     /// Waits until the engine fails, or a scenario simulates a restart of its process.
     async fn wait_for_failure(&mut self) -> EngineCoreError {
-        let mut availability = self.controls.availability();
+        let mut availability = self.controls.availability_receiver();
         let Some(core) = &mut self.core else {
             return std::future::pending().await;
         };

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use vllm_sim_config::{CliMode, Config, SystemFingerprintForm};
 use vllm_sim_http::serves_admin_config;
 use vllm_sim_http::settings::{
-    CacheSettings, HttpSettings, ImageOutputSettings, ModelSettings, ParserSettings,
+    HttpSettings, ImageOutputSettings, KvCacheSettings, ModelSettings, ParserSettings,
     PoolingSettings, ResponseSettings, RuntimeSettings, ServerSettings,
 };
 use vllm_sim_service::generate::TextMode;
@@ -34,7 +34,7 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
         speech: config.api.speech,
         lora: config.lora.clone(),
         parallel: engine.parallel.clone(),
-        cache: CacheSettings {
+        cache: KvCacheSettings {
             block_size: engine.block_size,
             finds_prefixes: prefix_caching_enabled(config),
             hit_threshold: engine.prefix_cache.cache_hit_threshold,

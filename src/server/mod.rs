@@ -153,7 +153,7 @@ impl SimulatorServer {
             reasoning_end: None,
             has_reasoning: config.api.has_reasoning(),
             texts,
-            paths: index.paths(),
+            paths: index.served_paths(),
             started,
             port,
             observer: None,
@@ -234,7 +234,7 @@ impl SimulatorServer {
     /// llm-d they stay open until the end.
     pub async fn shutdown(mut self) {
         self.app.begin_shutdown();
-        let availability = self.app.availability();
+        let availability = self.app.availability_sender();
         if self.config.model.compat != Compat::Llmd {
             availability.send_modify(|availability| availability.leaving = true);
         }
@@ -267,7 +267,7 @@ fn spawn_accepting(
     http: &Arc<HttpService>,
     acceptor: Option<ReloadingTlsAcceptor>,
 ) {
-    let stopping = app.availability().subscribe();
+    let stopping = app.availability_sender().subscribe();
     let server = &config.server;
     if let (Some(acceptor), Some(tls)) = (&acceptor, &server.tls) {
         accepting.spawn(acceptor.clone().reload_on_change(tls.clone()));

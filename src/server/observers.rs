@@ -16,7 +16,8 @@ use vllm_sim_observe::otel::TraceExporter;
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::{
     kv_events::{
-        EventBatching, KvEventObserver, KvEventPublisher, PublisherConfig, TopicFields, for_rank,
+        EventBatching, KvEventObserver, KvEventPublisher, PublisherConfig, TopicFields,
+        endpoint_of_rank,
     },
     kv_transfer::BlockReadNotifier,
 };
@@ -147,9 +148,9 @@ fn start_kv_event_publisher(
     };
     let replay = events.replay_endpoint.as_deref();
     KvEventPublisher::start(PublisherConfig {
-        endpoint: for_rank(&events.endpoint, rank).map_err(engine_start_error)?,
+        endpoint: endpoint_of_rank(&events.endpoint, rank).map_err(engine_start_error)?,
         replay_endpoint: replay
-            .map(|at| for_rank(at, rank))
+            .map(|at| endpoint_of_rank(at, rank))
             .transpose()
             .map_err(engine_start_error)?,
         buffer_steps: events.buffer_steps,

@@ -77,11 +77,11 @@ struct ZmqHandshake(PrefillHandshakes);
 #[cfg(feature = "zmq")]
 impl PrefillHandshake for ZmqHandshake {
     fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>> {
-        if self.0.has_met(source) {
+        if self.0.has_completed_handshake(source) {
             return None;
         }
         let (sender, result) = oneshot::channel();
-        self.0.begin(source, |is_met| {
+        self.0.begin_handshake(source, |is_met| {
             // The client may have left meanwhile.
             let _ = sender.send(is_met);
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_service::InferenceService;
-use vllm_sim_service::scripted::{ReplyRules, Unmatched};
+use vllm_sim_service::scripted::{ReplyRules, UnmatchedRequestPolicy};
 
 pub(super) fn read_scripted_replies(
     config: &Config,
@@ -26,13 +26,13 @@ pub(super) fn install_reply_rules(
 ) -> Result<(), StartError> {
     if let Some(rules) = &rules {
         rules
-            .check_usage(&|reply| service.generator.scripted_tokens(reply))
+            .check_completion_tokens(&|reply| service.generator.scripted_token_count(reply))
             .map_err(|error| failed(config, error))?;
     }
     service.replies.replace_rules(rules);
-    service.replies.set_unmatched(match config.faults.strict_replies {
-        true => Unmatched::Refused,
-        false => Unmatched::Generated,
+    service.replies.set_unmatched_request_policy(match config.faults.strict_replies {
+        true => UnmatchedRequestPolicy::Refused,
+        false => UnmatchedRequestPolicy::Generated,
     });
     Ok(())
 }
@@ -58,10 +58,10 @@ pub(super) fn check_token_prompts(
 /// Logs the scripted replies that no request used on any of the servers; each server has rules of
 /// its own.
 pub(super) fn log_unused_replies<'s>(services: impl Iterator<Item = &'s InferenceService>) {
-    let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.rules()).collect();
+    let all: Vec<Arc<ReplyRules>> = services.filter_map(|it| it.replies.current_rules()).collect();
     let Some(rules) = all.first() else { return };
     for index in 0..rules.len() {
-        if !all.iter().any(|rules| rules.is_used(index)) {
+        if !all.iter().any(|rules| rules.is_rule_used(index)) {
             let rule = rules.rule_json(index);
             tracing::warn!(rule, "replies[{index}] was not used");
         }

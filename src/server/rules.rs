@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use vllm_sim_config::{CliMode, Compat, Config};
-use vllm_sim_service::dialect::{Dialect, Llmd, Sglang, TokenIdDialect, Vllm};
+use vllm_sim_service::dialect::{Dialect, LlmdDialect, SglangDialect, TokenIdDialect, VllmDialect};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -16,7 +16,7 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
     let max_logprobs = max_logprobs(config);
     let limits = ServerLimits {
         max_logprobs: match is_llmd {
-            true => max_logprobs.max(Llmd::MAX_LOGPROBS),
+            true => max_logprobs.max(LlmdDialect::MAX_LOGPROBS),
             false => max_logprobs,
         },
         // llm-d calls tools without knowing the model's tool format.
@@ -26,13 +26,13 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
         trust_request_chat_template: api.trust_request_chat_template,
         trust_request_mm_kwargs: is_llmd_mode,
         data_parallel_ranks: service.rank_engines().len() as u32,
-        served_name: service.models.displayed_name().to_string(),
+        served_name: service.models.displayed_model_name().to_string(),
         ..shared_request_limits(config, service)
     };
     let dialect: &dyn Dialect = match config.model.compat {
-        Compat::Llmd => &Llmd,
-        Compat::Sglang => &Sglang,
-        Compat::Vllm => &Vllm,
+        Compat::Llmd => &LlmdDialect,
+        Compat::Sglang => &SglangDialect,
+        Compat::Vllm => &VllmDialect,
     };
     RequestRules {
         limits,

@@ -7,7 +7,7 @@ use vllm_sim_config::Config;
 use vllm_sim_http::AdminState;
 use vllm_sim_observe::metrics::{Metrics, Rejection};
 use vllm_sim_service::fault::{ExceededAdmissionLimit, FaultObserver, FaultOrigin};
-use vllm_sim_service::scenario::Scenario;
+use vllm_sim_service::scenario::FaultScenario;
 
 /// Counts injected faults and admission errors in the metrics, and logs the faults.
 pub(super) struct FaultMetricsObserver(pub(super) Arc<Metrics>);
@@ -27,12 +27,12 @@ impl FaultObserver for FaultMetricsObserver {
     }
 }
 
-pub(super) fn read_fault_scenario(config: &Config) -> Result<Option<Scenario>, StartError> {
+pub(super) fn read_fault_scenario(config: &Config) -> Result<Option<FaultScenario>, StartError> {
     let Some(path) = &config.faults.scenario else {
         return Ok(None);
     };
     let text = std::fs::read_to_string(path).map_err(|error| scenario_error(config, error))?;
-    let scenario = Scenario::from_yaml(&text);
+    let scenario = FaultScenario::from_yaml(&text);
     scenario.map(Some).map_err(|error| scenario_error(config, error))
 }
 
@@ -40,7 +40,7 @@ pub(super) fn read_fault_scenario(config: &Config) -> Result<Option<Scenario>, S
 pub(super) fn start_fault_scenario(
     admin_state: &AdminState,
     config: &Config,
-    scenario: Option<Scenario>,
+    scenario: Option<FaultScenario>,
 ) -> Result<(), StartError> {
     let Some(scenario) = scenario else {
         return Ok(());

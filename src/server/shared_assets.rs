@@ -9,13 +9,13 @@ use vllm_sim_config::Config;
 #[cfg(feature = "zmq")]
 use vllm_sim_dataset::DatasetFormat;
 use vllm_sim_dataset::{Dataset, DatasetError, RowStorage};
-use vllm_sim_service::generate::Recordings;
+use vllm_sim_service::generate::RecordedReplies;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
 
 #[derive(Debug, Clone)]
 pub(super) struct SharedAssets {
     pub(super) tokenizer: Arc<Tokenizer>,
-    pub(super) recordings: Option<Recordings>,
+    pub(super) recordings: Option<RecordedReplies>,
 }
 
 impl SharedAssets {
@@ -64,7 +64,7 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
 /// Opens the dataset of recorded replies; `None` if that fails and a fallback is configured.
 fn open_dataset(
     config: &vllm_sim_config::ReplyDatasetConfig,
-) -> Result<Option<Recordings>, DatasetError> {
+) -> Result<Option<RecordedReplies>, DatasetError> {
     #[cfg(feature = "download")]
     let fetched = match &config.url {
         Some(url) => {
@@ -101,5 +101,5 @@ fn open_dataset(
             "--replay-timing: `vllm-sim record` did not write this dataset, so it has no times"
         );
     }
-    Ok(Some(Recordings { dataset: Arc::new(dataset), timing: config.replay_timing }))
+    Ok(Some(RecordedReplies { dataset: Arc::new(dataset), timing: config.replay_timing }))
 }

@@ -24,7 +24,7 @@ async fn endpoints_page_lists_all_routes() {
     let sim = Sim::llmd(EVERYTHING).await;
     let config = sim.server.config().clone();
     let mut served = BTreeSet::from([WEBSOCKET.to_owned()]);
-    for path in vllm_sim_http::build_routes(&config).0.paths() {
+    for path in vllm_sim_http::build_routes(&config).0.served_paths() {
         // The others redirect to these.
         if !path.ends_with('/') {
             let methods = methods(&sim, &path).await;
@@ -54,7 +54,7 @@ async fn the_openapi_document_has_every_route_and_its_page_needs_no_other_host()
             listed.insert(format!("{} {}", method.to_uppercase(), plain(path)));
         }
     }
-    for path in vllm_sim_http::build_routes(&config).0.paths() {
+    for path in vllm_sim_http::build_routes(&config).0.served_paths() {
         // FastAPI leaves its own pages out.
         let is_page = ["/docs", "/redoc", "/openapi"].iter().any(|page| path.starts_with(page));
         if path.ends_with('/') || is_page {

@@ -15,7 +15,7 @@ const RESPONSES: &str = "/v1/responses";
 
 /// Begins a scenario, and waits for a state of the server.
 async fn plays(sim: &Sim, phases: Value, until: impl FnMut(&Availability) -> bool) {
-    let mut availability = sim.server.app_state().availability().subscribe();
+    let mut availability = sim.server.app_state().availability_sender().subscribe();
     let scenario = json!({"phases": phases}).to_string();
     // The answer may be lost with its connection.
     let mut operator = sim.connect().await;
@@ -35,8 +35,8 @@ async fn second_restart_ends_at_its_own_time() {
     plays(&sim, phases, |now| now.lives == 2 && now.down).await;
     // The first one would have ended before the third phase begins.
     let models = &sim.server.app_state().service().models;
-    assert!(eventually(async || !models.adapters().is_empty()).await);
-    let now = *sim.server.app_state().availability().borrow();
+    assert!(eventually(async || !models.loaded_adapters().is_empty()).await);
+    let now = *sim.server.app_state().availability_sender().borrow();
     assert!(now.down && now.lives == 2, "{now:?}");
 }
 

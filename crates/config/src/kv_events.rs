@@ -8,8 +8,8 @@ use super::preview;
 use super::values::FlagValues;
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_observe::kv_events::{
-    AttentionKind, HashFormat, HostDetail, KvEventEncoding, KvEventFormat, KvEventPreview,
-    LLMD_TOPIC_TEMPLATE, LayerCacheGroups, for_rank,
+    AttentionKind, HashFormat, HostEventDetail, KvEventEncoding, KvEventFormat, KvEventPreview,
+    LLMD_TOPIC_TEMPLATE, LayerCacheGroups, endpoint_of_rank,
 };
 
 /// Settings of the KV event publisher.
@@ -51,9 +51,9 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
-fn host_event_detail(engine: &EngineConfig) -> HostDetail {
+fn host_event_detail(engine: &EngineConfig) -> HostEventDetail {
     let offload = engine.kv_offload.as_ref();
-    offload.map_or(HostDetail::Names, |offload| offload.detail)
+    offload.map_or(HostEventDetail::Names, |offload| offload.detail)
 }
 
 impl KvEventsConfig {
@@ -62,8 +62,9 @@ impl KvEventsConfig {
     ///
     /// An endpoint without a port is returned unchanged.
     pub fn endpoints_of_rank(&self, rank: u32) -> (String, Option<String>) {
-        let moved =
-            |endpoint: &String| for_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone());
+        let moved = |endpoint: &String| {
+            endpoint_of_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone())
+        };
         (moved(&self.endpoint), self.replay_endpoint.as_ref().map(moved))
     }
 

@@ -14,7 +14,7 @@ use super::model::ModelConfig;
 use super::values::FlagValues;
 use vllm_sim_engine::kv::{HostCacheConfig, HostEvictionPolicy, OffloadConnector, SparseLayerKind};
 use vllm_sim_engine::latency::{HostLink, KvCachePlan, find_gpu, kv_bytes_per_value};
-use vllm_sim_observe::kv_events::HostDetail;
+use vllm_sim_observe::kv_events::HostEventDetail;
 
 const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 const COPY_LATENCY: Duration = Duration::from_micros(20);
@@ -46,7 +46,7 @@ pub struct KvOffloadConfig {
     /// Bandwidth of the link between a GPU and CPU memory.
     pub link: HostLink,
     /// Level of detail of KV events about blocks in CPU memory.
-    pub detail: HostDetail,
+    pub detail: HostEventDetail,
     /// Whether LMCache manages the KV cache in CPU memory; LMCache has metrics of its own.
     pub is_lmcache: bool,
 }
@@ -374,11 +374,11 @@ impl OffloadConnectorSettings {
         Ok(chunk as u32)
     }
 
-    fn host_event_detail(&self, v: &FlagValues) -> Result<HostDetail, ConfigError> {
+    fn host_event_detail(&self, v: &FlagValues) -> Result<HostEventDetail, ConfigError> {
         let described = self.get_bool(v, "self_describing_kv_events");
         Ok(match self.is_lmcache || described?.unwrap_or(false) {
-            true => HostDetail::Tokens,
-            false => HostDetail::Names,
+            true => HostEventDetail::Tokens,
+            false => HostEventDetail::Names,
         })
     }
 
@@ -398,7 +398,7 @@ impl OffloadConnectorSettings {
                 !self.get_bool(v, "offload_prompt_only")?.unwrap_or(true),
                 self.host_event_detail(v)?,
             ),
-            OffloadConnector::Simple => (1, true, HostDetail::Local),
+            OffloadConnector::Simple => (1, true, HostEventDetail::Local),
         };
         if blocks_per_chunk > 1 && sparse_kv_cache_plan(engine).is_some() {
             return Err(ConfigError::Invalid(format!(

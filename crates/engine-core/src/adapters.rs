@@ -28,7 +28,8 @@ impl LoraAdapters {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
         }
         let models = &self.parts.service.models;
-        let known = matches!(models.resolve_name(Some(&lora.name)), Some(ModelTarget::Lora { .. }));
+        let known =
+            matches!(models.resolve_model_name(Some(&lora.name)), Some(ModelTarget::Lora { .. }));
         if !known || lora.in_place {
             let loaded =
                 models.load_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);

@@ -132,7 +132,7 @@ impl RequestedLogprobs {
             let position = source.position_at(context, 1.0);
             numbers.extend(row.iter().map(|id| match u32::try_from(*id) {
                 Ok(id) => {
-                    let entries = position.row_of_tokens(id, &[]);
+                    let entries = position.chosen_and_listed_tokens(id, &[]);
                     entries.first().map_or(f32::NEG_INFINITY, |own| own.logprob)
                 }
                 Err(_) => f32::NEG_INFINITY,
@@ -156,9 +156,9 @@ impl LogprobSource {
 impl OtherTokens {
     fn row_beside(&self, position: LogprobPosition, id: u32) -> Vec<RankedToken> {
         match self {
-            Self::Likeliest(most) => position.row_of_likeliest(id, *most),
-            Self::All => position.row_of_likeliest(id, usize::MAX),
-            Self::These(ids) => position.row_of_tokens(id, ids),
+            Self::Likeliest(most) => position.chosen_and_top_tokens(id, *most),
+            Self::All => position.chosen_and_top_tokens(id, usize::MAX),
+            Self::These(ids) => position.chosen_and_listed_tokens(id, ids),
         }
     }
 }

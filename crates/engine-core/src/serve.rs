@@ -282,7 +282,7 @@ impl RequestSubmitter {
     fn prompt_text(&self, prompt: &[u32]) -> Box<str> {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
-        match service.replies.rules() {
+        match service.replies.current_rules() {
             Some(_) => last_message_text(tokenizer, prompt).into(),
             None if self.by_text => tokenizer.decode(prompt, SpecialTokens::Without).into(),
             None => "".into(),
@@ -295,13 +295,13 @@ impl RequestSubmitter {
     /// The injected error response that replaces the output.
     fn draw_faults(&self, id: &Arc<str>) -> Result<RequestFaults, RequestFailure> {
         let service = &self.parts.service;
-        let faults = RequestFaults::decide(service, Some(id), None, None)
+        let faults = RequestFaults::decide_for_request(service, Some(id), None, None)
             .map_err(|error| validation_failure(error.to_string()))?;
         let Some(failure) = faults.failure else {
             return Ok(faults);
         };
         faults.report_fault(service, failure.name());
-        let message = failure.error_message(service.models.displayed_name()).to_string();
+        let message = failure.error_message(service.models.displayed_model_name()).to_string();
         Err(failure_of_status(failure.http_status(), failure.name(), message))
     }
 

@@ -8,12 +8,12 @@ use hyper::body::Bytes;
 
 use super::pod::{GatewayPod, POD_TIMEOUT};
 use vllm_sim_command_line::refuse;
-use vllm_sim_service::scenario::Scenario;
+use vllm_sim_service::scenario::FaultScenario;
 
 /// Scenario file with faults; each pod runs the part of its replica.
 pub(super) struct FleetScenario {
     text: String,
-    scenario: Scenario,
+    scenario: FaultScenario,
 }
 
 impl FleetScenario {
@@ -24,7 +24,7 @@ impl FleetScenario {
     pub(super) fn read_scenario_file(file: &Path) -> Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
-        match Scenario::from_yaml(&text) {
+        match FaultScenario::from_yaml(&text) {
             Ok(scenario) => Ok(Self { text, scenario }),
             Err(error) => refuse!("--fleet-scenario {shown}: {error}"),
         }

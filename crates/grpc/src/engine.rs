@@ -62,10 +62,10 @@ impl VllmEngine for VllmEngineService {
         let text = |name: &str| request.metadata().get(name)?.to_str().ok();
         let trace =
             text("traceparent").map(|parent| (parent.into(), text("tracestate").map(Into::into)));
-        let headers = self.parts.service.replies.headers(text);
+        let headers = self.parts.service.replies.headers_in_rules(text);
         let mut faults = fault::decide_call_faults(&self.parts, &request)?;
         faults.wait_first_byte_delay(&self.parts.service).await;
-        let failed = fault::fail_if_injected(&self.parts, &faults);
+        let failed = fault::fail_if_error_injected(&self.parts, &faults);
         failed.map_err(|status| self.with_retry_after(status))?;
         fault::remove_http_only_faults(&mut faults);
         let context = request.extensions().get::<RequestContext>();
@@ -75,7 +75,7 @@ impl VllmEngine for VllmEngineService {
             tracing::info!(message = ?request, "gRPC Generate");
         }
         let stream = request.stream;
-        let injector = faults.injector(&self.parts.service);
+        let injector = faults.reply_fault_injector(&self.parts.service);
         let metadata = CallMetadata { rank, trace, headers, faults: Arc::new(faults), usage };
         let request = read::to_generation_request(
             &self.parts,

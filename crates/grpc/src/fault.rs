@@ -23,7 +23,7 @@ pub(super) fn decide_call_faults<T>(
     let context = request.extensions().get::<RequestContext>();
     let conn = context.and_then(|context| context.connection.clone());
     let (id, asked) = (text("x-request-id"), text("x-sim-fault"));
-    RequestFaults::decide(&parts.service, id, asked, conn)
+    RequestFaults::decide_for_request(&parts.service, id, asked, conn)
         .map_err(|error| Status::invalid_argument(format!("Invalid x-sim-fault metadata: {error}")))
 }
 
@@ -31,13 +31,16 @@ pub(super) fn decide_call_faults<T>(
 ///
 /// # Errors
 /// The gRPC status of the injected failure.
-pub(super) fn fail_if_injected(parts: &GrpcState, faults: &RequestFaults) -> Result<(), Status> {
+pub(super) fn fail_if_error_injected(
+    parts: &GrpcState,
+    faults: &RequestFaults,
+) -> Result<(), Status> {
     let Some(failure) = faults.failure else {
         return Ok(());
     };
     let service = &parts.service;
     faults.report_fault(service, failure.name());
-    let message = failure.error_message(service.models.displayed_name());
+    let message = failure.error_message(service.models.displayed_model_name());
     let fault = Fault::new(failure.http_status(), ErrorType::BadRequest, message);
     Err(status::fault_status(&fault))
 }

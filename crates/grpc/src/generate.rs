@@ -16,7 +16,7 @@ use super::proto::{GenerateComplete, GenerateResponse, GenerateStreamChunk};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::generate::EndReason;
-use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
+use vllm_sim_service::{FaultInjector, InjectorAction, Reply, ReplyChoice};
 
 /// The stream of gRPC messages of one `Generate` call.
 ///
@@ -49,9 +49,9 @@ impl GenerateMessageStream {
             .choices
             .iter()
             .all(|c| matches!(c.sequence_state(), SequenceState::Ended(_)));
-        let prompt_tokens = self.reply.prompt_tokens();
+        let prompt_tokens = self.reply.prompt_token_count();
         let choice = self.reply.choices.first_mut()?;
-        let cached_tokens = choice.progress().reused_tokens(prompt_tokens);
+        let cached_tokens = choice.sequence_progress().reused_tokens(prompt_tokens);
         while choice.sent < choice.released_tokens() {
             if let Some(faults) = &mut self.faults {
                 if faults.tokens_until_fault() == 0 {
@@ -100,7 +100,7 @@ fn stream_chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Re
 }
 
 /// Returns vLLM's finish reason of an ended choice.
-fn finish_reason(choice: &Choice) -> &'static str {
+fn finish_reason(choice: &ReplyChoice) -> &'static str {
     match choice.sequence_state() {
         SequenceState::Ended(SequenceEndReason::Aborted | SequenceEndReason::Cancelled) => "abort",
         SequenceState::Ended(SequenceEndReason::Threshold) => "cache_threshold",

@@ -18,7 +18,7 @@ use super::dialect::OperatorRouteStyle;
 use super::vllm::ok_json;
 use super::{body, error, query};
 use crate::error::HandlerResult;
-use vllm_sim_service::scenario::Scenario;
+use vllm_sim_service::scenario::FaultScenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Handles `GET /admin/config`: returns all flags with secrets masked; `changed=true` limits them
@@ -56,8 +56,11 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
     let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
         Fault::bad_request(format!("failed to read and parse the configuration, {error}"))
     })?;
-    let settings =
-        || mask_secret_flags(app.admin_state.settings(&app.controls, rank).unwrap_or_default());
+    let settings = || {
+        mask_secret_flags(
+            app.admin_state.settings_without_scenario(&app.controls, rank).unwrap_or_default(),
+        )
+    };
     let before = settings();
     let shown =
         app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
@@ -122,7 +125,7 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
-        Scenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
+        FaultScenario::from_yaml(text).map_err(|error| Fault::bad_request(error.to_string()))?;
     app.admin_state.run_scenario(scenario, number).map_err(admin_fault)?;
     Ok(ok_json(&app.admin_state.scenario_status_json()))
 }
@@ -186,7 +189,10 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
-        flags.insert("DisplayModelName".to_owned(), json!(&**app.service.models.displayed_name()));
+        flags.insert(
+            "DisplayModelName".to_owned(),
+            json!(&**app.service.models.displayed_model_name()),
+        );
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
         flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin::check_admin_key;
 use super::app::App;
-use super::request_history::{RequestFilter, RequestHistory};
+use super::request_history::{RecordedRequestFilter, RequestHistory};
 use super::vllm::ok_json;
 use super::{body, query};
 use crate::error::{self, HandlerResult};
@@ -32,7 +32,7 @@ pub(super) async fn list_requests(
     uri: Uri,
 ) -> HandlerResult {
     let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
-    let shown = history.list_json(&query.filter, query.limit);
+    let shown = history.requests_json(&query.filter, query.limit);
     Ok(error::json_response(StatusCode::OK, shown))
 }
 
@@ -112,7 +112,7 @@ fn read_scripted_replies(service: &InferenceService, bytes: &[u8]) -> Result<Rep
         std::str::from_utf8(bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
     let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
     rules
-        .check_usage(&|reply| service.generator.scripted_tokens(reply))
+        .check_completion_tokens(&|reply| service.generator.scripted_token_count(reply))
         .map_err(|error| Fault::bad_request(error.to_string()))?;
     Ok(rules)
 }
@@ -128,7 +128,7 @@ pub(super) async fn remove_scripted_replies(
 }
 
 fn scripted_replies_json(app: &App) -> Value {
-    let rules = app.service.replies.rules();
+    let rules = app.service.replies.current_rules();
     json!({"replies": rules.map_or(json!([]), |rules| rules.to_json())})
 }
 
@@ -140,7 +140,7 @@ fn request_history(app: &App) -> Result<&RequestHistory, Fault> {
 }
 
 struct RequestListQuery {
-    filter: RequestFilter,
+    filter: RecordedRequestFilter,
     limit: usize,
     wait: Option<usize>,
     timeout: Duration,
@@ -149,7 +149,7 @@ struct RequestListQuery {
 impl RequestListQuery {
     fn read(uri: &Uri) -> Result<Self, Fault> {
         let mut query = Self {
-            filter: RequestFilter::default(),
+            filter: RecordedRequestFilter::default(),
             limit: DEFAULT_LIST_LIMIT,
             wait: None,
             timeout: DEFAULT_AND_MAX_WAIT.0,

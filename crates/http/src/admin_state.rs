@@ -18,7 +18,7 @@ use vllm_sim_config::{
 };
 use vllm_sim_service::fault::FaultOrigin;
 use vllm_sim_service::scenario::{
-    PhaseChange, ReplicaId, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
+    FaultScenario, PhaseChange, ReplicaId, ScenarioError, ScenarioPosition, ScenarioRun,
 };
 
 /// Longest interval between two checks for the next phase of a fault scenario.
@@ -51,7 +51,7 @@ struct ActiveScenario {
 /// Applies the settings of a fault scenario's phases to the servers.
 struct ScenarioPhaseSettings {
     servers: Vec<Weak<ServerControls>>,
-    scenario: Arc<Scenario>,
+    scenario: Arc<FaultScenario>,
     drills: Arc<ChartAnnotationLog>,
     /// Settings of the fault scenario, as `[server][phase]`; the last entry restores the settings
     /// from before it.
@@ -128,7 +128,7 @@ impl AdminState {
     }
 
     /// Returns the settings of a data-parallel rank without those of the scenario's phase.
-    pub(super) fn settings(
+    pub(super) fn settings_without_scenario(
         &self,
         controls: &Arc<ServerControls>,
         rank: RankSelector,
@@ -196,7 +196,7 @@ impl AdminState {
                 },
             });
             match active.as_ref() {
-                Some(active) if active.run.position().round_and_phase().is_some() => {
+                Some(active) if active.run.current_position().round_and_phase().is_some() => {
                     active.run.repeat_phase_callback()
                 }
                 _ => {
@@ -218,7 +218,7 @@ impl AdminState {
     /// counts.
     pub(super) fn run_scenario(
         &self,
-        scenario: Scenario,
+        scenario: FaultScenario,
         number: Option<u32>,
     ) -> Result<(), AdminError> {
         let servers = self.servers.lock();
@@ -267,7 +267,7 @@ impl AdminState {
     ///
     /// # Errors
     /// A message if the scenario is invalid.
-    pub fn start_configured_scenario(&self, scenario: Scenario) -> Result<(), String> {
+    pub fn start_configured_scenario(&self, scenario: FaultScenario) -> Result<(), String> {
         self.run_scenario(scenario, None).map_err(|error| error.to_string())
     }
 
@@ -276,7 +276,7 @@ impl AdminState {
         let Some(active) = self.scenario.lock().take() else {
             return false;
         };
-        let running = active.run.position().round_and_phase().is_some();
+        let running = active.run.current_position().round_and_phase().is_some();
         active.run.end_scenario();
         for server in active.phases.servers.iter().filter_map(Weak::upgrade) {
             server.service.faults.set_scenario(None);
@@ -287,7 +287,7 @@ impl AdminState {
     /// Returns the name of the running fault scenario and of its phase; null if none is running.
     pub(super) fn running_phase_json(&self) -> Value {
         let active = self.scenario.lock();
-        let position = active.as_ref().map(|active| active.run.position());
+        let position = active.as_ref().map(|active| active.run.current_position());
         let place = position.as_ref().and_then(ScenarioPosition::round_and_phase);
         let (Some(position), Some((_, phase))) = (position, place) else {
             return Value::Null;
@@ -307,13 +307,13 @@ impl AdminState {
 
     fn current_phase_settings(&self) -> Option<Map<String, Value>> {
         let active = self.scenario.lock();
-        let position = active.as_ref()?.run.position();
+        let position = active.as_ref()?.run.current_position();
         let (_, phase) = position.round_and_phase()?;
         Some(position.scenario().phases[phase].set.clone())
     }
 
     pub(super) fn scenario_status_json(&self) -> Value {
-        let position = self.scenario.lock().as_ref().map(|s| s.run.position());
+        let position = self.scenario.lock().as_ref().map(|s| s.run.current_position());
         position.map_or(json!({"scenario": null}), |position| scenario_position_json(&position))
     }
 }
@@ -341,7 +341,7 @@ async fn drive_scenario_phases(run: Arc<ScenarioRun>, clock: Weak<ServerControls
         let now = server.service.now();
         drop(server);
         let due = run.enter_due_phases(now);
-        if run.position().round_and_phase().is_none() {
+        if run.current_position().round_and_phase().is_none() {
             return;
         }
         // Requests may move a scenario to a phase that ends by time.
@@ -403,7 +403,7 @@ fn is_engine_setting(field: &str) -> bool {
 /// Returns the settings of each phase of a fault scenario on each server; the last entry restores
 /// the current settings.
 fn settings_by_phase(
-    scenario: &Scenario,
+    scenario: &FaultScenario,
     servers: &[Vec<LoadedConfig>],
 ) -> Result<Vec<Vec<AppliedSettings>>, ScenarioError> {
     let one = |ranks: &Vec<LoadedConfig>| {

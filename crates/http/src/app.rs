@@ -152,7 +152,7 @@ impl App {
     }
 
     /// Returns the sender of changes of the server's simulated availability.
-    pub fn availability(&self) -> &watch::Sender<Availability> {
+    pub fn availability_sender(&self) -> &watch::Sender<Availability> {
         &self.controls.availability
     }
 

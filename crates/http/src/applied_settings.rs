@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::media::ImageOutputSettings;
-use super::server_controls::{ObserverFaults, ServerControls};
+use super::server_controls::{ObservabilityFaults, ServerControls};
 use vllm_sim_config::LoadedConfig;
 use vllm_sim_engine::EngineCommand;
 use vllm_sim_service::LiveFaultSettings;
@@ -19,7 +19,7 @@ pub(super) struct AppliedSettings {
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
     image_output: Arc<ImageOutputSettings>,
-    blind_spots: ObserverFaults,
+    blind_spots: ObservabilityFaults,
     hangs_engine: bool,
 }
 
@@ -42,7 +42,7 @@ impl AppliedSettings {
             bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::from_config(first)),
-            blind_spots: ObserverFaults {
+            blind_spots: ObservabilityFaults {
                 lose_kv_events: first.faults.lose_kv_events,
                 kv_event_gaps: first.faults.kv_event_gaps,
                 stale_metrics: first.faults.stale_metrics,

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::request_head::RequestHead;
 use super::{App, error};
-use vllm_sim_service::{MessageMemory, MessageReservation, RequestContext};
+use vllm_sim_service::{LargeBodyMemory, LargeBodyReservation, RequestContext};
 use vllm_sim_wire::body::estimated_memory;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -67,7 +67,7 @@ impl RawRequest {
     ///
     /// Returns `None` if the imitated server checks the body before the schema, or rejects its
     /// media type.
-    pub(super) fn schema_only_body(&self, app: &App) -> Option<&[u8]> {
+    pub(super) fn body_if_schema_first(&self, app: &App) -> Option<&[u8]> {
         let schema_first = app.dialect.checks_schema_first();
         self.body_if_json(app).filter(|_| schema_first)
     }
@@ -87,7 +87,7 @@ impl FromRequest<Arc<App>> for RawRequest {
         let (mut parts, body) = request.into_parts();
         let context: RequestContext = parts.extensions.remove().unwrap_or_default();
         let bytes = read_body(app, body).await?;
-        let memory = app.service.message_memory().reserve(estimated_memory(&bytes));
+        let memory = app.service.large_body_memory().reserve_bytes(estimated_memory(&bytes));
         let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
         Ok(Self {
             method: parts.method,
@@ -138,7 +138,7 @@ where
     B::Error: Into<axum::BoxError>,
 {
     /// Wraps the body of a request so that it is read to its end, up to `limit` bytes.
-    pub(super) fn wrap(request: Request<B>, limit: usize) -> Request<Body> {
+    pub(super) fn wrap_request_body(request: Request<B>, limit: usize) -> Request<Body> {
         // An HTTP/2 stream ends without its connection. A client that sends `Expect` sends no body
         // after an error response.
         let drains = request.version() != Version::HTTP_2
@@ -287,14 +287,14 @@ struct LargeBody {
     body: Body,
     /// Rest of the current frame of `body`.
     rest: Bytes,
-    _reservation: MessageReservation,
+    _reservation: LargeBodyReservation,
 }
 
 /// Returns the response, with its body in parts if it is large; a 503 if all large requests and
 /// responses would take too much memory.
-pub(super) fn limit_large_body(memory: &MessageMemory, response: Response) -> Response {
+pub(super) fn send_large_body_in_parts(memory: &LargeBodyMemory, response: Response) -> Response {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
-    match memory.reserve(bytes) {
+    match memory.reserve_bytes(bytes) {
         Ok(None) => response,
         Ok(Some(reservation)) => response.map(|body| {
             Body::new(LargeBody { body, rest: Bytes::new(), _reservation: reservation })

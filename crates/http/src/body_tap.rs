@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
 /// The recorded start of an HTTP body, with its length and number of frames.
-pub(super) struct TappedBody {
+pub(super) struct RecordedBodyStart {
     pub(super) head: Vec<u8>,
     pub(super) length: u64,
     pub(super) frames: u64,
@@ -17,13 +17,13 @@ pub(super) struct TappedBody {
     pub(super) grpc_status: Option<String>,
 }
 
-type OnBodyEnd = Box<dyn FnOnce(TappedBody) + Send>;
+type OnBodyEnd = Box<dyn FnOnce(RecordedBodyStart) + Send>;
 
 /// Forwards an HTTP body and records its start.
 pub(super) struct BodyTap {
     body: Body,
     limit: usize,
-    tapped: TappedBody,
+    tapped: RecordedBodyStart,
     on_end: Option<OnBodyEnd>,
 }
 
@@ -32,12 +32,12 @@ impl BodyTap {
     pub(super) fn wrap_body(
         body: Body,
         limit: usize,
-        on_end: impl FnOnce(TappedBody) + Send + 'static,
+        on_end: impl FnOnce(RecordedBodyStart) + Send + 'static,
     ) -> Body {
         Body::new(Self {
             body,
             limit,
-            tapped: TappedBody {
+            tapped: RecordedBodyStart {
                 head: Vec::new(),
                 length: 0,
                 frames: 0,
@@ -63,7 +63,7 @@ impl BodyTap {
 
     fn call_on_end(&mut self) {
         if let Some(on_end) = self.on_end.take() {
-            let empty = TappedBody { head: Vec::new(), grpc_status: None, ..self.tapped };
+            let empty = RecordedBodyStart { head: Vec::new(), grpc_status: None, ..self.tapped };
             on_end(std::mem::replace(&mut self.tapped, empty));
         }
     }

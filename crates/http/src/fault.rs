@@ -22,7 +22,7 @@ use super::error;
 use super::request_head::{RequestHead, names};
 use vllm_sim_service::fault::{FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{
-    BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestContext, RequestFaults,
+    CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestContext, RequestFaults,
 };
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -68,7 +68,7 @@ pub(super) async fn inject_faults(
     }
     // The writer of a stream injects its own faults.
     if !is_stream(&response)
-        && let Some(injector) = faults.injector(&app.service)
+        && let Some(injector) = faults.reply_fault_injector(&app.service)
     {
         response = inject_mid_body_fault(response, injector).await;
     }
@@ -84,7 +84,7 @@ pub(super) async fn inject_faults(
 fn may_get_fault(app: &App, request: &Request) -> bool {
     request.method() == Method::POST
         && (app.service.faults.needs_fault_draw()
-            || request.headers().contains_key(&names::SIM_FAULT))
+            || request.headers().contains_key(&names::SIM_FAULT_HEADER))
         && FAULT_ROUTES.contains(&request.uri().path())
 }
 
@@ -92,10 +92,10 @@ fn decide_request_faults(app: &App, request: &Request) -> Result<RequestFaults, 
     let headers = request.headers();
     let context = request.extensions().get::<RequestContext>();
     let connection = context.and_then(|context| context.connection.clone());
-    let id = headers.get(&names::REQUEST_ID).and_then(|id| id.to_str().ok());
-    let asked = headers.get(&names::SIM_FAULT);
+    let id = headers.get(&names::REQUEST_ID_HEADER).and_then(|id| id.to_str().ok());
+    let asked = headers.get(&names::SIM_FAULT_HEADER);
     let asked = asked.map(|value| String::from_utf8_lossy(value.as_bytes()));
-    RequestFaults::decide(&app.service, id, asked.as_deref(), connection)
+    RequestFaults::decide_for_request(&app.service, id, asked.as_deref(), connection)
 }
 
 fn is_stream(response: &Response) -> bool {
@@ -105,14 +105,14 @@ fn is_stream(response: &Response) -> bool {
 
 /// Returns the object that injects faults into a stream; `None` without stream faults.
 pub(super) fn stream_fault_injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
-    head.faults.as_ref()?.injector(&app.service)
+    head.faults.as_ref()?.reply_fault_injector(&app.service)
 }
 
 /// Fails with an injected error, if one was selected for the request.
 ///
 /// # Errors
 /// The error of the header `X-Return-Error`, else the selected failure.
-pub(crate) fn fail_if_injected(
+pub(crate) fn fail_if_error_injected(
     app: &App,
     head: &RequestHead,
     model: Option<&str>,
@@ -122,7 +122,7 @@ pub(crate) fn fail_if_injected(
         Some(faults) => faults.report_fault(&app.service, kind),
         None => app.service.faults.report_fault(kind, &FaultOrigin::default()),
     };
-    let asked = head.special_headers().get(&names::RETURN_ERROR);
+    let asked = head.special_headers().get(&names::RETURN_ERROR_HEADER);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
         let text = String::from_utf8_lossy(asked.as_bytes());
         return Err(match text.trim().parse::<i128>() {
@@ -149,7 +149,7 @@ pub(crate) fn fail_if_injected(
     };
     count(failure.name());
     let named = model.filter(|name| !name.is_empty());
-    let model = named.unwrap_or(app.service.models.displayed_name());
+    let model = named.unwrap_or(app.service.models.displayed_model_name());
     let status = failure.http_status();
     Err(Fault {
         param: failure.error_param().map(str::to_owned),
@@ -160,7 +160,7 @@ pub(crate) fn fail_if_injected(
 /// The error that breaks off a response body, as an injected fault.
 #[derive(Debug, thiserror::Error)]
 #[error("the response was cut off by an injected fault")]
-pub(super) struct SimulatedBreak;
+pub(super) struct InjectedBodyBreak;
 
 /// Injects a fault in the middle of a response that is not a stream, where tokens cannot be
 /// counted.
@@ -193,12 +193,12 @@ struct HalvedBody {
 
 impl http_body::Body for HalvedBody {
     type Data = Bytes;
-    type Error = SimulatedBreak;
+    type Error = InjectedBodyBreak;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, InjectedBodyBreak>>> {
         let this = self.get_mut();
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
@@ -207,7 +207,7 @@ impl http_body::Body for HalvedBody {
             match this.faults.poll_action(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(InjectorAction::Break) => {
-                    return Poll::Ready(Some(Err(SimulatedBreak)));
+                    return Poll::Ready(Some(Err(InjectedBodyBreak)));
                 }
                 // The garbled half was removed above.
                 Poll::Ready(InjectorAction::Garble) => {}
@@ -259,7 +259,7 @@ impl http_body::Body for UnsizedBody {
         if frame.is_some() {
             return Poll::Ready(frame);
         }
-        let end = self.end.insert(Box::pin(tokio::time::sleep(BREAK_FLUSH_DELAY)));
+        let end = self.end.insert(Box::pin(tokio::time::sleep(CONNECTION_BREAK_FLUSH_DELAY)));
         end.as_mut().poll(cx).map(|()| None)
     }
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::dialect::{Endpoint, LateErrorReporting};
+use crate::dialect::{ApiEndpoint, LateErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
 use vllm_sim_service::generate::request::ModelTarget;
@@ -22,7 +22,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared::ExtraArgs;
 
 /// An error of a request that generates tokens.
-pub(crate) enum RejectedRequest {
+pub(crate) enum RejectedGeneration {
     /// The error occurred before the headers of a stream are sent.
     Early(Fault),
     /// The error occurred after the headers of a stream are sent, so the stream reports it as an
@@ -30,7 +30,7 @@ pub(crate) enum RejectedRequest {
     Late { fault: Fault, facts: Box<ReplyFacts> },
 }
 
-impl RejectedRequest {
+impl RejectedGeneration {
     /// Converts the error to the form in which a stream reports it. If the imitated server reports
     /// all errors by the HTTP status, a late error becomes one before the headers.
     pub(crate) fn into_stream_report(self, late: LateErrorReporting) -> Self {
@@ -41,15 +41,15 @@ impl RejectedRequest {
     }
 }
 
-impl From<RejectedRequest> for Fault {
-    fn from(refused: RejectedRequest) -> Self {
+impl From<RejectedGeneration> for Fault {
+    fn from(refused: RejectedGeneration) -> Self {
         match refused {
-            RejectedRequest::Early(fault) | RejectedRequest::Late { fault, .. } => fault,
+            RejectedGeneration::Early(fault) | RejectedGeneration::Late { fault, .. } => fault,
         }
     }
 }
 
-impl From<Fault> for RejectedRequest {
+impl From<Fault> for RejectedGeneration {
     fn from(fault: Fault) -> Self {
         Self::Early(fault)
     }
@@ -58,7 +58,7 @@ impl From<Fault> for RejectedRequest {
 /// A request body of an API that generates tokens.
 pub(crate) trait GenerationBody: Sized {
     /// The API endpoint to which the body is sent.
-    const ENDPOINT: Endpoint;
+    const ENDPOINT: ApiEndpoint;
 
     /// Parses a request body by its JSON schema.
     ///
@@ -116,7 +116,7 @@ impl<R: GenerationBody> ParsedBody<R> {
     ///
     /// # Errors
     /// An injected failure, [`GenerationBody::check_before_model_lookup`], an unknown model.
-    pub(crate) fn resolve(
+    pub(crate) fn into_body_and_model(
         self,
         app: &App,
         head: &RequestHead,
@@ -141,7 +141,7 @@ pub(crate) fn resolve_model(
     model: Option<&str>,
     first: Result<(), Fault>,
 ) -> Result<ResolvedModel, Fault> {
-    fault::fail_if_injected(app, head, model)?;
+    fault::fail_if_error_injected(app, head, model)?;
     first?;
     let resolved = app.service.resolve_model(&app.rules, model);
     resolved.map_err(|refusal| request_error_fault(app, refusal))
@@ -151,7 +151,7 @@ pub(crate) fn resolve_model(
 ///
 /// # Errors
 /// The errors of the body that do not depend on its model.
-pub(crate) fn read_render_body(app: &App, api: Endpoint, body: Value) -> Result<Value, Fault> {
+pub(crate) fn read_render_body(app: &App, api: ApiEndpoint, body: Value) -> Result<Value, Fault> {
     let dialect = app.dialect;
     let body = dialect.schema_body(api, Cow::Owned(body))?;
     dialect.check_body_content(api, &body)?;
@@ -172,7 +172,7 @@ pub(crate) fn new_generation_request(
             .traced
             .then(|| trace_context(head.special_headers()))
             .flatten(),
-        headers: app.service.replies.headers(|name| {
+        headers: app.service.replies.headers_in_rules(|name| {
             let value = head.headers.get(name);
             value.and_then(|value| value.to_str().ok())
         }),
@@ -192,15 +192,15 @@ pub(crate) async fn start_generation(
     app: &App,
     resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(Reply, ReplyFacts), RejectedRequest> {
+) -> Result<(Reply, ReplyFacts), RejectedGeneration> {
     let load = app.count_load();
     let generated = app.service.generate(&app.rules, resolved, Box::new(request));
     let (mut reply, facts) = generated.await.map_err(|refused| match refused {
         service::RejectedRequest::Early(refusal) => {
-            RejectedRequest::Early(request_error_fault(app, refusal))
+            RejectedGeneration::Early(request_error_fault(app, refusal))
         }
         service::RejectedRequest::Late(refusal, facts) => {
-            RejectedRequest::Late { fault: request_error_fault(app, refusal), facts }
+            RejectedGeneration::Late { fault: request_error_fault(app, refusal), facts }
         }
     })?;
     reply.load = load;
@@ -222,10 +222,10 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.
-pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarget, Fault> {
+pub(crate) fn resolve_model_target(app: &App, model: Option<&str>) -> Result<ModelTarget, Fault> {
     let resolved = app.service.resolve_model(&app.rules, model);
     match resolved {
-        Ok(resolved) => Ok(resolved.into_target()),
+        Ok(resolved) => Ok(resolved.into_model_target()),
         Err(refusal) => Err(request_error_fault(app, refusal)),
     }
 }
@@ -241,7 +241,7 @@ pub(crate) fn session_id(
 ) -> Option<Arc<str>> {
     let named = |name: &&str| !name.is_empty();
     let header = || {
-        let value = head.special_headers().get(&names::SESSION_ID)?.as_bytes();
+        let value = head.special_headers().get(&names::SESSION_ID_HEADER)?.as_bytes();
         // Python's server reads headers as Latin-1.
         let name: String = value.iter().copied().map(char::from).collect();
         (!name.is_empty()).then(|| name.into())
@@ -253,12 +253,12 @@ pub(crate) fn session_id(
 /// Returns the data-parallel rank named in a request's headers; a value that is not an integer is
 /// ignored.
 fn requested_rank(headers: &HeaderMap) -> Option<i64> {
-    headers.get(&names::DATA_PARALLEL_RANK)?.to_str().ok()?.trim().parse().ok()
+    headers.get(&names::DATA_PARALLEL_RANK_HEADER)?.to_str().ok()?.trim().parse().ok()
 }
 
 /// Returns the priority of a request: a header that is an integer wins over the body.
 pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
-    let header = headers.get(&names::PRIORITY).and_then(|v| v.to_str().ok());
+    let header = headers.get(&names::PRIORITY_HEADER).and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
 
@@ -297,7 +297,7 @@ pub(crate) fn json_response_with_load(
     body: String,
 ) -> Response<Body> {
     let mut response = error::json_response(StatusCode::OK, body);
-    let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
+    let format = headers.get(&names::LOAD_FORMAT_HEADER).map(HeaderValue::as_bytes);
     let text = match format {
         Some(f) if f.eq_ignore_ascii_case(b"text") => {
             Some(load_header_value(app, LoadHeaderFormat::Text))

@@ -9,7 +9,7 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inl
                       connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
 
 /// Returns a response with status 200 and an HTML page.
-pub(super) fn page_response(html: impl Into<Body>) -> Response<Body> {
+pub(super) fn html_page_response(html: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(html.into());
     let headers = response.headers_mut();
     for (name, value) in [

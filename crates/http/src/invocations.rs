@@ -16,7 +16,10 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Handles `POST /invocations`: a body that is no valid chat request is treated as a completion
 /// request.
-pub(super) async fn invoke(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(super) async fn post_invocations(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     // This route checks the media type before the JSON.
     vllm_sim_wire::body::read_json_body(received.media_type(), b"{}")?;
     vllm_sim_wire::body::check_value_count(&received.bytes)?;

@@ -24,7 +24,7 @@ use super::app::App;
 use super::body::{DrainingBody, is_longer_than};
 use super::cors::CorsRules;
 use super::middleware::{Middleware, MiddlewareStack, ResponseHook, add_middleware};
-use super::request_head::names::REQUEST_ID;
+use super::request_head::names::REQUEST_ID_HEADER;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
 use super::route_index::PathRewriter;
@@ -78,7 +78,7 @@ impl HttpService {
         let stack = stack.clone();
         let closes =
             request.version() != Version::HTTP_2 && is_longer_than(&request, self.max_body);
-        let mut request = DrainingBody::wrap(request, self.max_body);
+        let mut request = DrainingBody::wrap_request_body(request, self.max_body);
         let started = unix_now_secs();
         request.extensions_mut().insert(RequestContext { started, ..context });
         // Boxed, so that an idle connection holds a pointer instead of space for the largest
@@ -133,7 +133,7 @@ fn http_stack(
     routes: Router,
 ) -> MiddlewareStack {
     let paths = PathRewriter::new(&settings.root_path, app.dialect.has_lenient_paths());
-    let message_memory = app.service().message_memory().clone();
+    let message_memory = app.service().large_body_memory().clone();
     let before_log = enabled([
         Some(Box::new(paths)),
         app.history.clone().map(HistoryLayer::for_http).map(boxed),
@@ -150,7 +150,7 @@ fn http_stack(
     let routes = ServiceBuilder::new()
         .layer(from_fn_with_state(app.clone(), fault::inject_faults))
         .map_response(move |response: Response<_>| {
-            body::limit_large_body(&message_memory, response.map(Body::new))
+            body::send_large_body_in_parts(&message_memory, response.map(Body::new))
         })
         .layer(CatchPanicLayer::custom(panic_response))
         .layer(from_fn(run_long_body_blocking))
@@ -247,13 +247,13 @@ struct RequestIdHeader;
 
 impl Middleware for RequestIdHeader {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
-        let given = request.headers().get(&REQUEST_ID).cloned();
+        let given = request.headers().get(&REQUEST_ID_HEADER).cloned();
         Ok(Some(Box::new(move |mut response| {
             let id = given.unwrap_or_else(|| {
                 let id = uuid::Uuid::new_v4().simple().to_string();
                 HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
             });
-            response.headers_mut().insert(&REQUEST_ID, id);
+            response.headers_mut().insert(&REQUEST_ID_HEADER, id);
             response
         })))
     }
@@ -276,7 +276,7 @@ struct HeadAndOptions(Arc<App>);
 impl Middleware for HeadAndOptions {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let (app, path) = (&self.0, request.uri().path());
-        if request.method() == Method::HEAD && !route_index::accepts_head(path) {
+        if request.method() == Method::HEAD && !route_index::accepts_head_method(path) {
             return Err(routes::head_not_supported(app, path));
         }
         if request.method() == Method::OPTIONS

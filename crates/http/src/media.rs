@@ -33,7 +33,7 @@ fn group_by_modality(media: &[PlacedMediaItem], show: impl Fn(&PlacedMediaItem) 
 }
 
 /// Returns the positions of media items in a prompt by modality; null without media.
-pub(crate) fn placeholders_json(media: &[PlacedMediaItem]) -> Value {
+pub(crate) fn media_placeholders_json(media: &[PlacedMediaItem]) -> Value {
     if media.is_empty() {
         return Value::Null;
     }
@@ -50,7 +50,7 @@ pub(crate) fn media_features_json(media: &[PlacedMediaItem]) -> Value {
     let data = |item: &PlacedMediaItem| json!(STANDARD.encode(&*item.identifier));
     json!({
         "mm_hashes": group_by_modality(media, |item| json!(&*item.identifier)),
-        "mm_placeholders": placeholders_json(media),
+        "mm_placeholders": media_placeholders_json(media),
         "kwargs_data": group_by_modality(media, data),
         "mm_metadata": null,
     })

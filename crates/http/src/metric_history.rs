@@ -44,7 +44,7 @@ impl MetricHistory {
     }
 
     /// Returns the notifier that a request for the metric history wakes.
-    pub(crate) fn viewed(&self) -> Arc<Notify> {
+    pub(crate) fn view_notifier(&self) -> Arc<Notify> {
         self.viewed.clone()
     }
 

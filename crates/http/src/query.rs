@@ -9,11 +9,11 @@ use vllm_sim_wire::schema::RequestField;
 
 /// Returns the decoded names and values of a query string, in order.
 pub(super) fn query_pairs(uri: &Uri) -> Vec<(String, String)> {
-    decode_pairs(uri.query().unwrap_or_default())
+    decode_form_pairs(uri.query().unwrap_or_default())
 }
 
 /// Decodes URL-encoded names and values: a query string or a form.
-pub(super) fn decode_pairs(text: &str) -> Vec<(String, String)> {
+pub(super) fn decode_form_pairs(text: &str) -> Vec<(String, String)> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
         .map(|part| {

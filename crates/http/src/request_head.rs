@@ -5,29 +5,29 @@ use std::sync::{Arc, LazyLock};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use vllm_sim_service::{MessageReservation, RequestFaults, TokenUsage};
+use vllm_sim_service::{LargeBodyReservation, RequestFaults, TokenUsage};
 
 /// Header names that the server looks up in requests; static names avoid parsing.
 pub(super) mod names {
     use super::HeaderName;
 
     /// Header with the requested data-parallel rank.
-    pub(crate) static DATA_PARALLEL_RANK: HeaderName =
+    pub(crate) static DATA_PARALLEL_RANK_HEADER: HeaderName =
         HeaderName::from_static("x-data-parallel-rank");
-    pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
+    pub(crate) static PRIORITY_HEADER: HeaderName = HeaderName::from_static("x-vllm-priority");
     pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
     pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-    pub(crate) static SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
-    pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+    pub(crate) static SESSION_ID_HEADER: HeaderName = HeaderName::from_static("x-session-id");
+    pub(crate) static REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
     /// Header with the HTTP status of an error to return.
-    pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");
+    pub(crate) static RETURN_ERROR_HEADER: HeaderName = HeaderName::from_static("x-return-error");
     /// Header with the faults to inject into the response.
-    pub(crate) static SIM_FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
+    pub(crate) static SIM_FAULT_HEADER: HeaderName = HeaderName::from_static("x-sim-fault");
     /// Header that makes the request finish as if too little of its prompt were cached.
-    pub(crate) static CACHE_HIT_THRESHOLD: HeaderName =
+    pub(crate) static CACHE_HIT_THRESHOLD_HEADER: HeaderName =
         HeaderName::from_static("x-cache-threshold-finish-reason");
     /// Header that requests the server's load in a response header, and names its format.
-    pub(crate) static LOAD_FORMAT: HeaderName =
+    pub(crate) static LOAD_FORMAT_HEADER: HeaderName =
         HeaderName::from_static("endpoint-load-metrics-format");
 }
 
@@ -42,7 +42,7 @@ pub(super) struct RequestHead {
     /// Counter of the request's tokens for the request history; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
     /// Reserved memory of a large body, until the response is complete.
-    pub(super) _memory: Option<MessageReservation>,
+    pub(super) _memory: Option<LargeBodyReservation>,
 }
 
 /// Common request headers without effect on the response, most frequent first.

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 mod usage;
 
-use super::body_tap::{BodyTap, TappedBody};
+use super::body_tap::{BodyTap, RecordedBodyStart};
 use super::middleware::{Middleware, ResponseHook};
 use super::request_head::masked_header_value;
 use super::request_head::names;
@@ -110,7 +110,7 @@ enum RequestOutcome {
 
 /// Filter for recorded requests; all conditions that are set must hold.
 #[derive(Default)]
-pub(crate) struct RequestFilter {
+pub(crate) struct RecordedRequestFilter {
     pub(crate) path: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) status: Option<u16>,
@@ -196,7 +196,7 @@ impl RequestHistory {
     }
 
     /// Records the body of a request, once it was read to its end or dropped.
-    fn record_body(&self, id: u64, tapped: &TappedBody) {
+    fn record_body(&self, id: u64, tapped: &RecordedBodyStart) {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
         let digest = whole.then(|| hex_text(&Sha256::digest(&tapped.head)));
         let members: ShownBodyMembers = serde_json::from_slice(&tapped.head).unwrap_or_default();
@@ -252,7 +252,7 @@ impl RequestHistory {
     /// The number that had ended at the timeout.
     pub(crate) async fn wait_for_ended(
         &self,
-        filter: &RequestFilter,
+        filter: &RecordedRequestFilter,
         wanted: usize,
         within: Duration,
     ) -> Result<(), usize> {
@@ -281,7 +281,7 @@ impl RequestHistory {
 
     /// Returns the newest `most` recorded requests that match `filter` as JSON, oldest first, and
     /// their total number.
-    pub(crate) fn list_json(&self, filter: &RequestFilter, most: usize) -> String {
+    pub(crate) fn requests_json(&self, filter: &RecordedRequestFilter, most: usize) -> String {
         let state = self.state.lock();
         let (found, newest) = state.matching_records(filter, most);
         let (count, dropped) = (found, state.dropped);
@@ -411,7 +411,7 @@ impl RequestRecord {
             Some(format!("{} {}", self.path, self.digest.as_ref()?))
         };
         let key = text(&IDEMPOTENCY_KEY_HEADER)
-            .or_else(|| text(&names::REQUEST_ID))
+            .or_else(|| text(&names::REQUEST_ID_HEADER))
             .or_else(same_body)?;
         Some((key, retries))
     }
@@ -442,7 +442,7 @@ impl RequestRecord {
             .iter()
             .map(|(name, value)| (name.to_string(), masked_header_value(name, value).into()))
             .collect();
-        let counts = self.usage.counts();
+        let counts = self.usage.token_counts();
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         json!({
             "id": self.id,
@@ -451,7 +451,7 @@ impl RequestRecord {
             "model": self.model,
             "stream": self.stream,
             "status": self.status,
-            "outcome": self.outcome.word(),
+            "outcome": self.outcome.as_word(),
             "seconds_to_headers": seconds(self.to_headers),
             "seconds": seconds(self.ended.map(|ended| ended.duration_since(self.started))),
             "prompt_tokens": counts.prompt,
@@ -466,7 +466,7 @@ impl RequestRecord {
     }
 }
 
-impl RequestFilter {
+impl RecordedRequestFilter {
     fn matches_record(&self, record: &RequestRecord) -> bool {
         self.path.as_ref().is_none_or(|path| *path == record.path)
             && (self.model.is_none() || self.model == record.model)

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use regex::Regex;
 use serde_json::Value;
 
-use super::body_tap::{BodyTap, TappedBody};
+use super::body_tap::{BodyTap, RecordedBodyStart};
 use super::request_head::masked_header_value;
 use super::{body, error};
 use vllm_sim_config::{LogConfig, LogLevel};
@@ -217,7 +217,7 @@ impl RequestLog {
     }
 }
 
-fn logged_body_text(tapped: &TappedBody) -> String {
+fn logged_body_text(tapped: &RecordedBodyStart) -> String {
     let mut text = mask_secrets(&tapped.head).into_owned();
     let cut = tapped.length - tapped.head.len() as u64;
     if cut > 0 {

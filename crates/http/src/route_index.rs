@@ -33,7 +33,7 @@ impl RouteIndex {
     }
 
     /// Returns the paths of all routes, and the paths that redirect to them.
-    pub fn paths(&self) -> Vec<String> {
+    pub fn served_paths(&self) -> Vec<String> {
         let paths = self.0.keys();
         paths.flat_map(|path| [(*path).to_owned(), format!("{path}/")]).collect()
     }
@@ -56,7 +56,7 @@ pub(crate) fn route_template(path: &str) -> &str {
 }
 
 /// Returns whether the route of a path accepts HEAD.
-pub(crate) fn accepts_head(path: &str) -> bool {
+pub(crate) fn accepts_head_method(path: &str) -> bool {
     matches!(path, "/" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect")
         || path.starts_with(METRICS_PATH)
 }

@@ -45,10 +45,10 @@ fn route_table(config: &Config) -> Vec<Route> {
         ("/version", "GET", get(ops::get_version)),
         ("/load", "GET", get(ops::get_load)),
         (METRICS_PATH, "GET", any(ops::get_metrics)),
-        ("/dashboard", "GET", get(dashboard::get_page)),
+        ("/dashboard", "GET", get(dashboard::get_dashboard_page)),
         ("/dashboard/latencies", "GET", get(dashboard::get_latencies)),
         ("/kv_event_sources", "GET", get(vllm::info::kv_event_sources)),
-        ("/invocations", "POST", post(invocations::invoke)),
+        ("/invocations", "POST", post(invocations::post_invocations)),
         ("/v1/systemone", "POST", post(vllm::info::decisions_unsupported)),
         ("/v1/decisions", "POST", post(vllm::info::decisions_unsupported)),
     ];
@@ -78,7 +78,7 @@ fn route_table(config: &Config) -> Vec<Route> {
 /// Returns the routes of an SGLang server, and those of vllm-sim itself.
 fn sglang_route_table(config: &Config) -> Vec<Route> {
     let mut routes = sglang::routes(config);
-    routes.push(("/dashboard", "GET", get(dashboard::get_page)));
+    routes.push(("/dashboard", "GET", get(dashboard::get_dashboard_page)));
     routes.push(("/dashboard/latencies", "GET", get(dashboard::get_latencies)));
     let mut guarded = dashboard_data_routes();
     if serves_admin_config(config) {
@@ -242,7 +242,7 @@ fn dashboard_data_routes() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::get_kv_blocks)),
         ("/dashboard/drills", "GET", get(dashboard::drills::list_annotations)),
-        ("/dashboard/history", "GET", get(dashboard::history::get_history)),
+        ("/dashboard/history", "GET", get(dashboard::history::get_metric_history)),
         ("/dashboard/replicas", "GET", get(dashboard::replicas::list_replicas)),
         ("/dashboard/requests", "GET", get(dashboard::requests::list_sequences)),
         ("/dashboard/scenarios", "GET", get(dashboard::scenarios::list_ready_scenarios)),
@@ -282,8 +282,8 @@ fn admin_routes() -> Vec<Route> {
 
 fn sleep_routes() -> Vec<Route> {
     vec![
-        ("/sleep", "POST", post(control::sleep)),
-        ("/wake_up", "POST", post(control::wake_up)),
+        ("/sleep", "POST", post(control::sleep_engines)),
+        ("/wake_up", "POST", post(control::wake_up_engines)),
         ("/is_sleeping", "GET", get(control::is_sleeping)),
     ]
 }
@@ -298,8 +298,8 @@ fn development_routes() -> Vec<Route> {
         ("/reset_encoder_cache", "POST", post(control::reset_encoder_cache)),
         ("/server_info", "GET", get(vllm::info::server_info)),
         ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
-        ("/pause", "POST", post(control::pause)),
-        ("/resume", "POST", post(control::resume)),
+        ("/pause", "POST", post(control::pause_engines)),
+        ("/resume", "POST", post(control::resume_engines)),
         ("/is_paused", "GET", get(control::is_paused)),
         ("/abort_requests", "POST", post(control::abort_requests)),
         ("/get_world_size", "GET", get(vllm::info::get_world_size)),
@@ -326,7 +326,7 @@ pub fn build_routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
     let mut table = route_table(config);
     let version = config.model.vllm_version;
     if version < VllmVersion::default() {
-        let newer = docs::paths_after(version);
+        let newer = docs::paths_newer_than(version);
         table.retain(|(path, ..)| !newer.contains(*path));
     }
     let index = RouteIndex::new(table.iter().map(|(path, methods, _)| (*path, *methods)));

@@ -19,7 +19,7 @@ use vllm_sim_service::{AdapterLoadMode, Availability, InferenceService};
 /// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
 /// stale metrics.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ObserverFaults {
+pub(super) struct ObservabilityFaults {
     /// Whether KV events are dropped instead of published.
     pub(super) lose_kv_events: bool,
     /// Schedule of lost KV event messages, if any.
@@ -64,7 +64,7 @@ impl ServerControls {
     }
 
     /// Returns a receiver of changes of the server's simulated availability.
-    pub fn availability(&self) -> watch::Receiver<Availability> {
+    pub fn availability_receiver(&self) -> watch::Receiver<Availability> {
         self.availability.subscribe()
     }
 
@@ -84,7 +84,7 @@ impl ServerControls {
         }
     }
 
-    pub(crate) fn set_observer_faults(&self, faults: ObserverFaults) {
+    pub(crate) fn set_observer_faults(&self, faults: ObservabilityFaults) {
         self.event_loss.set_loss(match (faults.lose_kv_events, faults.kv_event_gaps) {
             (true, _) => EventLoss::All,
             (false, Some(gaps)) => EventLoss::Gaps(gaps),

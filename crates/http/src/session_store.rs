@@ -80,16 +80,16 @@ pub(crate) struct SessionTurn {
 impl SessionTurn {
     /// Returns the token ids of the request's prompt, after those of the requests that it
     /// continues.
-    pub(crate) fn prompt(&self) -> impl Iterator<Item = i64> + '_ {
+    pub(crate) fn prompt_token_ids(&self) -> impl Iterator<Item = i64> + '_ {
         self.prompt.iter().map(|id| i64::from(*id))
     }
 
     /// Stores the tokens of an ended reply in the session.
-    pub(crate) fn finish(&self, reply: &Reply) {
+    pub(crate) fn store_reply(&self, reply: &Reply) {
         let Some(choice) = reply.choices.first() else {
             return;
         };
-        let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
+        let tokens = choice.script.output_tokens().take(choice.released_tokens() as usize);
         let finished = FinishedRequest {
             parent: self.parent.clone(),
             prompt: self.prompt.clone(),
@@ -103,7 +103,7 @@ impl SessionTurn {
 
 impl Sessions {
     /// Opens a session; `None` if one with this id is open.
-    pub(crate) fn open(
+    pub(crate) fn open_session(
         &self,
         id: Option<String>,
         timeout: Option<f64>,
@@ -122,7 +122,7 @@ impl Sessions {
     }
 
     /// Closes a session, if it is open.
-    pub(crate) fn close(&self, id: &str) {
+    pub(crate) fn close_session(&self, id: &str) {
         self.0.lock().remove(id);
     }
 
@@ -131,7 +131,7 @@ impl Sessions {
     ///
     /// # Errors
     /// SGLang's 400 for a session or request that does not exist, and for an empty prompt.
-    pub(crate) fn place(
+    pub(crate) fn add_request(
         self: &Arc<Self>,
         params: SessionParams,
         rid: &Arc<str>,

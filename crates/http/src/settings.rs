@@ -30,7 +30,7 @@ pub struct HttpSettings {
     /// Settings of the deployment's data-parallel ranks.
     pub parallel: ParallelConfig,
     /// Settings of the KV cache.
-    pub cache: CacheSettings,
+    pub cache: KvCacheSettings,
     /// Settings of the KV connector to other servers; `None` without one.
     pub kv_transfer: Option<KvTransferConfig>,
     /// Whether the KV cache is offloaded to CPU memory, for which vLLM adds a connector.
@@ -148,7 +148,7 @@ pub struct PoolingSettings {
 
 /// Settings of the KV cache.
 #[derive(Debug)]
-pub struct CacheSettings {
+pub struct KvCacheSettings {
     /// Size of a KV block, in tokens.
     pub block_size: u32,
     /// Whether the engines have a prefix cache.

@@ -16,17 +16,17 @@ use tokio::time::{Instant, Sleep};
 
 use super::app::App;
 use super::error;
-use super::fault::{self, SimulatedBreak};
+use super::fault::{self, InjectedBodyBreak};
 use super::request_head::RequestHead;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::StreamEnding;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
+use vllm_sim_service::{FaultInjector, InjectorAction, Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 
 /// Result of polling the body of a stream.
-type PolledFrame = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, InjectedBodyBreak>>>;
 
 /// Approximate maximum size of one body frame of a stream, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
@@ -72,9 +72,9 @@ impl ChoiceStep {
 /// Calls `write` with the text of each run of consecutive tokens of one channel, of the next `tokens`
 /// tokens of a choice.
 pub(super) fn for_each_channel_run(
-    choice: &mut Choice,
+    choice: &mut ReplyChoice,
     tokens: u32,
-    mut write: impl FnMut(OutputChannel, &str, &Choice),
+    mut write: impl FnMut(OutputChannel, &str, &ReplyChoice),
 ) {
     let mut run: Option<(OutputChannel, String)> = None;
     for _ in 0..tokens {
@@ -104,7 +104,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     fn write_before_tokens(&mut self, _out: &mut String) {}
     /// Appends the events of one step of a choice; advances the choice's cursor by exactly
     /// `step.tokens` tokens.
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep);
     /// Appends the events of up to `most` tokens of the only choice, one event each, until `bytes`
     /// is reached.
     ///
@@ -113,7 +113,7 @@ pub(super) trait StreamRenderer: Send + 'static {
     fn write_single_tokens(
         &mut self,
         _out: &mut String,
-        _choice: &mut Choice,
+        _choice: &mut ReplyChoice,
         _most: u32,
         _bytes: usize,
     ) -> u32 {
@@ -253,7 +253,7 @@ impl<R: StreamRenderer> EventStream<R> {
             let start = out.len();
             self.render.write_closing(out, &self.reply);
             if let Some(faults) = &self.faults {
-                apply_end_fault(out, start, faults.count_stream_ending());
+                apply_end_fault(out, start, faults.record_stream_ending());
             }
         }
     }
@@ -331,7 +331,8 @@ impl<R: StreamRenderer> EventStream<R> {
             };
             let first = choice.sent == 0;
             let least = if first { 1 } else { self.interval };
-            let group = choice.progress().output_chunk_end(choice.sent, least) - choice.sent;
+            let group =
+                choice.sequence_progress().output_chunk_end(choice.sent, least) - choice.sent;
             let mut tokens = if due >= group || ended.is_some() { due.min(group) } else { 0 };
             if let Some(faults) = &mut self.faults {
                 let room = faults.tokens_until_fault();
@@ -382,7 +383,7 @@ impl<R: StreamRenderer> EventStream<R> {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Some(DisconnectPoint::Now) => Poll::Ready(Some(Err(SimulatedBreak))),
+            Some(DisconnectPoint::Now) => Poll::Ready(Some(Err(InjectedBodyBreak))),
         }
     }
 
@@ -409,7 +410,7 @@ impl<R: StreamRenderer> EventStream<R> {
             }
             InjectorAction::Break => {
                 self.closed = true;
-                Some(Poll::Ready(Some(Err(SimulatedBreak))))
+                Some(Poll::Ready(Some(Err(InjectedBodyBreak))))
             }
         }
     }
@@ -431,11 +432,11 @@ impl<R: StreamRenderer> EventStream<R> {
 fn write_plain_tokens<R: StreamRenderer>(
     render: &mut R,
     out: &mut String,
-    choice: &mut Choice,
+    choice: &mut ReplyChoice,
     released: u32,
 ) -> usize {
     let due = released - choice.sent;
-    if choice.sent == 0 || due < 2 || choice.progress().has_multi_token_releases() {
+    if choice.sent == 0 || due < 2 || choice.sequence_progress().has_multi_token_releases() {
         return 0;
     }
     let most = due - 1;
@@ -461,7 +462,7 @@ fn apply_end_fault(out: &mut String, start: usize, ending: StreamEnding) {
 
 impl<R: StreamRenderer + Unpin> HttpBody for EventStream<R> {
     type Data = Bytes;
-    type Error = SimulatedBreak;
+    type Error = InjectedBodyBreak;
 
     fn poll_frame(
         self: Pin<&mut Self>,

@@ -9,7 +9,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::app::App;
-use super::dialect::Endpoint;
+use super::dialect::ApiEndpoint;
 use super::generation;
 use super::{error, json};
 use crate::body::JsonRequest;
@@ -19,7 +19,7 @@ use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared::ChatTool;
-use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChat, TokenizeRequest};
+use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
@@ -33,7 +33,7 @@ pub(super) async fn detokenize(
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     let request = DetokenizeRequest::parse(&value)?;
-    generation::resolve_target(&app, request.model.as_deref())?;
+    generation::resolve_model_target(&app, request.model.as_deref())?;
     app.service.check_tokenizer()?;
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
@@ -49,10 +49,10 @@ pub(super) async fn detokenize(
 
 async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
-    let body = app.dialect.schema_body(Endpoint::Tokenize, body)?;
+    let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
     let request =
         TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
-    app.dialect.pooling_model(generation::resolve_target(app, request.model()))?;
+    app.dialect.pooling_model(generation::resolve_model_target(app, request.model_name()))?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
@@ -97,7 +97,7 @@ async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>
 }
 
 /// Returns the conversation of a `/tokenize` request, without a length limit.
-fn tokenize_conversation(request: TokenizeChat) -> Conversation {
+fn tokenize_conversation(request: TokenizeChatRequest) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
         tools: tools.map(|tools| tools.iter().map(ChatTool::to_template_json).collect()),

@@ -133,32 +133,35 @@ const MAX_MESSAGES_BYTES: u64 = 2 << 30;
      them have ended.",
     MAX_MESSAGES_BYTES >> 20
 )]
-pub struct MessageMemoryFull;
+pub struct LargeBodyMemoryFull;
 
 /// Counts the bytes of all large requests and responses in progress.
 #[derive(Debug, Clone, Default)]
-pub struct MessageMemory(Arc<AtomicU64>);
+pub struct LargeBodyMemory(Arc<AtomicU64>);
 
 /// Guard of a large request or response: its bytes count until the guard is dropped.
 #[derive(Debug)]
-pub struct MessageReservation {
+pub struct LargeBodyReservation {
     bytes: u64,
     total: Arc<AtomicU64>,
 }
 
-impl Drop for MessageReservation {
+impl Drop for LargeBodyReservation {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl MessageMemory {
+impl LargeBodyMemory {
     /// Counts a request or response of `bytes` bytes until the guard is dropped; `None` for a small
     /// one.
     ///
     /// # Errors
-    /// [`MessageMemoryFull`] if all large messages would exceed their limit.
-    pub fn reserve(&self, bytes: u64) -> Result<Option<MessageReservation>, MessageMemoryFull> {
+    /// [`LargeBodyMemoryFull`] if all large messages would exceed their limit.
+    pub fn reserve_bytes(
+        &self,
+        bytes: u64,
+    ) -> Result<Option<LargeBodyReservation>, LargeBodyMemoryFull> {
         if bytes < LARGE_MESSAGE_BYTES {
             return Ok(None);
         }
@@ -167,8 +170,8 @@ impl MessageMemory {
             (then <= MAX_MESSAGES_BYTES).then_some(then)
         };
         let reserved = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        reserved.map_err(|_| MessageMemoryFull)?;
-        Ok(Some(MessageReservation { bytes, total: self.0.clone() }))
+        reserved.map_err(|_| LargeBodyMemoryFull)?;
+        Ok(Some(LargeBodyReservation { bytes, total: self.0.clone() }))
     }
 }
 
@@ -178,13 +181,13 @@ mod tests {
 
     #[test]
     fn large_messages_have_a_common_limit() {
-        let memory = MessageMemory::default();
-        let large = || memory.reserve(256 << 20);
+        let memory = LargeBodyMemory::default();
+        let large = || memory.reserve_bytes(256 << 20);
         let mut held: Vec<_> = (0..8).map(|_| large().unwrap()).collect();
         assert!(large().is_err());
-        assert!(memory.reserve(LARGE_MESSAGE_BYTES - 1).unwrap().is_none());
+        assert!(memory.reserve_bytes(LARGE_MESSAGE_BYTES - 1).unwrap().is_none());
         held.pop();
         assert!(large().is_ok());
-        assert!(memory.reserve(u64::MAX).is_err());
+        assert!(memory.reserve_bytes(u64::MAX).is_err());
     }
 }

@@ -37,10 +37,10 @@ impl InferenceService {
     ) -> Result<ResolvedModel, RequestError> {
         let asked = model.filter(|name| !name.is_empty());
         let named = asked.is_some() || !rules.dialect.requires_model_name();
-        let found = self.models.resolve_name(model).filter(|_| named);
+        let found = self.models.resolve_model_name(model).filter(|_| named);
         let target = found
             .ok_or_else(|| RequestError::UnknownModel(model.unwrap_or_default().to_owned()))?;
-        let displayed = |name: &&str| **name != **self.models.displayed_name();
+        let displayed = |name: &&str| **name != **self.models.displayed_model_name();
         Ok(ResolvedModel { target, asked: asked.filter(displayed).map(Into::into) })
     }
 
@@ -70,7 +70,7 @@ impl InferenceService {
             Err(refusal) => return Err(RejectedRequest::Late(refusal, Box::new(facts))),
         };
         if let KvTransfer::Negotiated(negotiation) = &request.transfer {
-            match negotiation.begin().await {
+            match negotiation.begin_negotiation().await {
                 Ok(transfer) => request.transfer = transfer,
                 Err(fault) => {
                     return Err(RejectedRequest::Late(fault.into(), Box::new(facts)));
@@ -95,7 +95,7 @@ impl InferenceService {
         match reply {
             Ok(mut reply) => {
                 override_prompt_tokens(&mut reply, &scripted);
-                scripted.into_iter().flatten().for_each(ReservedReply::mark_given);
+                scripted.into_iter().flatten().for_each(ReservedReply::mark_used);
                 reply.usage = request.usage.take();
                 let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
@@ -171,7 +171,7 @@ impl InferenceService {
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
         let matched = MatchedRequest {
-            model: resolved.asked.as_deref().unwrap_or(self.models.displayed_name()),
+            model: resolved.asked.as_deref().unwrap_or(self.models.displayed_model_name()),
             headers: &request.headers,
             conversations,
         };

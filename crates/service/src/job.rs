@@ -12,7 +12,7 @@ use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputBudget, ReplyFacts};
 use super::{PrefillHandoff, RequestError, ServeError, run_blocking};
 use crate::generate::request::{StopConditions, StopString, TokenSteering};
-use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
+use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_whitelist};
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_random::{StreamPurpose, request_rng};
@@ -169,7 +169,7 @@ pub(crate) enum ReplyContent {
     Parsed(Arc<CompiledConstraint>),
     /// Tool calls, or free text if `choice` allows it.
     Tools {
-        tools: Arc<[ToolDef]>,
+        tools: Arc<[ToolDefinition]>,
         choice: ToolChoice,
         parallel: bool,
     },
@@ -211,7 +211,7 @@ impl KvTransferNegotiation {
     }
 
     /// Starts the negotiation. Dropping the future ends it.
-    pub(crate) fn begin(&self) -> KvTransferAgreement {
+    pub(crate) fn begin_negotiation(&self) -> KvTransferAgreement {
         (self.0)()
     }
 }
@@ -294,7 +294,7 @@ fn tools_replace_constraint(request: &GenerationRequest) -> bool {
     match offered.choice {
         ToolChoice::Required | ToolChoice::Named(_) => true,
         ToolChoice::Auto => {
-            let strict = |tool: &ToolDef| tool.strict == Some(true);
+            let strict = |tool: &ToolDefinition| tool.strict == Some(true);
             request.parses_calls && offered.tools.iter().any(strict)
         }
         ToolChoice::None => false,
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn a_row_has_no_more_entries_than_the_vocabulary() {
         let position = LogprobPosition { vocabulary: 50, context: 3, temperature: 1.0 };
-        assert_eq!(position.row_of_likeliest(7, usize::MAX).len(), 51);
-        assert_eq!(position.row_without_duplicates(7, usize::MAX).len(), 50);
+        assert_eq!(position.chosen_and_top_tokens(7, usize::MAX).len(), 51);
+        assert_eq!(position.chosen_and_other_top_tokens(7, usize::MAX).len(), 50);
     }
 }

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fault::ExceededAdmissionLimit;
 use crate::generate::ReplyGenerator;
-use crate::generate::tools::ToolError;
+use crate::generate::tools::ToolPlanError;
 use scripted::ScriptedReplies;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::LiveEngine;
@@ -36,7 +36,8 @@ use vllm_sim_engine::kv::BlockHasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
 pub use admission::{
-    AdmissionLimits, LoadGuard, MessageMemory, MessageMemoryFull, MessageReservation, ServerLoad,
+    AdmissionLimits, LargeBodyMemory, LargeBodyMemoryFull, LargeBodyReservation, LoadGuard,
+    ServerLoad,
 };
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
@@ -46,12 +47,14 @@ pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
-pub use reply::{Choice, Reply, TokenUsage, UsageCounts};
+pub use reply::{Reply, ReplyChoice, TokenUsage, UsageCounts};
 pub use request::{
     DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, ReplyFacts,
     RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
 };
-pub use request_faults::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestFaults};
+pub use request_faults::{
+    CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestFaults,
+};
 pub use settings::{ServiceSettings, ServingRole};
 pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheReset};
 
@@ -131,13 +134,13 @@ pub enum ServeError {
     },
     /// All large responses together exceed the memory that they may use.
     #[error(transparent)]
-    MessageMemoryFull(#[from] MessageMemoryFull),
+    MessageMemoryFull(#[from] LargeBodyMemoryFull),
     /// The structured-output constraint of the request cannot be satisfied.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
     /// The tool calls cannot be generated.
     #[error(transparent)]
-    Tools(#[from] ToolError),
+    Tools(#[from] ToolPlanError),
 }
 
 impl ServeError {
@@ -183,7 +186,7 @@ pub struct InferenceService {
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
     backlog: admission::PrefillBacklog,
-    message_memory: MessageMemory,
+    message_memory: LargeBodyMemory,
     draining: std::sync::atomic::AtomicBool,
 }
 
@@ -215,9 +218,9 @@ impl InferenceService {
         ranks: Vec<LiveEngine>,
         settings: ServiceSettings,
     ) -> Self {
-        report_adapters(&ranks, &models.adapters());
+        report_adapters(&ranks, &models.loaded_adapters());
         Self {
-            adapters: models.adapters(),
+            adapters: models.loaded_adapters(),
             models,
             generator,
             control: PauseControl::default(),
@@ -234,7 +237,7 @@ impl InferenceService {
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
             backlog: admission::PrefillBacklog::default(),
-            message_memory: MessageMemory::default(),
+            message_memory: LargeBodyMemory::default(),
             draining: false.into(),
         }
     }
@@ -310,7 +313,7 @@ impl InferenceService {
     }
 
     /// Returns the counter of the bytes of all large responses.
-    pub fn message_memory(&self) -> &MessageMemory {
+    pub fn large_body_memory(&self) -> &LargeBodyMemory {
         &self.message_memory
     }
 

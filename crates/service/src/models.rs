@@ -93,20 +93,20 @@ impl ServedModels {
     }
 
     /// Returns the name of the base model in responses.
-    pub fn displayed_name(&self) -> &Arc<str> {
+    pub fn displayed_model_name(&self) -> &Arc<str> {
         &self.served[0]
     }
 
     /// Returns the name of the base model or adapter `target` in responses.
-    pub fn name_in_responses(&self, target: &ModelTarget) -> Arc<str> {
+    pub fn model_name_in_responses(&self, target: &ModelTarget) -> Arc<str> {
         match target {
-            ModelTarget::Base => self.displayed_name().clone(),
+            ModelTarget::Base => self.displayed_model_name().clone(),
             ModelTarget::Lora { name, .. } => name.clone(),
         }
     }
 
     /// Returns the loaded LoRA adapters in order of loading.
-    pub fn adapters(&self) -> Arc<Vec<LoraAdapter>> {
+    pub fn loaded_adapters(&self) -> Arc<Vec<LoraAdapter>> {
         if let Some(list) = &self.adapters.read().list {
             return list.clone();
         }
@@ -119,7 +119,7 @@ impl ServedModels {
     /// Returns the base model or LoRA adapter with this name; `None` if the name is unknown.
     ///
     /// A missing or empty name means the base model.
-    pub fn resolve_name(&self, name: Option<&str>) -> Option<ModelTarget> {
+    pub fn resolve_model_name(&self, name: Option<&str>) -> Option<ModelTarget> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Some(ModelTarget::Base);
         };
@@ -149,7 +149,7 @@ impl ServedModels {
         let config = std::fs::read(path.join("adapter_config.json")).ok()?;
         let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
         let base = config["base_model_name_or_path"].as_str()?;
-        let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed_name();
+        let is_ours = config["peft_type"] == "LORA" && *base == **self.displayed_model_name();
         is_ours.then_some(())?;
         self.load_adapter(name, path.to_str()?, None, AdapterLoadMode::InPlace).ok()
     }
@@ -234,11 +234,12 @@ mod tests {
             );
         }
         assert!(models.unload_adapter("a1") && !models.unload_adapter("a1"));
-        let all = models.adapters();
+        let all = models.loaded_adapters();
         assert_eq!(all.len(), 19_999);
         assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
         assert!(
-            models.resolve_name(Some("a2")).is_some() && models.resolve_name(Some("a1")).is_none()
+            models.resolve_model_name(Some("a2")).is_some()
+                && models.resolve_model_name(Some("a1")).is_none()
         );
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         assert_eq!(

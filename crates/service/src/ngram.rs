@@ -27,8 +27,12 @@ pub struct NgramLookup {
 }
 
 impl NgramLookup {
-    pub(super) fn script_drafts(&self, prompt: &[u32], script: &ReplyScript) -> Arc<[StepDrafts]> {
-        let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
+    pub(super) fn draft_lengths_of_script(
+        &self,
+        prompt: &[u32],
+        script: &ReplyScript,
+    ) -> Arc<[StepDrafts]> {
+        let output: Vec<u32> = script.output_tokens().map(|token| token.id).collect();
         self.draft_lengths(prompt, &output)
     }
 

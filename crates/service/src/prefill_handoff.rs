@@ -33,7 +33,7 @@ impl fmt::Debug for PrefillHandoff {
 impl Drop for PrefillHandoff {
     fn drop(&mut self) {
         if let Some(report) = &self.on_end {
-            report(self.finished_blocks_and_tokens().is_some());
+            report(self.block_ids_and_output_tokens().is_some());
         }
     }
 }
@@ -58,7 +58,7 @@ impl PrefillHandoff {
 
     /// Returns the prompt's KV block ids and the number of output tokens; `None` until the request
     /// has finished.
-    pub fn finished_blocks_and_tokens(&self) -> Option<(&[u32], u32)> {
+    pub fn block_ids_and_output_tokens(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
         let finished = progress.state() == SequenceState::Ended(SequenceEndReason::Finished);
         finished

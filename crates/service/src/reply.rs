@@ -6,14 +6,14 @@ use parking_lot::Mutex;
 
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::{ReplyScript, ScriptCursor};
-use crate::{InFlightGuard, LoadGuard, MessageReservation, PrefillHandoff};
+use crate::{InFlightGuard, LargeBodyReservation, LoadGuard, PrefillHandoff};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
 /// A running generation job. Dropping it aborts the sequences that have not ended.
 pub struct Reply {
     /// Choices of the job, grouped by prompt: choice s of prompt p has index p·n + s.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ReplyChoice>,
     /// Number of tokens of each prompt of the job.
     pub prompts: Vec<u32>,
     /// Estimated size of the whole response, in bytes.
@@ -22,7 +22,7 @@ pub struct Reply {
     pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
-    pub(crate) memory_reservation: Option<MessageReservation>,
+    pub(crate) memory_reservation: Option<LargeBodyReservation>,
     /// Guard that counts the request in the server's load until the reply is dropped.
     pub load: Option<LoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
@@ -49,7 +49,7 @@ pub struct UsageCounts {
 
 impl TokenUsage {
     /// Returns the token counts; all are 0 until the reply is dropped.
-    pub fn counts(&self) -> UsageCounts {
+    pub fn token_counts(&self) -> UsageCounts {
         *self.0.lock()
     }
 
@@ -65,7 +65,7 @@ impl TokenUsage {
 }
 
 /// One sequence of a generation job: its content and its progress in the engine.
-pub struct Choice {
+pub struct ReplyChoice {
     /// Index of the prompt that the sequence answers.
     pub prompt: usize,
     /// Generated content, complete before the first token is released.
@@ -92,7 +92,7 @@ impl Reply {
             .into_iter()
             .zip(handles)
             .enumerate()
-            .map(|(index, (script, handle))| Choice {
+            .map(|(index, (script, handle))| ReplyChoice {
                 prompt: index / n.max(1) as usize,
                 script,
                 cursor: ScriptCursor::default(),
@@ -132,12 +132,12 @@ impl Reply {
         let cached = self.prompts.iter().zip(0..).map(|(prompt, index)| {
             // The first choice of a prompt finds what was cached before the request.
             let first = self.choices.iter().find(|choice| choice.prompt == index);
-            first.map_or(0, |choice| choice.progress().reused_tokens(*prompt).min(*prompt))
+            first.map_or(0, |choice| choice.sequence_progress().reused_tokens(*prompt).min(*prompt))
         });
         UsageCounts {
-            prompt: self.prompt_tokens(),
+            prompt: self.prompt_token_count(),
             cached: saturating_sum(cached),
-            generated: saturating_sum(self.choices.iter().map(Choice::released_tokens)),
+            generated: saturating_sum(self.choices.iter().map(ReplyChoice::released_tokens)),
             delivered: saturating_sum(self.choices.iter().map(|choice| choice.sent)),
         }
     }
@@ -161,7 +161,7 @@ impl Reply {
 
     /// Returns the number of prompt tokens of the job; each prompt counts once, not once per
     /// choice.
-    pub fn prompt_tokens(&self) -> u32 {
+    pub fn prompt_token_count(&self) -> u32 {
         saturating_sum(self.prompts.iter().copied())
     }
 }
@@ -177,14 +177,14 @@ impl Drop for Reply {
             usage.add_counts(self.usage_counts());
         }
         if let Some(report) = &self.load_failure
-            && self.choices.iter().any(|c| c.progress().has_failed_kv_load())
+            && self.choices.iter().any(|c| c.sequence_progress().has_failed_kv_load())
         {
             report.report_failure();
         }
     }
 }
 
-impl Choice {
+impl ReplyChoice {
     /// Returns the state of the sequence in the engine. Read it before [`Self::released_tokens`].
     pub fn sequence_state(&self) -> SequenceState {
         self.handle.progress().state()
@@ -196,7 +196,7 @@ impl Choice {
     }
 
     /// Returns the progress of the sequence in the engine.
-    pub fn progress(&self) -> &vllm_sim_engine::driver::SharedProgress {
+    pub fn sequence_progress(&self) -> &vllm_sim_engine::driver::SharedProgress {
         self.handle.progress()
     }
 

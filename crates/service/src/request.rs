@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::prompt::PromptSource;
 use super::{ConnectionHandle, KvTransfer, RequestFaults, ServeError, TokenUsage};
 use crate::generate::request::{ModelTarget, TokenizedPrompt};
-use crate::generate::tools::{ToolChoice, ToolDef};
+use crate::generate::tools::{ToolChoice, ToolDefinition};
 use vllm_sim_engine::SimTime;
 use vllm_sim_schema_sampler::Constraint;
 use vllm_sim_wire::{Fault, SamplingParams, SamplingRequest};
@@ -81,7 +81,7 @@ pub struct KvBlockLabels {
 #[derive(Debug, Clone)]
 pub struct ToolRequest {
     /// Tools offered to the model.
-    pub tools: Vec<ToolDef>,
+    pub tools: Vec<ToolDefinition>,
     /// Rule for tool calls: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
     /// Whether one reply may contain several tool calls.
@@ -122,13 +122,13 @@ pub struct ResolvedModel {
 
 impl ResolvedModel {
     /// Returns the served model or LoRA adapter that the request names.
-    pub fn target(&self) -> &ModelTarget {
+    pub fn model_target(&self) -> &ModelTarget {
         &self.target
     }
 
     /// Returns the served model or LoRA adapter that the request names, for routes that generate no
     /// reply.
-    pub fn into_target(self) -> ModelTarget {
+    pub fn into_model_target(self) -> ModelTarget {
         self.target
     }
 }

@@ -31,7 +31,7 @@ impl RequestFaults {
     ///
     /// # Errors
     /// [`FaultSpecError`] if `asked` is not a valid fault spec.
-    pub fn decide(
+    pub fn decide_for_request(
         service: &InferenceService,
         request_id: Option<&str>,
         asked: Option<&str>,
@@ -78,7 +78,10 @@ impl RequestFaults {
     }
 
     /// Returns the injector of faults into the reply; `None` if there are none.
-    pub fn injector(&self, service: &Arc<InferenceService>) -> Option<Box<FaultInjector>> {
+    pub fn reply_fault_injector(
+        &self,
+        service: &Arc<InferenceService>,
+    ) -> Option<Box<FaultInjector>> {
         let conn = self.conn.clone();
         FaultInjector::new(&self.stream_faults, conn, service, &self.settings)
     }
@@ -87,7 +90,7 @@ impl RequestFaults {
 /// Delay between the last write and an injected break of the connection.
 ///
 /// The delay lets data that was already written reach the client first.
-pub const BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
+pub const CONNECTION_BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
 
 /// An instruction of the fault injector to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +152,7 @@ impl FaultInjector {
     }
 
     /// Returns how the stream ends, and counts a fault injected into its end.
-    pub fn count_stream_ending(&self) -> StreamEnding {
+    pub fn record_stream_ending(&self) -> StreamEnding {
         let ending = self.plan.stream_ending();
         match ending {
             StreamEnding::Proper => {}
@@ -182,7 +185,9 @@ impl FaultInjector {
                         conn.reset_connection();
                         // The reset drops the connection, and this reply with it.
                         *after = AfterWait::Break;
-                        sleep.as_mut().reset(tokio::time::Instant::now() + BREAK_FLUSH_DELAY * 100);
+                        sleep.as_mut().reset(
+                            tokio::time::Instant::now() + CONNECTION_BREAK_FLUSH_DELAY * 100,
+                        );
                     }
                 }
                 continue;
@@ -199,11 +204,11 @@ impl FaultInjector {
                 }
                 Some(FaultAction::Cut) => {
                     self.report_fault("cut_after");
-                    self.start_wait(BREAK_FLUSH_DELAY, AfterWait::Break);
+                    self.start_wait(CONNECTION_BREAK_FLUSH_DELAY, AfterWait::Break);
                 }
                 Some(FaultAction::Reset) => {
                     self.report_fault("reset_after");
-                    self.start_wait(BREAK_FLUSH_DELAY, AfterWait::Reset);
+                    self.start_wait(CONNECTION_BREAK_FLUSH_DELAY, AfterWait::Reset);
                 }
             }
         }

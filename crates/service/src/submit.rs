@@ -8,7 +8,7 @@ use super::{
     InferenceService, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServeError, ServingRole,
 };
 use crate::generate::request::{GeneratorInput, ModelTarget, ReplyForm, TokenizedPrompt};
-use crate::generate::tools::plan_calls;
+use crate::generate::tools::plan_tool_calls;
 use crate::generate::{EMPTY_CONTEXT_HASH, EndReason, ReplyScript, extend_context_hash};
 use crate::models::ServedModels;
 use vllm_sim_engine::driver::{
@@ -105,7 +105,7 @@ impl InferenceService {
                     true => chain.take(),
                     false => chain.clone(),
                 };
-                let plan = own.map(|chain| finish_block_plan(chain, &script, job));
+                let plan = own.map(|chain| extend_block_plan_by_output(chain, &script, job));
                 let mut submission =
                     self.engine_submission(job, prompt, key, &script, plan, parent.clone());
                 submission.sequence.media = media.clone();
@@ -116,7 +116,7 @@ impl InferenceService {
                 scripts.push(script);
             }
         }
-        let memory_reservation = self.message_memory.reserve(size.bytes() as u64)?;
+        let memory_reservation = self.message_memory.reserve_bytes(size.bytes() as u64)?;
         let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
         let prompts: Vec<_> = job.facts.prompts.iter().map(|p| p.tokens.len() as u32).collect();
         let handoff = self.add_lease(job, rank, &handles);
@@ -203,7 +203,7 @@ impl InferenceService {
             ReplyContent::Tools { tools, choice, parallel } => {
                 let mut rng = request_rng(self.settings.seed, key, StreamPurpose::Structured);
                 let mut calls =
-                    plan_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
+                    plan_tool_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
                 if !parallel {
                     calls.truncate(1);
                 }
@@ -279,7 +279,7 @@ impl InferenceService {
         sequence.priority = job.request.priority;
         sequence.timeline = script.times.clone();
         let ngram = self.settings.ngram.as_ref();
-        sequence.drafts = ngram.map(|ngram| ngram.script_drafts(&prompt.tokens, script));
+        sequence.drafts = ngram.map(|ngram| ngram.draft_lengths_of_script(&prompt.tokens, script));
         if script.calls.len() > 1 {
             sequence.tokens_without_gap = script.later_tool_call_starts();
         }
@@ -409,7 +409,7 @@ pub(super) fn block_extra_keys(
     let lora = match &job.facts.target {
         ModelTarget::Base => None,
         ModelTarget::Lora { name, id } => {
-            let adapters = models.adapters();
+            let adapters = models.loaded_adapters();
             let adapter = adapters.iter().find(|adapter| adapter.id == *id);
             Some(LoraAdapter {
                 id: LoraId(*id),
@@ -425,7 +425,7 @@ pub(super) fn block_extra_keys(
     });
     ExtraKeys {
         lora,
-        model: models.displayed_name().clone(),
+        model: models.displayed_model_name().clone(),
         salt: job.request.kv_labels.salt.clone(),
         media: media.collect(),
     }
@@ -435,12 +435,12 @@ pub(super) fn block_extra_keys(
 /// of KV events.
 ///
 /// Source: vLLM 0.33 `vllm/v1/request.py`, `session_id` and `kv_cache_report_mode`.
-pub(super) fn finish_block_plan(
+pub(super) fn extend_block_plan_by_output(
     mut chain: BlockPlanBuilder<'_>,
     script: &ReplyScript,
     job: &GenerationJob,
 ) -> Arc<BlockPlan> {
-    chain.append_tokens(&script.token_ids());
+    chain.append_tokens(&script.output_token_ids());
     let mut plan = chain.finish();
     plan.session = job.request.kv_labels.session_id.clone();
     let extra = job.facts.params.extra_args.as_ref();

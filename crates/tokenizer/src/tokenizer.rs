@@ -37,7 +37,8 @@ impl Tokenizer {
             }
         };
         let hf = HfTokenizer::open(&model)?;
-        let template = if hf.templates().default_template_source().is_some() { "a" } else { "no" };
+        let template =
+            if hf.chat_templates().default_template_source().is_some() { "a" } else { "no" };
         let found = format!("{}, with {template} chat template", model.found);
         Ok((Self::Hf(Box::new(hf)), found))
     }
@@ -72,7 +73,7 @@ impl Tokenizer {
     /// Returns the raw vocabulary entry of a token id, such as `Ġthere`.
     pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
         match self {
-            Self::Hf(hf) => hf.piece(id),
+            Self::Hf(hf) => hf.vocabulary_entry(id),
             Self::Simulated(simulated) => {
                 let mut out = String::new();
                 simulated.append_token_text(id, &mut out).then_some(out)
@@ -91,7 +92,7 @@ impl Tokenizer {
     /// Returns the token id of a raw vocabulary entry, such as `Ġthere`.
     pub fn token_id_of_entry(&self, piece: &str) -> Option<u32> {
         match self {
-            Self::Hf(hf) => hf.id_of(piece),
+            Self::Hf(hf) => hf.token_id_of_entry(piece),
             Self::Simulated(simulated) => simulated.token_id_of_text(piece),
         }
     }
@@ -99,7 +100,7 @@ impl Tokenizer {
     /// Returns whether a token id is a special token, which decoding may omit.
     pub fn is_special_token(&self, id: u32) -> bool {
         match self {
-            Self::Hf(hf) => hf.is_special(id),
+            Self::Hf(hf) => hf.is_special_token(id),
             Self::Simulated(_) => false,
         }
     }
@@ -127,7 +128,7 @@ impl Tokenizer {
     /// Returns the end-of-sequence token id; the simulated tokenizer has none.
     pub fn eos_token_id(&self) -> Option<u32> {
         match self {
-            Self::Hf(hf) => hf.eos(),
+            Self::Hf(hf) => hf.eos_token_id(),
             Self::Simulated(_) => None,
         }
     }
@@ -135,7 +136,7 @@ impl Tokenizer {
     /// Returns further token ids that end a generated text, in addition to [`Self::eos_token_id`].
     pub fn stop_token_ids(&self) -> &[u32] {
         match self {
-            Self::Hf(hf) => hf.stop_ids(),
+            Self::Hf(hf) => hf.stop_token_ids(),
             Self::Simulated(_) => &[],
         }
     }
@@ -157,7 +158,7 @@ impl Tokenizer {
     fn templates(&self) -> &ChatTemplates {
         static NONE: OnceLock<ChatTemplates> = OnceLock::new();
         match self {
-            Self::Hf(hf) => hf.templates(),
+            Self::Hf(hf) => hf.chat_templates(),
             Self::Simulated(_) => NONE.get_or_init(ChatTemplates::default),
         }
     }
@@ -165,7 +166,7 @@ impl Tokenizer {
     /// Returns the response of `GET /tokenizer_info`.
     pub fn tokenizer_info(&self) -> serde_json::Value {
         match self {
-            Self::Hf(hf) => hf.info(),
+            Self::Hf(hf) => hf.tokenizer_info(),
             Self::Simulated(_) => simulated::simulated_tokenizer_info(),
         }
     }
@@ -308,7 +309,7 @@ impl<'t> Detokenizer<'t> {
     /// Decodes one more token id and appends the text that is complete to `out`.
     pub fn decode_token_into(&mut self, id: u32, out: &mut String) {
         match &mut self.0 {
-            DetokenizerKind::Hf(stream) => stream.push(id, out),
+            DetokenizerKind::Hf(stream) => stream.push_token_id(id, out),
             DetokenizerKind::Simulated(simulated) => {
                 simulated.append_token_text(id, out);
             }
@@ -319,7 +320,7 @@ impl<'t> Detokenizer<'t> {
     /// characters.
     pub(crate) fn flush_into(self, out: &mut String) {
         match self.0 {
-            DetokenizerKind::Hf(stream) => stream.finish(out),
+            DetokenizerKind::Hf(stream) => stream.flush_into(out),
             DetokenizerKind::Simulated(_) => {}
         }
     }

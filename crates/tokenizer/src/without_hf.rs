@@ -22,7 +22,7 @@ impl HfTokenizer {
         })
     }
 
-    pub(crate) fn templates(&self) -> &ChatTemplates {
+    pub(crate) fn chat_templates(&self) -> &ChatTemplates {
         match *self {}
     }
 
@@ -34,11 +34,11 @@ impl HfTokenizer {
         match *self {}
     }
 
-    pub(crate) fn piece(&self, _id: u32) -> Option<String> {
+    pub(crate) fn vocabulary_entry(&self, _id: u32) -> Option<String> {
         match *self {}
     }
 
-    pub(crate) fn id_of(&self, _piece: &str) -> Option<u32> {
+    pub(crate) fn token_id_of_entry(&self, _piece: &str) -> Option<u32> {
         match *self {}
     }
 
@@ -46,7 +46,7 @@ impl HfTokenizer {
         match *self {}
     }
 
-    pub(crate) fn is_special(&self, _id: u32) -> bool {
+    pub(crate) fn is_special_token(&self, _id: u32) -> bool {
         match *self {}
     }
 
@@ -58,15 +58,15 @@ impl HfTokenizer {
         match *self {}
     }
 
-    pub(crate) fn eos(&self) -> Option<u32> {
+    pub(crate) fn eos_token_id(&self) -> Option<u32> {
         match *self {}
     }
 
-    pub(crate) fn stop_ids(&self) -> &[u32] {
+    pub(crate) fn stop_token_ids(&self) -> &[u32] {
         match *self {}
     }
 
-    pub(crate) fn info(&self) -> Json {
+    pub(crate) fn tokenizer_info(&self) -> Json {
         match *self {}
     }
 
@@ -92,11 +92,11 @@ impl<'t> DecodeStream<'t> {
         match *hf {}
     }
 
-    pub(crate) fn push(&mut self, _id: u32, _out: &mut String) {
+    pub(crate) fn push_token_id(&mut self, _id: u32, _out: &mut String) {
         match self.never {}
     }
 
-    pub(crate) fn finish(self, _out: &mut String) {
+    pub(crate) fn flush_into(self, _out: &mut String) {
         match self.never {}
     }
 }

@@ -10,8 +10,8 @@ use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;
 use super::schema::{
-    ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError, int_from,
-    optional, required, wire_model,
+    ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
+    int_at_least_schema, optional_field, required_field, wire_model,
 };
 
 /// Content of an Anthropic message or system prompt.
@@ -83,7 +83,10 @@ const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
             "tool_reference",
             &Schema::Model(&Model::plain(
                 "AnthropicToolChangeReference",
-                &[required("type", Schema::Literal(&["tool_reference"])), required("name", STR)],
+                &[
+                    required_field("type", Schema::Literal(&["tool_reference"])),
+                    required_field("name", STR),
+                ],
             )),
         ),
         (
@@ -91,8 +94,8 @@ const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
             &Schema::Model(&Model::plain(
                 "AnthropicToolChangeDefinition",
                 &[
-                    required("type", Schema::Literal(&["tool_definition"])),
-                    required("definition", AnthropicTool::SCHEMA),
+                    required_field("type", Schema::Literal(&["tool_definition"])),
+                    required_field("definition", AnthropicTool::SCHEMA),
                 ],
             )),
         ),
@@ -263,9 +266,9 @@ impl RequestField for ThinkingConfig {
                 &Schema::Model(&Model::plain(
                     "AnthropicThinkingConfigEnabled",
                     &[
-                        required("type", Schema::Literal(&["enabled"])),
-                        required("budget_tokens", int_from(1024)),
-                        optional("display", DISPLAY_SCHEMA),
+                        required_field("type", Schema::Literal(&["enabled"])),
+                        required_field("budget_tokens", int_at_least_schema(1024)),
+                        optional_field("display", DISPLAY_SCHEMA),
                     ],
                 )),
             ),
@@ -273,7 +276,7 @@ impl RequestField for ThinkingConfig {
                 "disabled",
                 &Schema::Model(&Model::plain(
                     "AnthropicThinkingConfigDisabled",
-                    &[required("type", Schema::Literal(&["disabled"]))],
+                    &[required_field("type", Schema::Literal(&["disabled"]))],
                 )),
             ),
             (
@@ -281,8 +284,8 @@ impl RequestField for ThinkingConfig {
                 &Schema::Model(&Model::plain(
                     "AnthropicThinkingConfigAdaptive",
                     &[
-                        required("type", Schema::Literal(&["adaptive"])),
-                        optional("display", DISPLAY_SCHEMA),
+                        required_field("type", Schema::Literal(&["adaptive"])),
+                        optional_field("display", DISPLAY_SCHEMA),
                     ],
                 )),
             ),

@@ -30,7 +30,7 @@ pub fn parse_python_json(body: &[u8]) -> Result<Value, Fault> {
 /// `true` in its place.
 ///
 /// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
-pub(crate) fn split_member<'b, T: Deserialize<'b>>(
+pub(crate) fn parse_with_separate_member<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
 ) -> Option<(Map<String, Value>, Option<T>)> {
@@ -221,8 +221,10 @@ mod tests {
     fn one_member_is_deserialized_separately() {
         let body = br#"{"prompt":[1,{"n":2}],"n":1,"stop":["prompt"]}"#.as_slice();
         let around = json!({"prompt": true, "n": 1, "stop": ["prompt"]});
-        let read =
-            |body| split_member::<IgnoredAny>(body, "prompt").map(|(members, _)| members.into());
+        let read = |body| {
+            parse_with_separate_member::<IgnoredAny>(body, "prompt")
+                .map(|(members, _)| members.into())
+        };
         assert_eq!(read(body), Some(around));
         assert_eq!(read(b"[1]".as_slice()), None);
     }

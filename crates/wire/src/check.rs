@@ -50,7 +50,10 @@ fn unreadable_value_fault() -> Fault {
 ///
 /// # Errors
 /// The errors of [`read_body`].
-pub(crate) fn checked_body<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
+pub(crate) fn validate_body<'a>(
+    schema: &Schema,
+    value: &'a Value,
+) -> Result<Cow<'a, Value>, Fault> {
     checked_body_within(schema, value, &RequestBounds::default())
 }
 
@@ -67,7 +70,7 @@ fn checked_body_within<'a>(
         ));
     }
     let mut checker = SchemaChecker::at_location(BODY_LOCATION).with_bounds(*bounds);
-    let changed = checker.check(schema, value).map_err(check_error_fault)?;
+    let changed = checker.check_value(schema, value).map_err(check_error_fault)?;
     Ok(changed.map_or(Cow::Borrowed(value), Cow::Owned))
 }
 
@@ -77,7 +80,7 @@ fn checked_body_within<'a>(
 /// The errors of [`read_body`], whose locations start with `query`.
 pub fn read_query<T: RequestField>(value: &Value) -> Result<T, Fault> {
     let changed = SchemaChecker::at_location(LocationItem::Key("query"))
-        .check(&T::SCHEMA, value)
+        .check_value(&T::SCHEMA, value)
         .map_err(check_error_fault)?;
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
 }
@@ -93,14 +96,14 @@ pub(crate) fn best_union_branch(branches: &[Schema], value: &Value) -> Option<(u
 
 /// Returns whether a value satisfies a schema.
 pub(crate) fn fits_schema(schema: &Schema, value: &Value) -> bool {
-    SchemaChecker::default().check(schema, value).is_ok()
+    SchemaChecker::default().check_value(schema, value).is_ok()
 }
 
 /// Validates one item of a list whose items the schema has not validated (`Iterable`).
 ///
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError` that Python's `for` raises.
-pub(crate) fn check_lazy_item(
+pub(crate) fn validate_iterable_item(
     schema: &Schema,
     index: usize,
     value: &Value,
@@ -108,7 +111,7 @@ pub(crate) fn check_lazy_item(
     let changed = SchemaChecker::at_location(LocationItem::Index(index))
         .ordering_typed_dicts()
         .with_errors(ErrorStyle::Verbose)
-        .check(schema, value)
+        .check_value(schema, value)
         .map_err(|error| uncaught_error_fault("ValidatorIterator", error))?;
     Ok(changed.unwrap_or_else(|| value.clone()))
 }
@@ -117,9 +120,9 @@ pub(crate) fn check_lazy_item(
 ///
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError`.
-pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Result<(), Fault> {
+pub(crate) fn validate_json_value(model: &'static Model, value: &Value) -> Result<(), Fault> {
     let mut checker = SchemaChecker::default().with_errors(ErrorStyle::Verbose);
-    match checker.check(&Schema::Model(model), value) {
+    match checker.check_value(&Schema::Model(model), value) {
         Ok(_) => Ok(()),
         Err(error) => Err(uncaught_error_fault(model.name, error)),
     }
@@ -128,11 +131,11 @@ pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Resul
 /// Validates and reads a JSON value that is not a request body.
 ///
 /// # Errors
-/// The errors of [`validate_standalone`].
-pub fn read_standalone<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
+/// The errors of [`validate_json_value`].
+pub fn read_json_value<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
     let changed = SchemaChecker::default()
         .with_errors(ErrorStyle::Verbose)
-        .check(&T::SCHEMA, value)
+        .check_value(&T::SCHEMA, value)
         .map_err(|error| uncaught_error_fault(name, error))?;
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
 }

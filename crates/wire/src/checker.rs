@@ -77,7 +77,7 @@ impl<'a> SchemaChecker<'a> {
         Self { style, ..self }
     }
 
-    pub(super) fn check(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
+    pub(super) fn check_value(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
         match schema {
             Schema::Any => {
                 self.lower_exactness(MatchExactness::Lax);
@@ -112,7 +112,7 @@ impl<'a> SchemaChecker<'a> {
                 if value.is_null() {
                     Ok(None)
                 } else {
-                    self.check(inner, value)
+                    self.check_value(inner, value)
                 }
             }
             Schema::Union(branches) => self.check_union(branches, value),
@@ -123,11 +123,11 @@ impl<'a> SchemaChecker<'a> {
             }
             Schema::Model(model) => self.check_model(model, value),
             Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
-                None => self.check(inner, value),
+                None => self.check_value(inner, value),
                 Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
             },
             Schema::After(function, inner) => {
-                let changed = self.check(inner, value)?;
+                let changed = self.check_value(inner, value)?;
                 let checked = changed.as_ref().unwrap_or(value);
                 match function(checked) {
                     Ok(None) => Ok(changed),
@@ -140,8 +140,8 @@ impl<'a> SchemaChecker<'a> {
             }
             Schema::Instance(class) => self.fail_with(lax::not_an_instance_error(class), value),
             Schema::Tuple(items) => self.check_tuple(items, value),
-            Schema::Late(inner) => self.check(&inner(), value),
-            Schema::Named(_, inner) => self.check(inner, value),
+            Schema::Late(inner) => self.check_value(&inner(), value),
+            Schema::Named(_, inner) => self.check_value(inner, value),
         }
     }
 
@@ -156,9 +156,9 @@ impl<'a> SchemaChecker<'a> {
         let error = match self.style {
             ErrorStyle::Summarized => SchemaError::new(error, &self.path, value),
             ErrorStyle::Verbose | ErrorStyle::Labelled => {
-                SchemaError::verbose(error, &self.path, value)
+                SchemaError::new_verbose(error, &self.path, value)
             }
-            ErrorStyle::Listed => SchemaError::listed(error, &self.path, value),
+            ErrorStyle::Listed => SchemaError::new_fastapi_error(error, &self.path, value),
         };
         error.into()
     }
@@ -256,7 +256,7 @@ impl<'a> SchemaChecker<'a> {
         for (i, schema) in schemas.iter().enumerate() {
             self.path.push(LocationItem::Index(i));
             let outcome = match items.get(i) {
-                Some(item) => self.check(schema, item),
+                Some(item) => self.check_value(schema, item),
                 None => self.fail_with(PydanticError::new("missing", "Field required"), value),
             };
             self.path.pop();
@@ -352,7 +352,7 @@ impl<'a> SchemaChecker<'a> {
             };
             let depth = self.path.len();
             self.path.extend(label);
-            let outcome = self.check(branch, value);
+            let outcome = self.check_value(branch, value);
             self.path.truncate(depth);
             let (exactness, set) = (self.exactness, self.fields_set);
             match outcome {
@@ -412,7 +412,7 @@ impl<'a> SchemaChecker<'a> {
         value: &'a Value,
     ) -> CheckResult {
         self.path.push(item);
-        let outcome = self.check(schema, value);
+        let outcome = self.check_value(schema, value);
         self.path.pop();
         outcome
     }
@@ -421,7 +421,7 @@ impl<'a> SchemaChecker<'a> {
         let PythonValue::Dict(map) = PythonValue::from_json_value(value) else {
             return self.fail_with(lax::model_type_error(model), value);
         };
-        if self.quiet && model.is_ruled_out(map) {
+        if self.quiet && model.is_excluded_by_literal(map) {
             return Err(CheckError::Schema(SchemaErrors::placeholder()));
         }
         if model.before.is_empty() {
@@ -449,7 +449,7 @@ impl<'a> SchemaChecker<'a> {
     /// Validates a value that does not live as long as the request body.
     fn check_new_value(&mut self, schema: &Schema, value: &Value) -> CheckResult {
         let mut inner = self.with_lifetime();
-        let outcome = inner.check(schema, value);
+        let outcome = inner.check_value(schema, value);
         (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
         outcome
     }
@@ -483,7 +483,7 @@ impl<'a> SchemaChecker<'a> {
                 };
                 inner.path.clone_from(&self.path);
                 inner.path.push(LocationItem::Index(index));
-                inner.check(schema, &value)
+                inner.check_value(schema, &value)
             }
         }
     }

@@ -24,7 +24,7 @@ const MAX_DIGEST_CHARS: usize = 500;
 
 /// The function of a route, which FastAPI names in errors of its body.
 #[derive(Debug, Clone, Copy)]
-pub struct Endpoint {
+pub struct RouteFunction {
     /// Path of the file with the function.
     pub file: &'static str,
     /// Line of the function in its file.
@@ -39,20 +39,23 @@ pub struct Endpoint {
 
 /// Errors of a body that does not match its schema.
 #[derive(Debug)]
-pub struct BodyErrors(SchemaErrors);
+pub struct BodySchemaErrors(SchemaErrors);
 
-impl BodyErrors {
+impl BodySchemaErrors {
     /// Returns the single error of a request body that is not JSON.
-    pub fn not_json(message: &str, position: usize) -> Self {
+    pub fn of_invalid_json(message: &str, position: usize) -> Self {
         let location = [LocationItem::Key("body"), LocationItem::Index(position)];
         let error = PydanticError::new("json_invalid", "JSON decode error")
             .with_context(format!("'error': {}", python::repr_str(message)));
-        Self(SchemaError::listed(error, &location, &Value::Object(Default::default())).into())
+        Self(
+            SchemaError::new_fastapi_error(error, &location, &Value::Object(Default::default()))
+                .into(),
+        )
     }
 
     /// Returns the error message for the client: the text of FastAPI's exception, with the list of
     /// errors.
-    pub fn message(&self, endpoint: &Endpoint) -> String {
+    pub fn error_message(&self, endpoint: &RouteFunction) -> String {
         let Self(errors) = self;
         let count = errors.further_errors_text(0);
         let s = if count == "1" { "" } else { "s" };
@@ -61,7 +64,7 @@ impl BodyErrors {
         for error in &listed {
             let _ = writeln!(text, "  {error}");
         }
-        let Endpoint { file, line, function, method, path } = endpoint;
+        let RouteFunction { file, line, function, method, path } = endpoint;
         let _ = write!(
             text,
             "\n  File \"{file}\", line {line}, in {function}\n    {method} {path} [{}]",
@@ -72,7 +75,7 @@ impl BodyErrors {
 
     /// Returns the short error text that SGLang sends for Anthropic's API: location and message of
     /// each error.
-    pub fn digest(&self) -> String {
+    pub fn anthropic_error_text(&self) -> String {
         let parts = self.0.kept.iter().map(|error| match error.loc.as_str() {
             "" => error.error.message.clone().into_owned(),
             loc => format!("{loc}: {}", error.error.message),
@@ -85,23 +88,23 @@ impl BodyErrors {
     }
 
     /// Returns SGLang's error response for these errors, with status 400.
-    pub fn to_fault(&self, endpoint: &Endpoint) -> Fault {
-        Fault::new(400, ErrorType::BadRequestPhrase, self.message(endpoint))
+    pub fn to_fault(&self, endpoint: &RouteFunction) -> Fault {
+        Fault::new(400, ErrorType::BadRequestPhrase, self.error_message(endpoint))
     }
 }
 
 /// Error of a request body that cannot be read.
 #[derive(Debug)]
-pub enum BodyRefusal {
+pub enum BodyReadError {
     /// The request body does not match its schema.
-    Errors(BodyErrors),
+    Errors(BodySchemaErrors),
     /// A validator function ended the validation of the request body.
     Fault(Fault),
 }
 
-impl BodyRefusal {
+impl BodyReadError {
     /// Returns SGLang's error response.
-    pub fn to_fault(self, endpoint: &Endpoint) -> Fault {
+    pub fn to_fault(self, endpoint: &RouteFunction) -> Fault {
         match self {
             Self::Errors(errors) => errors.to_fault(endpoint),
             Self::Fault(fault) => fault,
@@ -117,12 +120,12 @@ impl BodyRefusal {
 pub fn read_body<T: RequestField>(
     value: Option<&Value>,
     bounds: &RequestBounds,
-) -> Result<T, BodyRefusal> {
+) -> Result<T, BodyReadError> {
     const BODY: LocationItem<'_> = LocationItem::Key("body");
     let Some(value) = value else {
         let missing = PydanticError::new("missing", "Field required");
-        let error = SchemaError::listed(missing, &[BODY], &Value::Null);
-        return Err(BodyRefusal::Errors(BodyErrors(error.into())));
+        let error = SchemaError::new_fastapi_error(missing, &[BODY], &Value::Null);
+        return Err(BodyReadError::Errors(BodySchemaErrors(error.into())));
     };
     read_at(BODY, value, bounds)
 }
@@ -131,7 +134,7 @@ pub fn read_body<T: RequestField>(
 ///
 /// # Errors
 /// The schema errors of the query.
-pub fn read_query<T: RequestField>(value: &Value) -> Result<T, BodyRefusal> {
+pub fn read_query<T: RequestField>(value: &Value) -> Result<T, BodyReadError> {
     read_at(LocationItem::Key("query"), value, &RequestBounds::default())
 }
 
@@ -139,16 +142,16 @@ fn read_at<T: RequestField>(
     place: LocationItem<'_>,
     value: &Value,
     bounds: &RequestBounds,
-) -> Result<T, BodyRefusal> {
+) -> Result<T, BodyReadError> {
     let mut checker =
         SchemaChecker::at_location(place).with_bounds(*bounds).with_errors(ErrorStyle::Listed);
-    let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
-        CheckError::Schema(errors) => BodyRefusal::Errors(BodyErrors(errors)),
-        CheckError::Raised(fault) => BodyRefusal::Fault(fault),
+    let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
+        CheckError::Schema(errors) => BodyReadError::Errors(BodySchemaErrors(errors)),
+        CheckError::Raised(fault) => BodyReadError::Fault(fault),
     })?;
     let read = T::read(changed.as_ref().unwrap_or(value));
     // A value that its own schema accepts is always read.
-    read.ok_or_else(|| BodyRefusal::Fault(Fault::bad_request("The request could not be read.")))
+    read.ok_or_else(|| BodyReadError::Fault(Fault::bad_request("The request could not be read.")))
 }
 
 /// Reads an object that SGLang's code builds from a request, as the constructor of its class does.
@@ -162,7 +165,7 @@ pub fn construct<T: RequestField>(
 ) -> Result<T, Fault> {
     let mut checker =
         SchemaChecker::default().with_bounds(*bounds).with_errors(ErrorStyle::Labelled);
-    let changed = checker.check(&T::SCHEMA, value).map_err(|error| match error {
+    let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
         CheckError::Schema(errors) => {
             Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))
         }
@@ -175,7 +178,11 @@ pub fn construct<T: RequestField>(
 impl SchemaError {
     /// Creates an error in FastAPI's form: the location omits `body`, and the text of pydantic's
     /// error dict replaces the input.
-    pub(super) fn listed(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
+    pub(super) fn new_fastapi_error(
+        error: PydanticError,
+        path: &[LocationItem<'_>],
+        input: &Value,
+    ) -> Self {
         let items = path.iter().map(|item| match item {
             LocationItem::Index(index) => index.to_string(),
             LocationItem::Key(name) => python::repr_str(name),
@@ -247,12 +254,12 @@ mod tests {
     use super::*;
     use crate::sglang::completion::SglangCompletionRequest;
 
-    const ENDPOINT: Endpoint =
-        Endpoint { file: "/x.py", line: 3, function: "f", method: "POST", path: "/p" };
+    const ENDPOINT: RouteFunction =
+        RouteFunction { file: "/x.py", line: 3, function: "f", method: "POST", path: "/p" };
 
-    fn errors(body: &Value) -> BodyErrors {
+    fn errors(body: &Value) -> BodySchemaErrors {
         match read_body::<SglangCompletionRequest>(Some(body), &RequestBounds::default()) {
-            Err(BodyRefusal::Errors(errors)) => errors,
+            Err(BodyReadError::Errors(errors)) => errors,
             other => panic!("{other:?}"),
         }
     }
@@ -261,14 +268,14 @@ mod tests {
     fn errors_are_listed_twice_with_the_function_of_the_route() {
         let one = "{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required', 'input': {'n': 1}}";
         assert_eq!(
-            errors(&json!({"n": 1})).message(&ENDPOINT),
+            errors(&json!({"n": 1})).error_message(&ENDPOINT),
             format!(
                 "1 validation error:\n  {one}\n\n  File \"/x.py\", line 3, in f\n    POST /p [{one}]"
             )
         );
-        let text = errors(&json!({"prompt": ["a", 5]})).message(&ENDPOINT);
+        let text = errors(&json!({"prompt": ["a", 5]})).error_message(&ENDPOINT);
         assert!(text.contains("('body', 'prompt', 'list[list[int]]', 1)"), "{text}");
-        assert!(errors(&Value::Null).message(&ENDPOINT).contains("'loc': ('body',)"));
+        assert!(errors(&Value::Null).error_message(&ENDPOINT).contains("'loc': ('body',)"));
         let absent = read_body::<SglangCompletionRequest>(None, &RequestBounds::default());
         let text = absent.unwrap_err().to_fault(&ENDPOINT).message;
         assert!(text.contains("'type': 'missing', 'loc': ('body',)"), "{text}");
@@ -278,7 +285,7 @@ mod tests {
     fn the_digest_has_locations_and_messages() {
         let body = json!({"prompt": "x", "n": "y", "stream": 5});
         assert_eq!(
-            errors(&body).digest(),
+            errors(&body).anthropic_error_text(),
             "n: Input should be a valid integer, unable to parse string as an integer; stream: \
              Input should be a valid boolean, unable to interpret input"
         );
@@ -286,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_long_input_is_cut() {
-        let text = errors(&json!({"n": "y".repeat(9000), "prompt": "x"})).message(&ENDPOINT);
+        let text = errors(&json!({"n": "y".repeat(9000), "prompt": "x"})).error_message(&ENDPOINT);
         assert!(text.len() < 3 * MAX_INPUT_BYTES && text.contains("...[truncated]"));
     }
 }

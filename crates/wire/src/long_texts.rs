@@ -26,7 +26,7 @@ impl ConcatenatedTexts {
     }
 
     /// Returns the number of texts in the list.
-    pub fn count(&self) -> usize {
+    pub fn text_count(&self) -> usize {
         self.ends.len()
     }
 
@@ -45,7 +45,7 @@ pub(crate) fn split_long_texts(text: &[u8], member: &str) -> Option<(Value, Conc
         return None;
     }
     body::check_value_count(text).ok()?;
-    let (mut members, texts) = body::split_member::<ConcatenatedTexts>(text, member)?;
+    let (mut members, texts) = body::parse_with_separate_member::<ConcatenatedTexts>(text, member)?;
     *members.get_mut(member)? = json!(["x"]);
     Some((members.into(), texts?))
 }

@@ -149,7 +149,11 @@ impl SchemaError {
         }
     }
 
-    pub(super) fn verbose(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
+    pub(super) fn new_verbose(
+        error: PydanticError,
+        path: &[LocationItem<'_>],
+        input: &Value,
+    ) -> Self {
         let loc = path.iter().map(LocationItem::text).collect::<Vec<_>>().join(".");
         let loc = truncate_chars(loc, MAX_ERROR_CHARS);
         let kind = PythonValue::from_json_value(input).type_name();

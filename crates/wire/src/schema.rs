@@ -98,7 +98,7 @@ pub(crate) const ANY_LENGTH: LengthLimits = LengthLimits { min: 0, max: usize::M
 /// The schema of Python's `int`, without bounds.
 pub const INT: Schema = Schema::Int(NumberBounds { ge: None, le: None, gt: None });
 
-pub(crate) const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
+pub(crate) const INT64: Schema = int_between_schema(i64::MIN as i128, i64::MAX as i128);
 
 /// The schema of Python's `float`, without bounds.
 pub const FLOAT: Schema = Schema::Float(NumberBounds { ge: None, le: None, gt: None });
@@ -106,19 +106,19 @@ pub const FLOAT: Schema = Schema::Float(NumberBounds { ge: None, le: None, gt: N
 /// Schema of Python's `str`, of any length.
 pub(crate) const STR: Schema = Schema::Str(ANY_LENGTH);
 
-pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
+pub(crate) const fn int_between_schema(ge: i128, le: i128) -> Schema {
     Schema::Int(NumberBounds { ge: Some(ge), le: Some(le), gt: None })
 }
 
-pub(crate) const fn int_from(ge: i128) -> Schema {
+pub(crate) const fn int_at_least_schema(ge: i128) -> Schema {
     Schema::Int(NumberBounds { ge: Some(ge), le: None, gt: None })
 }
 
-pub(crate) const fn int_above(gt: i128) -> Schema {
+pub(crate) const fn int_greater_than_schema(gt: i128) -> Schema {
     Schema::Int(NumberBounds { ge: None, le: None, gt: Some(gt) })
 }
 
-pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
+pub(crate) const fn float_between_schema(ge: f64, le: f64) -> Schema {
     Schema::Float(NumberBounds { ge: Some(ge), le: Some(le), gt: None })
 }
 
@@ -213,7 +213,7 @@ impl Model {
     /// an object.
     ///
     /// Validation of a union then skips the other fields of the class.
-    pub(crate) fn is_ruled_out(&self, map: &Map<String, Value>) -> bool {
+    pub(crate) fn is_excluded_by_literal(&self, map: &Map<String, Value>) -> bool {
         let mut literals = self.fields.iter().filter_map(|field| match field.schema {
             Schema::Literal(choices) if field.required => Some((field.name, choices)),
             _ => None,
@@ -236,12 +236,12 @@ impl Model {
 }
 
 /// Creates a field that an object must have.
-pub const fn required(name: &'static str, schema: Schema) -> Field {
+pub const fn required_field(name: &'static str, schema: Schema) -> Field {
     Field { name, required: true, schema }
 }
 
 /// Creates a field that an object may omit.
-pub const fn optional(name: &'static str, schema: Schema) -> Field {
+pub const fn optional_field(name: &'static str, schema: Schema) -> Field {
     Field { name, required: false, schema }
 }
 
@@ -305,7 +305,7 @@ impl RequestField for i64 {
 }
 
 impl RequestField for u64 {
-    const SCHEMA: Schema = int_from(0);
+    const SCHEMA: Schema = int_at_least_schema(0);
 
     fn read(value: &Value) -> Option<Self> {
         i128::read(value).map(|i| Self::try_from(i).unwrap_or(Self::MAX))

@@ -16,7 +16,7 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_random::{StreamPurpose, request_rng};
 use vllm_sim_replay::load::{self, WorkloadFormat, WorkloadReadOptions};
-use vllm_sim_service::scenario::Scenario;
+use vllm_sim_service::scenario::FaultScenario;
 use vllm_sim_service::scripted::{MatchedRequest, ReplyRules, ScriptedReplies};
 
 use super::mutate::Corpus;
@@ -182,7 +182,7 @@ fn fuzz_scenario_files() {
         ],
     };
     fuzz("scenarios", 1, corpus, |input| {
-        let _ = Scenario::from_yaml(&String::from_utf8_lossy(input));
+        let _ = FaultScenario::from_yaml(&String::from_utf8_lossy(input));
     });
 }
 
@@ -235,7 +235,7 @@ fn fuzz_scripted_replies() {
         for text in ["How is the weather?", "21 degrees", "retry"] {
             let _ = replies.reserve_replies(std::iter::once(text), &request);
         }
-        let _ = replies.rules().map(|rules| rules.to_json().to_string());
+        let _ = replies.current_rules().map(|rules| rules.to_json().to_string());
     });
 }
 

@@ -8,11 +8,11 @@ use crate::json;
 use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{ResponseShape, TokenCounts};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::Choice;
+use vllm_sim_service::ReplyChoice;
 use vllm_sim_service::generate::{EndReason, StopReason};
 
 pub(super) struct MessageEnd<'c> {
-    pub(super) choice: &'c Choice,
+    pub(super) choice: &'c ReplyChoice,
     pub(super) end: SequenceEndReason,
     pub(super) called: bool,
 }

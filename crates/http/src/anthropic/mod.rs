@@ -19,8 +19,8 @@ use serde_json::Value;
 use self::message_format::MessageFormat;
 use self::render::{MessageStream, error_event, message_json};
 use super::app::App;
-use super::dialect::Endpoint;
-use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use super::dialect::ApiEndpoint;
+use super::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use super::{error, transfer};
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
@@ -34,7 +34,7 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
 impl GenerationBody for MessagesRequest {
-    const ENDPOINT: Endpoint = Endpoint::Messages;
+    const ENDPOINT: ApiEndpoint = ApiEndpoint::Messages;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -62,7 +62,7 @@ pub(super) async fn count_tokens(
 ) -> HandlerResult {
     let request = CountTokensRequest::parse(&value)?;
     let count = async {
-        generation::resolve_target(&app, Some(&request.model))?;
+        generation::resolve_model_target(&app, Some(&request.model))?;
         let mut request = convert::count_tokens_chat_request(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
         let conversation = vec![chat::chat_conversation(&app, &mut request)];
@@ -89,7 +89,7 @@ async fn answer_message(
 ) -> Result<Response<Body>, Fault> {
     let stream = read.request.stream.unwrap_or(false);
     let mut request = convert::to_chat_request(app, &read.request)?;
-    let (_, resolved) = read.resolve(app, head)?;
+    let (_, resolved) = read.into_body_and_model(app, head)?;
     let dialect = app.dialect;
     let id = ids::request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
@@ -98,7 +98,7 @@ async fn answer_message(
         .map_err(|refused| refused.into_stream_report(dialect.late_error_reporting()))
     {
         Ok(started) => started,
-        Err(RejectedRequest::Late { fault, .. }) if stream => {
+        Err(RejectedGeneration::Late { fault, .. }) if stream => {
             return Ok(failed_message_stream(app, &fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -106,7 +106,7 @@ async fn answer_message(
     chat.call_ids = dialect.id_format().call_ids("toolu_");
     let form = MessageFormat::for_detail(dialect.response_detail());
     if stream {
-        let render = MessageStream::new(chat, form, reply.prompt_tokens());
+        let render = MessageStream::new(chat, form, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, head, reply, render).await);
     }
     let body = generation::render_when_finished(reply, move |reply| {

@@ -6,13 +6,13 @@
 use super::message_format::{CachedTokenReporting, MessageEnd, MessageFormat};
 use crate::error;
 use crate::json;
-use crate::openai::chat_render::ChatView;
+use crate::openai::chat_render::ChatResponseSettings;
 use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{TokenCounts, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::Fault;
 
@@ -28,7 +28,11 @@ fn random_signature() -> String {
 }
 
 /// Returns the JSON body of a finished Anthropic message.
-pub(super) fn message_json(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> String {
+pub(super) fn message_json(
+    chat: &ChatResponseSettings,
+    form: &MessageFormat,
+    reply: &Reply,
+) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
     out.push_str("{\"id\":");
@@ -61,7 +65,7 @@ pub(super) fn message_json(chat: &ChatView, form: &MessageFormat, reply: &Reply)
     for (index, (name, arguments)) in calls.iter().enumerate() {
         separate(&mut out);
         out.push_str("{\"type\":\"tool_use\",\"id\":");
-        json::write_string(&mut out, &chat.call_ids.id_of_call(0, index));
+        json::write_string(&mut out, &chat.call_ids.tool_call_id(0, index));
         out.push_str(",\"name\":");
         json::write_string(&mut out, name);
         out.push_str(",\"input\":");
@@ -84,7 +88,7 @@ pub(super) fn message_json(chat: &ChatView, form: &MessageFormat, reply: &Reply)
 }
 
 /// Ends the JSON of a message with the KV transfer parameters for a decode server, if it has any.
-fn end_with_kv_transfer_params(out: &mut String, chat: &ChatView) {
+fn end_with_kv_transfer_params(out: &mut String, chat: &ChatResponseSettings) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {
         out.push_str(",\"kv_transfer_params\":");
@@ -112,7 +116,7 @@ enum OpenBlock {
 }
 
 pub(super) struct MessageStream {
-    chat: Box<ChatView>,
+    chat: Box<ChatResponseSettings>,
     form: &'static MessageFormat,
     prompt: u32,
     index: usize,
@@ -121,7 +125,11 @@ pub(super) struct MessageStream {
 }
 
 impl MessageStream {
-    pub(super) fn new(chat: Box<ChatView>, form: &'static MessageFormat, prompt: u32) -> Self {
+    pub(super) fn new(
+        chat: Box<ChatResponseSettings>,
+        form: &'static MessageFormat,
+        prompt: u32,
+    ) -> Self {
         Self { chat, form, prompt, index: 0, open: None, called: false }
     }
 
@@ -141,7 +149,7 @@ impl MessageStream {
 
     /// Writes the start event of a content block of an Anthropic message, unless the block is open
     /// already.
-    fn open_block(&mut self, out: &mut String, block: OpenBlock, choice: &Choice) {
+    fn open_block(&mut self, out: &mut String, block: OpenBlock, choice: &ReplyChoice) {
         if self.open == Some(block) {
             return;
         }
@@ -159,7 +167,7 @@ impl MessageStream {
             OpenBlock::Tool(call) => {
                 let call = usize::from(call);
                 out.push_str("{\"type\":\"tool_use\",\"id\":");
-                json::write_string(out, &self.chat.call_ids.id_of_call(0, call));
+                json::write_string(out, &self.chat.call_ids.tool_call_id(0, call));
                 out.push_str(",\"name\":");
                 let name = choice.script.calls.get(call);
                 json::write_string(out, name.map_or("", String::as_str));
@@ -210,7 +218,7 @@ impl MessageStream {
         out: &mut String,
         channel: OutputChannel,
         text: &str,
-        choice: &Choice,
+        choice: &ReplyChoice,
     ) {
         let (block, kind, member) = match channel {
             OutputChannel::Content => (OpenBlock::Text, "text_delta", "text"),
@@ -238,7 +246,7 @@ impl StreamRenderer for MessageStream {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let mut called = false;
         for_each_channel_run(choice, step.tokens, |channel, text, choice| {
             called |= matches!(channel, OutputChannel::Call(_));

@@ -33,13 +33,13 @@ impl UploadForm {
     ///
     /// # Errors
     /// 400 for a form that is malformed or too large.
-    pub(super) async fn read(received: &RawRequest) -> Result<Self, Fault> {
+    pub(super) async fn read_form(received: &RawRequest) -> Result<Self, Fault> {
         let kind = received.media_type().unwrap_or_default();
         let media = kind.split(';').next().unwrap_or_default().trim();
         if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
             let mut form = Self::default();
             let text = String::from_utf8_lossy(&received.bytes);
-            for (name, value) in query::decode_pairs(&text) {
+            for (name, value) in query::decode_form_pairs(&text) {
                 form.add_field(name, value.into());
             }
             return Ok(form);

@@ -22,7 +22,7 @@ use super::app::App;
 use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
-use super::generation::{self, RejectedRequest, request_error_fault};
+use super::generation::{self, RejectedGeneration, request_error_fault};
 use super::request_head::RequestHead;
 use crate::openai::ids;
 use crate::stream;
@@ -68,7 +68,7 @@ pub(crate) async fn create_translation(
 
 async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) -> HandlerResult {
     let head = &received.head;
-    let mut form = UploadForm::read(received).await?;
+    let mut form = UploadForm::read_form(received).await?;
     let mut request = SpeechRequest::parse(task, std::mem::take(&mut form.fields))?;
     let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
     check_audio_size(app, &audio)?;
@@ -92,11 +92,11 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     // Admission is checked before the audio is read, and again with its prompts.
     let admitted = app.service.check_admission(1);
     admitted.map_err(|error| error::serve_error_fault(&error))?;
-    check_speech_options(app, &request, resolved.target())?;
+    check_speech_options(app, &request, resolved.model_target())?;
     let seconds = read_audio_seconds(app, audio.clone()).await?;
     let key = audio_hash(&audio);
     if request.language.is_none() && app.settings.speech.model.detects {
-        detect_language(app, head, &generation, resolved.target(), key).await?;
+        detect_language(app, head, &generation, resolved.model_target(), key).await?;
         request.language = Some(DETECTED_LANGUAGE.to_owned());
     }
     let clips = split_into_clips(&app.settings.speech.model, seconds);
@@ -105,7 +105,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let stream = request.stream;
     let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
-        Err(RejectedRequest::Late { fault, .. }) if stream => {
+        Err(RejectedGeneration::Late { fault, .. }) if stream => {
             return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
@@ -158,7 +158,7 @@ async fn detect_language(
         ..TokenizedPrompt::default()
     };
     let id = format!("{}-lang_detect", asked.id).into();
-    let model = app.service.models.name_in_responses(target);
+    let model = app.service.models.model_name_in_responses(target);
     let resolved = app.service.resolve_model(&app.rules, Some(&model));
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(app, refusal))?;
     let request = GenerationRequest {
@@ -231,7 +231,7 @@ fn check_speech_options(
 
 fn response_model_name(app: &App, request: &SpeechRequest, target: &ModelTarget) -> Arc<str> {
     let named = request.model.as_deref().filter(|name| !name.is_empty());
-    named.map_or_else(|| app.service.models.name_in_responses(target), Into::into)
+    named.map_or_else(|| app.service.models.model_name_in_responses(target), Into::into)
 }
 
 /// Returns the duration of an audio file, in seconds.

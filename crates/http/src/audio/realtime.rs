@@ -230,7 +230,7 @@ impl RealtimeSession {
             }
             Some(model) => vllm_sim_python::python_str(model),
         };
-        if self.app.service.models.resolve_name(Some(&model)).is_none() {
+        if self.app.service.models.resolve_model_name(Some(&model)).is_none() {
             let text = format!("The model `{model}` does not exist.");
             return self.queue_error(text, "model_not_found");
         }
@@ -239,7 +239,7 @@ impl RealtimeSession {
 
     async fn append_audio(&mut self, event: Map<String, Value>) {
         let append: AppendAudioEvent =
-            match check::read_standalone("InputAudioBufferAppend", &Value::Object(event)) {
+            match check::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
                 Err(fault) => {
                     return self.queue_error(sanitize_message(&fault.message), "processing_error");
@@ -292,7 +292,7 @@ impl RealtimeSession {
             return self.queue_error(text, "model_not_validated");
         }
         let commit: CommitAudioEvent =
-            match check::read_standalone("InputAudioBufferCommit", &Value::Object(event)) {
+            match check::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
                 Err(fault) => {
                     return self.queue_error(sanitize_message(&fault.message), "processing_error");
@@ -384,7 +384,7 @@ impl RealtimeSession {
             ..TokenizedPrompt::default()
         };
         let id = format!("{}-{}", self.id, uuid::Uuid::new_v4()).into();
-        let model = app.service.models.displayed_name();
+        let model = app.service.models.displayed_model_name();
         let request = GenerationRequest {
             skip_cache_read: true,
             ..generation::generation_request_without_head(app, id)

@@ -14,7 +14,7 @@ use crate::openai::logprobs;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::{EndReason, OutputChannel, StopReason};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
 
@@ -181,8 +181,8 @@ impl Transcript {
 
 /// Splits the transcript of a clip into sentences, which divide the duration of the clip in
 /// proportion to their tokens.
-fn split_clip_sentences(choice: &Choice, clip: &AudioClip) -> Vec<TranscriptSegment> {
-    let released = choice.script.tokens().take(choice.released_tokens() as usize);
+fn split_clip_sentences(choice: &ReplyChoice, clip: &AudioClip) -> Vec<TranscriptSegment> {
+    let released = choice.script.output_tokens().take(choice.released_tokens() as usize);
     let tokens: Vec<_> = released.filter(|t| t.channel == OutputChannel::Content).collect();
     let steps = (clip.seconds / TIMESTAMP_STEP_SECONDS).floor();
     let at = |index: usize| {
@@ -333,7 +333,7 @@ impl SpeechStream {
 }
 
 impl StreamRenderer for SpeechStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let Some(pending) = self.pending.get_mut(step.index) else {
             return;
         };
@@ -365,7 +365,7 @@ impl StreamRenderer for SpeechStream {
     }
 }
 
-fn finish_members(choice: &Choice, end: SequenceEndReason) -> String {
+fn finish_members(choice: &ReplyChoice, end: SequenceEndReason) -> String {
     let mut out = String::from(",\"finish_reason\":\"");
     out.push_str(match (end, choice.script.finish.reason) {
         (

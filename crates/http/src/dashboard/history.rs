@@ -22,7 +22,7 @@ const SAMPLES_PER_VIEW: u32 = 600;
 /// Samples the metrics of a server once a second from a first request for the history on, and for
 /// ten minutes after the latest, until the server is dropped.
 pub async fn sample_metrics_periodically(app: Weak<App>) {
-    let Some(viewed) = app.upgrade().map(|app| app.records.metrics.viewed()) else { return };
+    let Some(viewed) = app.upgrade().map(|app| app.records.metrics.view_notifier()) else { return };
     let mut ticks = interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -36,8 +36,8 @@ pub async fn sample_metrics_periodically(app: Weak<App>) {
 }
 
 /// Returns the current Unix time and the kept samples, oldest first.
-pub(crate) async fn get_history(State(app): State<Arc<App>>) -> Response<Body> {
-    app.records.metrics.viewed().notify_one();
+pub(crate) async fn get_metric_history(State(app): State<Arc<App>>) -> Response<Body> {
+    app.records.metrics.view_notifier().notify_one();
     let samples = app.records.metrics.samples();
     ok_json(&json!({"now": unix_now_secs(), "samples": samples}))
 }

@@ -19,7 +19,7 @@ use axum::http::{Response, StatusCode};
 
 use super::app::App;
 use super::error;
-use super::html_page::page_response;
+use super::html_page::html_page_response;
 
 const PAGE_HTML: &str = include_str!("page.html");
 /// Style of the page; the first part is that of all HTML pages.
@@ -35,14 +35,14 @@ const PAGE_SCRIPT: &str = concat!(
     include_str!("page.js"),
 );
 
-pub(super) async fn get_page(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<Body> {
     let page = DashboardPage {
         control: app.settings.server.dashboard_control,
         config: app.settings.server.is_administered,
         replicas: replicas::has_other_replicas(&app),
         documentation: app.routes.serves_path("/docs"),
     };
-    page_response(page.html())
+    html_page_response(page.html())
 }
 
 /// Handles `GET /dashboard/latencies`: percentiles of the latencies of recent requests, in seconds.

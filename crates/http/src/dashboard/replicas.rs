@@ -66,7 +66,7 @@ fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
     let latencies = app.metrics.recent_latencies();
     let latencies = latencies.map(|recent| json!(recent)).unwrap_or_default();
     json!({
-        "model": **app.service.models.displayed_name(),
+        "model": **app.service.models.displayed_model_name(),
         "ready": app.is_serving(),
         "ranks": app.service.rank_engines().len(),
         "running": running,

@@ -53,7 +53,7 @@ pub(crate) async fn list_sequences(
 /// `model` is the LoRA adapter, if any. `computed_tokens` is `null` if the engine does not count
 /// them.
 fn sequence_json(app: &App, rank: u32, sequence: &LiveSequenceSnapshot) -> Value {
-    let model = app.service.models.displayed_name();
+    let model = app.service.models.displayed_model_name();
     json!({
         "id": *sequence.id,
         "rank": rank,

@@ -5,7 +5,7 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use crate::vllm::ok_json;
-use vllm_sim_service::scenario::{PhaseAction, PhaseLength, Scenario, ScenarioPhase};
+use vllm_sim_service::scenario::{FaultScenario, PhaseAction, PhaseLength, ScenarioPhase};
 
 macro_rules! ready_scenario {
     ($name:literal) => {
@@ -31,7 +31,7 @@ const READY_SCENARIOS: [&str; 11] = [
 /// Returns the ready scenarios, each with its text for `POST /admin/scenario`.
 pub(crate) async fn list_ready_scenarios() -> Response<Body> {
     let scenarios = READY_SCENARIOS.iter().filter_map(|text| {
-        let scenario = Scenario::from_yaml(text).ok()?;
+        let scenario = FaultScenario::from_yaml(text).ok()?;
         let about = text.lines().map_while(|line| line.strip_prefix("# "));
         Some(json!({
             "name": scenario.name,

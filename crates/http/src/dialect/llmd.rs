@@ -19,21 +19,21 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::{
-    ApiDialect, Endpoint, IdFormat, LateErrorReporting, OperatorRouteStyle, RenderFormat,
+    ApiDialect, ApiEndpoint, IdFormat, LateErrorReporting, OperatorRouteStyle, RenderFormat,
     ResponseDetail,
 };
 use crate::error;
 use crate::openai::ids::rank_engine_id;
 use crate::transfer::params::KvTransferParams;
 use vllm_sim_service::PrefillHandoff;
-use vllm_sim_service::dialect::Llmd;
+use vllm_sim_service::dialect::LlmdDialect;
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{ServerLimits, VllmVersion};
 
-impl ApiDialect for Llmd {
+impl ApiDialect for LlmdDialect {
     /// Treats every request body as JSON, whatever its content type.
     fn media_type<'h>(&self, _: Option<&'h str>) -> Option<&'h str> {
         Some("application/json")
@@ -43,13 +43,13 @@ impl ApiDialect for Llmd {
         false
     }
 
-    fn checks_model_before_schema(&self, endpoint: Endpoint) -> bool {
+    fn checks_model_before_schema(&self, endpoint: ApiEndpoint) -> bool {
         !output_limit_pointers(endpoint).is_empty()
     }
 
     fn schema_body<'b>(
         &self,
-        endpoint: Endpoint,
+        endpoint: ApiEndpoint,
         body: Cow<'b, Value>,
     ) -> Result<Cow<'b, Value>, Fault> {
         if !body.is_object() {
@@ -58,33 +58,33 @@ impl ApiDialect for Llmd {
         }
         let mut body = lenient::remove_rejected_values(endpoint, body);
         match endpoint {
-            Endpoint::Chat if wants_one_alternative(&body) => {
+            ApiEndpoint::Chat if wants_one_alternative(&body) => {
                 body.to_mut()["top_logprobs"] = 1.into();
             }
-            Endpoint::Responses => responses::convert_body(body.to_mut())?,
-            Endpoint::Generate => bodies::nest_root_members(body.to_mut()),
-            Endpoint::Embeddings => bodies::check_embeddings_input(&body)?,
-            Endpoint::Tokenize => bodies::check_prompt_xor_messages(&body)?,
-            Endpoint::Chat | Endpoint::Completions | Endpoint::Messages => {}
+            ApiEndpoint::Responses => responses::convert_responses_body(body.to_mut())?,
+            ApiEndpoint::Generate => bodies::nest_root_members(body.to_mut()),
+            ApiEndpoint::Embeddings => bodies::check_embeddings_input(&body)?,
+            ApiEndpoint::Tokenize => bodies::check_prompt_xor_messages(&body)?,
+            ApiEndpoint::Chat | ApiEndpoint::Completions | ApiEndpoint::Messages => {}
         }
         Ok(body)
     }
 
-    fn check_body_content(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+    fn check_body_content(&self, endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
         match endpoint {
-            Endpoint::Completions => {
-                bodies::check_prompt(body.get("prompt").unwrap_or(&Value::Null))
+            ApiEndpoint::Completions => {
+                bodies::check_completion_prompt(body.get("prompt").unwrap_or(&Value::Null))
             }
-            Endpoint::Messages => bodies::check_messages(body),
-            Endpoint::Generate => bodies::check_generate(body),
-            Endpoint::Chat => bodies::check_forced_tool(body),
-            Endpoint::Responses | Endpoint::Embeddings | Endpoint::Tokenize => Ok(()),
+            ApiEndpoint::Messages => bodies::check_messages_body(body),
+            ApiEndpoint::Generate => bodies::check_generate_body(body),
+            ApiEndpoint::Chat => bodies::check_forced_tool(body),
+            ApiEndpoint::Responses | ApiEndpoint::Embeddings | ApiEndpoint::Tokenize => Ok(()),
         }
     }
 
     /// Checks a request body: content, numbers, streamed prefill and missing output limit, in this
     /// order.
-    fn check_body(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+    fn check_body(&self, endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
         self.check_body_content(endpoint, body)?;
         check_n_and_output_limit(endpoint, body)?;
         check_streamed_prefill(body)?;
@@ -211,13 +211,13 @@ impl ApiDialect for Llmd {
 }
 
 /// Returns the JSON pointers of the output token limit in a body; the first that is set counts.
-fn output_limit_pointers(endpoint: Endpoint) -> &'static [&'static str] {
+fn output_limit_pointers(endpoint: ApiEndpoint) -> &'static [&'static str] {
     match endpoint {
-        Endpoint::Chat => &["/max_completion_tokens", "/max_tokens"],
-        Endpoint::Completions | Endpoint::Messages => &["/max_tokens"],
-        Endpoint::Responses => &["/max_output_tokens"],
-        Endpoint::Generate => &["/sampling_params/max_tokens"],
-        Endpoint::Embeddings | Endpoint::Tokenize => &[],
+        ApiEndpoint::Chat => &["/max_completion_tokens", "/max_tokens"],
+        ApiEndpoint::Completions | ApiEndpoint::Messages => &["/max_tokens"],
+        ApiEndpoint::Responses => &["/max_output_tokens"],
+        ApiEndpoint::Generate => &["/sampling_params/max_tokens"],
+        ApiEndpoint::Embeddings | ApiEndpoint::Tokenize => &[],
     }
 }
 
@@ -225,7 +225,7 @@ fn output_limit_pointers(endpoint: Endpoint) -> &'static [&'static str] {
 ///
 /// # Errors
 /// llm-d's 400.
-fn check_n_and_output_limit(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+fn check_n_and_output_limit(endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
     let number = |path: &&str| body.pointer(path).filter(|value| !value.is_null());
     if number(&"/n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
         return Err(Fault::bad_request("n must be at least 1"));
@@ -242,7 +242,7 @@ fn check_n_and_output_limit(endpoint: Endpoint, body: &Value) -> Result<(), Faul
 ///
 /// # Errors
 /// llm-d's 400.
-fn check_ignore_eos_limit(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+fn check_ignore_eos_limit(endpoint: ApiEndpoint, body: &Value) -> Result<(), Fault> {
     let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
     let given = |path: &&str| body.pointer(path).is_some_and(|value| !value.is_null());
     if ignores_end && !output_limit_pointers(endpoint).iter().any(given) {

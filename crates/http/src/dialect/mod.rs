@@ -21,7 +21,7 @@ use super::openai::responses::ids::OutputItemIds;
 use super::transfer::params::KvTransferParams;
 use vllm_sim_config::Compat;
 use vllm_sim_service::PrefillHandoff;
-use vllm_sim_service::dialect::{Dialect, Llmd, Sglang, Vllm};
+use vllm_sim_service::dialect::{Dialect, LlmdDialect, SglangDialect, VllmDialect};
 use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -31,9 +31,9 @@ use vllm_sim_wire::{ServerLimits, VllmVersion};
 
 pub(crate) fn api_dialect(compat: Compat) -> &'static dyn ApiDialect {
     match compat {
-        Compat::Vllm => &Vllm,
-        Compat::Llmd => &Llmd,
-        Compat::Sglang => &Sglang,
+        Compat::Vllm => &VllmDialect,
+        Compat::Llmd => &LlmdDialect,
+        Compat::Sglang => &SglangDialect,
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) trait ApiDialect: Dialect {
 
     /// Returns whether injected failures and the model are checked before the JSON schema of the
     /// body.
-    fn checks_model_before_schema(&self, _: Endpoint) -> bool {
+    fn checks_model_before_schema(&self, _: ApiEndpoint) -> bool {
         false
     }
 
@@ -59,7 +59,11 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 for a body that is rejected regardless of its endpoint.
-    fn schema_body<'b>(&self, _: Endpoint, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
+    fn schema_body<'b>(
+        &self,
+        _: ApiEndpoint,
+        body: Cow<'b, Value>,
+    ) -> Result<Cow<'b, Value>, Fault> {
         Ok(body)
     }
 
@@ -67,7 +71,7 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
-    fn check_body_content(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
+    fn check_body_content(&self, _: ApiEndpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -75,7 +79,7 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
-    fn check_body(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
+    fn check_body(&self, _: ApiEndpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -222,11 +226,11 @@ pub(crate) trait ApiDialect: Dialect {
     }
 }
 
-impl ApiDialect for Vllm {}
+impl ApiDialect for VllmDialect {}
 
 /// An API endpoint whose JSON request body is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub(crate) enum ApiEndpoint {
     Chat,
     Completions,
     Responses,
@@ -281,8 +285,8 @@ impl IdFormat {
     /// Returns the generator of tool-call ids; only numbered ids use `prefix`.
     pub(crate) fn call_ids(self, prefix: &'static str) -> ToolCallIds {
         match self {
-            Self::Numbered => ToolCallIds::numbered(prefix),
-            Self::Hex => ToolCallIds::random_hex(),
+            Self::Numbered => ToolCallIds::with_decimal_ids(prefix),
+            Self::Hex => ToolCallIds::with_random_hex_ids(),
         }
     }
 
@@ -297,7 +301,7 @@ impl IdFormat {
 
     pub(crate) fn item_ids(self, response: &str) -> OutputItemIds {
         match self {
-            Self::Numbered => OutputItemIds::numbered(response),
+            Self::Numbered => OutputItemIds::with_decimal_ids(response),
             Self::Hex => OutputItemIds::new(),
         }
     }

@@ -5,9 +5,9 @@
 //! Source: SGLang 0.5.23 `srt/entrypoints`.
 
 use super::ApiDialect;
-use vllm_sim_service::dialect::Sglang;
+use vllm_sim_service::dialect::SglangDialect;
 
-impl ApiDialect for Sglang {
+impl ApiDialect for SglangDialect {
     /// Lists the cached tokens with every request; the routes of SGLang show them by
     /// `--enable-cache-report`.
     fn always_reports_cached_tokens(&self) -> bool {

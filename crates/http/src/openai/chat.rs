@@ -7,21 +7,21 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::Value;
 
-use super::chat_render::ChatView;
+use super::chat_render::ChatResponseSettings;
 use super::chat_stream::ChatStream;
 use super::response_shape::ResponseShape;
 use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::JsonRequest;
-use crate::dialect::Endpoint;
+use crate::dialect::ApiEndpoint;
 use crate::error::{self, HandlerResult};
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use crate::media;
 use crate::request_head::RequestHead;
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_config::Compat;
-use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
+use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
     GenerationRequest, KvBlockLabels, Reply, ReplyFacts, ResolvedModel, ToolRequest,
@@ -33,7 +33,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
 
 impl GenerationBody for ChatRequest {
-    const ENDPOINT: Endpoint = Endpoint::Chat;
+    const ENDPOINT: ApiEndpoint = ApiEndpoint::Chat;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -58,7 +58,7 @@ pub(crate) async fn answer_chat(
 ) -> HandlerResult {
     let read =
         ParsedBody::<ChatRequest>::new(app, head, generation::move_guided_fields(app, value))?;
-    let (mut request, resolved) = read.resolve(app, head)?;
+    let (mut request, resolved) = read.into_body_and_model(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
@@ -67,13 +67,13 @@ pub(crate) async fn answer_chat(
     let requests = std::slice::from_mut(&mut *request);
     let (view, reply) = match start_chats(app, head, requests, resolved, id, threshold).await {
         Ok(started) => started,
-        Err(RejectedRequest::Late { fault, .. }) if stream => {
+        Err(RejectedGeneration::Late { fault, .. }) if stream => {
             return Ok(failed_chat_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
     if stream {
-        let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
+        let render = ChatStream::new(view, reply.choices.len(), reply.prompt_token_count());
         return Ok(stream::stream_reply(app, head, reply, render, interval).await);
     }
     let body = generation::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
@@ -89,7 +89,7 @@ pub(crate) async fn start_chats(
     resolved: ResolvedModel,
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<(Box<ChatView>, Reply), RejectedRequest> {
+) -> Result<(Box<ChatResponseSettings>, Reply), RejectedGeneration> {
     let request = &requests[0];
     let continued = continued_message(app, request);
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
@@ -125,7 +125,7 @@ pub(crate) async fn start_chats(
     };
     let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
     let mut view = chat_view(app, &requests[0], continued, &facts);
-    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
+    view.view.kv_transfer_params = terms.response_transfer_params(app, &facts.prompts);
     view.image = has_image;
     Ok((view, reply))
 }
@@ -184,7 +184,7 @@ fn continued_message(app: &App, request: &ChatRequest) -> (Arc<str>, Option<Arc<
         _ => &app.settings.model.response_role,
     };
     let continued = last.filter(|last| request.echo && last.role() == role);
-    let text = continued.map(|last| last.all_text()).filter(|text| !text.is_empty());
+    let text = continued.map(|last| last.content_text()).filter(|text| !text.is_empty());
     (role.into(), text.map(Into::into))
 }
 
@@ -194,7 +194,7 @@ fn chat_view(
     request: &ChatRequest,
     (role, echo): (Arc<str>, Option<Arc<str>>),
     facts: &ReplyFacts,
-) -> Box<ChatView> {
+) -> Box<ChatResponseSettings> {
     let prompt = &facts.prompts[0];
     let mut view = ResponseShape::new(app, facts);
     view.set_usage(request.stream_usage_options());
@@ -212,7 +212,7 @@ fn chat_view(
     let tool_parser = app.settings.parsers.auto_tool_choice && app.settings.parsers.tools.is_some();
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
-    Box::new(ChatView {
+    Box::new(ChatResponseSettings {
         role,
         echo,
         include_reasoning: request.include_reasoning,
@@ -260,7 +260,7 @@ pub(crate) fn tool_request(request: &ChatRequest) -> Option<ToolRequest> {
         Some(ChatToolChoice::Named(name)) => Choice::Named(name.clone()),
         Some(ChatToolChoice::None) | None => return None,
     };
-    let tools = tools.iter().map(|tool| ToolDef {
+    let tools = tools.iter().map(|tool| ToolDefinition {
         name: tool.function.name.clone(),
         description: tool.function.description.clone(),
         parameters: tool.function.parameters.clone().map(Value::Object),

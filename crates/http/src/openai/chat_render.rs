@@ -12,11 +12,11 @@ use crate::media::GREY_PIXEL_DATA_URL;
 use crate::openai::response_shape::NullMembers;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Response settings of chat replies: the members that completions lack.
 #[derive(Clone)]
-pub(crate) struct ChatView {
+pub(crate) struct ChatResponseSettings {
     pub(crate) view: ResponseShape,
     pub(crate) role: Arc<str>,
     /// Text that the reply starts with: the last message of the prompt (`echo`).
@@ -38,7 +38,7 @@ pub(crate) struct ChatView {
     pub(crate) tool_parser: Option<Arc<Metrics>>,
 }
 
-impl ChatView {
+impl ChatResponseSettings {
     pub(super) fn logprob_style(&self) -> Option<LogprobStyle> {
         let top = self.view.logprobs?;
         Some(LogprobStyle {
@@ -92,7 +92,7 @@ impl ChatView {
         json::write_optional_string(out, self.prompt_text.as_deref());
     }
 
-    fn write_choice(&self, out: &mut String, index: usize, choice: &Choice) {
+    fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
         let released = choice.released_tokens();
         let end = end_of_choice(choice);
         let content = choice.script.channel_text(OutputChannel::Content, released);
@@ -143,7 +143,8 @@ impl ChatView {
             Some(style) => {
                 out.push_str("{\"content\":[");
                 let script = &choice.script;
-                for (position, token) in script.tokens().take(released as usize).enumerate() {
+                for (position, token) in script.output_tokens().take(released as usize).enumerate()
+                {
                     if position > 0 {
                         out.push(',');
                     }
@@ -162,7 +163,7 @@ impl ChatView {
         if self.view.return_token_ids && !hidden {
             json::write_int_array(
                 out,
-                choice.script.tokens().take(released as usize).map(|t| t.id),
+                choice.script.output_tokens().take(released as usize).map(|t| t.id),
             );
         } else {
             out.push_str("null");
@@ -179,7 +180,7 @@ impl ChatView {
                 out.push(',');
             }
             out.push_str("{\"id\":");
-            json::write_string(out, &self.call_ids.id_of_call(choice, at));
+            json::write_string(out, &self.call_ids.tool_call_id(choice, at));
             out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
             json::write_string(out, name);
             out.push_str(",\"arguments\":");
@@ -206,7 +207,7 @@ impl ChatView {
     /// Returns names and arguments of the tool calls among the first `released` tokens of a choice.
     pub(crate) fn released_tool_calls(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         released: u32,
     ) -> Vec<(String, String)> {
         let names = choice.script.calls.iter().enumerate();

@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
-use super::chat_render::{ChatView, write_image_part};
+use super::chat_render::{ChatResponseSettings, write_image_part};
 use super::logprobs::{with_token_position, write_chat_entry};
 use super::response_shape::{TokenCounts, UsageMembers};
 use crate::error;
@@ -11,7 +11,7 @@ use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::{OutputChannel, OutputToken};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
 
 const DELTA_START: &str = ",\"delta\":{";
@@ -19,7 +19,7 @@ const DELTA_START: &str = ",\"delta\":{";
 const CONTENT_START: &str = "\"content\":\"";
 
 pub(crate) struct ChatStream {
-    chat: Box<ChatView>,
+    chat: Box<ChatResponseSettings>,
     /// Start of the JSON of a chat chunk for the first choice, up to and including `"delta":{`.
     head: String,
     /// Offset in `head` at which the JSON of the chat choices begins, in bytes.
@@ -37,7 +37,7 @@ struct ChoiceProgress {
 }
 
 impl ChatStream {
-    pub(crate) fn new(chat: Box<ChatView>, choices: usize, prompt: u32) -> Self {
+    pub(crate) fn new(chat: Box<ChatResponseSettings>, choices: usize, prompt: u32) -> Self {
         let mut head = chat.view.chunk_head_json("chat.completion.chunk");
         let choices_at = head.len();
         head.push_str("{\"index\":0");
@@ -78,7 +78,7 @@ impl ChatStream {
     fn end_chunk(
         &self,
         out: &mut String,
-        choice: &Choice,
+        choice: &ReplyChoice,
         step: &ChoiceStep,
         logprobs: &str,
         ids: Option<&[u32]>,
@@ -120,7 +120,7 @@ impl ChatStream {
     fn write_tool_call_name(
         &mut self,
         out: &mut String,
-        choice: &Choice,
+        choice: &ReplyChoice,
         step: &ChoiceStep,
         call: usize,
     ) -> bool {
@@ -130,7 +130,7 @@ impl ChatStream {
         self.so_far[step.index].calls = call + 1;
         self.begin_chunk(out, step.index);
         out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
-        json::write_string(out, &self.chat.call_ids.id_of_call(step.index, call));
+        json::write_string(out, &self.chat.call_ids.tool_call_id(step.index, call));
         out.push_str(",\"type\":\"function\",\"index\":");
         json::write_int(out, call);
         out.push_str(",\"function\":{\"name\":");
@@ -151,7 +151,7 @@ struct ChunkDelta {
 }
 
 impl ChatStream {
-    fn collect_delta(&mut self, choice: &mut Choice, step: &ChoiceStep) -> ChunkDelta {
+    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStep) -> ChunkDelta {
         let mut delta = ChunkDelta::default();
         let style = self.chat.logprob_style();
         let from = choice.sent - step.tokens;
@@ -227,7 +227,7 @@ impl StreamRenderer for ChatStream {
         }
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         if !self.chat.image || step.end.is_none() {
             return self.write_choice_step(out, choice, step);
         }
@@ -243,7 +243,7 @@ impl StreamRenderer for ChatStream {
     fn write_single_tokens(
         &mut self,
         out: &mut String,
-        choice: &mut Choice,
+        choice: &mut ReplyChoice,
         most: u32,
         bytes: usize,
     ) -> u32 {
@@ -263,7 +263,7 @@ impl StreamRenderer for ChatStream {
 
 impl ChatStream {
     /// Appends the chat chunks for one step of a choice.
-    fn write_choice_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_choice_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         if self.has_text_only_chunks() && step.tokens == 1 && step.end.is_none() {
             if let Some(token) = choice.script.next_token(&mut choice.cursor) {
                 self.write_text_chunk(out, &token, step.index);
@@ -359,7 +359,7 @@ impl ChatStream {
     fn write_text_chunks(
         &mut self,
         out: &mut String,
-        choice: &mut Choice,
+        choice: &mut ReplyChoice,
         most: u32,
         bytes: usize,
     ) -> u32 {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::Value;
 
-use super::completion_render::{CompletionStream, CompletionView, EchoedPrompt};
+use super::completion_render::{CompletionResponseSettings, CompletionStream, EchoedPrompt};
 use super::response_shape::ResponseShape;
 use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::dialect::Endpoint;
+use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use crate::request_head::RequestHead;
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
@@ -27,7 +27,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::{CompletionPrompt as Asked, CompletionRequest};
 
 impl GenerationBody for CompletionRequest {
-    const ENDPOINT: Endpoint = Endpoint::Completions;
+    const ENDPOINT: ApiEndpoint = ApiEndpoint::Completions;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -47,7 +47,7 @@ pub(crate) async fn create_completion(
     received: RawRequest,
 ) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
-    let text = received.schema_only_body(&app);
+    let text = received.body_if_schema_first(&app);
     if let Some((request, value)) =
         text.and_then(|t| CompletionRequest::parse_long_prompt(t, bounds))
     {
@@ -73,7 +73,7 @@ async fn respond_completion(
     value: &Value,
     read: ParsedBody<CompletionRequest>,
 ) -> HandlerResult {
-    let (mut request, resolved) = read.resolve(app, head)?;
+    let (mut request, resolved) = read.into_body_and_model(app, head)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
         request.max_tokens = app.dialect.default_max_tokens();
     }
@@ -105,13 +105,13 @@ async fn respond_completion(
     };
     let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
-        Err(RejectedRequest::Late { fault, .. }) if stream => {
+        Err(RejectedGeneration::Late { fault, .. }) if stream => {
             return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
     let mut view = completion_view(app, &request, &facts);
-    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
+    view.view.kv_transfer_params = terms.response_transfer_params(app, &facts.prompts);
     drop((facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
@@ -140,7 +140,11 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
     }
 }
 
-fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
+fn completion_view(
+    app: &App,
+    request: &CompletionRequest,
+    facts: &ReplyFacts,
+) -> CompletionResponseSettings {
     let mut view = ResponseShape::new(app, facts);
     view.set_usage(request.stream_usage_options());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
@@ -156,7 +160,7 @@ fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -
         ids: prompt.tokens.as_slice().into(),
         text: tokenizer.decode(&prompt.tokens, SpecialTokens::Without).into(),
     };
-    CompletionView {
+    CompletionResponseSettings {
         echo,
         echo_only: echo && request.max_tokens == Some(0),
         prompt_logprobs: request.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),

@@ -13,7 +13,7 @@ use crate::json;
 use crate::openai::response_shape::NullMembers;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
 
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct EchoedPrompt {
 
 /// Response settings of completion replies: the members that chat replies lack.
 #[derive(Clone)]
-pub(crate) struct CompletionView {
+pub(crate) struct CompletionResponseSettings {
     pub(crate) view: ResponseShape,
     pub(crate) echo: bool,
     /// Whether the response contains only the echoed prompt (`max_tokens` is 0).
@@ -37,7 +37,7 @@ pub(crate) struct CompletionView {
     pub(crate) appends_prompt_index: bool,
 }
 
-impl CompletionView {
+impl CompletionResponseSettings {
     /// Returns the response settings for one prompt of a completion request.
     fn shape_for_prompt(&self, prompt: usize) -> ResponseShape {
         let mut shape = self.view.clone();
@@ -47,7 +47,7 @@ impl CompletionView {
         shape
     }
 
-    fn echoed_prompt(&self, choice: &Choice) -> Option<&EchoedPrompt> {
+    fn echoed_prompt(&self, choice: &ReplyChoice) -> Option<&EchoedPrompt> {
         self.prompts.as_ref()?.get(choice.prompt)
     }
 
@@ -61,7 +61,7 @@ impl CompletionView {
     }
 
     /// Returns the prompt text that `echo` puts before the output.
-    fn echoed_text(&self, choice: &Choice) -> &str {
+    fn echoed_text(&self, choice: &ReplyChoice) -> &str {
         // vLLM returns the prompt's ids instead of its text if token ids are requested.
         let shown = self.echo && !self.view.return_token_ids;
         self.echoed_prompt(choice).filter(|_| shown).map_or("", |p| &p.text)
@@ -90,13 +90,13 @@ impl CompletionView {
         out
     }
 
-    fn write_choice(&self, out: &mut String, index: usize, choice: &Choice) {
+    fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
         let released = if self.echo_only { 0 } else { choice.released_tokens() };
         out.push_str("{\"index\":");
         json::write_int(out, index);
         out.push_str(",\"text\":\"");
         json::push_escaped_unicode(out, self.echoed_text(choice));
-        for token in choice.script.tokens().take(released as usize) {
+        for token in choice.script.output_tokens().take(released as usize) {
             if token.channel != OutputChannel::Marker {
                 json::push_escaped_unicode(out, token.text);
             }
@@ -107,12 +107,13 @@ impl CompletionView {
                 let mut lists = CompletionLogprobs::default();
                 self.push_prompt_logprobs(&mut lists, choice, style);
                 let script = &choice.script;
-                for (position, token) in script.tokens().take(released as usize).enumerate() {
+                for (position, token) in script.output_tokens().take(released as usize).enumerate()
+                {
                     with_token_position(script, position, |place| {
-                        lists.push(&self.view.tokenizer, token.id, place, style);
+                        lists.push_token(&self.view.tokenizer, token.id, place, style);
                     });
                 }
-                lists.write(out);
+                lists.write_json(out);
             }
             None => out.push_str("null"),
         }
@@ -122,7 +123,7 @@ impl CompletionView {
         if self.view.return_token_ids {
             json::write_int_array(
                 out,
-                choice.script.tokens().take(released as usize).map(|t| t.id),
+                choice.script.output_tokens().take(released as usize).map(|t| t.id),
             );
         } else {
             out.push_str("null");
@@ -149,7 +150,7 @@ impl CompletionView {
     fn push_prompt_logprobs(
         &self,
         lists: &mut CompletionLogprobs,
-        choice: &Choice,
+        choice: &ReplyChoice,
         style: LogprobStyle,
     ) {
         let Some(shown) = self.echoed_prompt(choice).filter(|_| self.echo) else {
@@ -158,13 +159,13 @@ impl CompletionView {
         let style = LogprobStyle { distribution: style.distribution.for_prompt(), ..style };
         for_each_prompt_token(&shown.ids, |id, place| match place.position {
             0 => lists.push_first_prompt_token(&self.view.tokenizer, id, place, style),
-            _ => lists.push(&self.view.tokenizer, id, place, style),
+            _ => lists.push_token(&self.view.tokenizer, id, place, style),
         });
     }
 }
 
 pub(crate) struct CompletionStream {
-    completion: CompletionView,
+    completion: CompletionResponseSettings,
     /// JSON of a completion chunk up to its choices, for each prompt; the last entry serves all
     /// further prompts.
     heads: Vec<String>,
@@ -176,7 +177,11 @@ pub(crate) struct CompletionStream {
 impl CompletionStream {
     /// Creates the renderer of a completion stream with `choices` choices; `prompts` holds the
     /// prompt lengths, in tokens.
-    pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
+    pub(crate) fn new(
+        completion: CompletionResponseSettings,
+        choices: usize,
+        prompts: &[u32],
+    ) -> Self {
         let ids = if completion.appends_prompt_index { prompts.len() } else { 1 };
         let head = |prompt| completion.shape_for_prompt(prompt).chunk_head_json("text_completion");
         let heads = (0..ids.max(1)).map(head).collect();
@@ -186,7 +191,7 @@ impl CompletionStream {
     fn write_chunk(
         &mut self,
         out: &mut String,
-        choice: &Choice,
+        choice: &ReplyChoice,
         step: &ChoiceStep,
         text: &str,
         logprobs: Option<&CompletionLogprobs>,
@@ -204,7 +209,7 @@ impl CompletionStream {
         json::push_escaped_unicode(out, text);
         out.push_str("\",\"logprobs\":");
         match logprobs {
-            Some(lists) => lists.write(out),
+            Some(lists) => lists.write_json(out),
             None => out.push_str("null"),
         }
         match step.end {
@@ -251,9 +256,10 @@ impl CompletionStream {
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let style = self.completion.logprob_style();
-        let mut lists = style.map(|_| CompletionLogprobs::starting_at(self.so_far[step.index].1));
+        let mut lists =
+            style.map(|_| CompletionLogprobs::with_text_offset(self.so_far[step.index].1));
         if let (true, Some(lists), Some(style)) = (step.first, &mut lists, style) {
             self.completion.push_prompt_logprobs(lists, choice, style);
         }
@@ -277,7 +283,7 @@ impl StreamRenderer for CompletionStream {
             if let (Some(lists), Some(style)) = (&mut lists, style) {
                 let tokenizer = &self.completion.view.tokenizer;
                 with_token_position(&choice.script, position, |place| {
-                    lists.push(tokenizer, token.id, place, style);
+                    lists.push_token(tokenizer, token.id, place, style);
                 });
             }
         }

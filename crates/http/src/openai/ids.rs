@@ -52,20 +52,20 @@ pub(crate) struct ToolCallIds {
 
 impl ToolCallIds {
     /// Creates a generator of tool-call ids in vLLM's form.
-    pub(crate) fn random_hex() -> Self {
+    pub(crate) fn with_random_hex_ids() -> Self {
         Self { base: fresh_number(), prefix: "chatcmpl-tool-", decimal: false }
     }
 
     /// Creates a generator of tool-call ids in llm-d's form: `prefix` and ten decimal digits.
-    pub(crate) fn numbered(prefix: &'static str) -> Self {
-        Self { prefix, decimal: true, ..Self::random_hex() }
+    pub(crate) fn with_decimal_ids(prefix: &'static str) -> Self {
+        Self { prefix, decimal: true, ..Self::with_random_hex_ids() }
     }
 
     pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
         Self { prefix, ..self }
     }
 
-    pub(crate) fn id_of_call(&self, choice: usize, call: usize) -> String {
+    pub(crate) fn tool_call_id(&self, choice: usize, call: usize) -> String {
         let id = vllm_sim_random::mix_u64_pair(self.base, (choice as u64) << 32 | call as u64);
         match self.decimal {
             true => format!("{}{:010}", self.prefix, id % 10_000_000_000),
@@ -79,7 +79,7 @@ impl ToolCallIds {
 ///
 /// Source: vLLM's `BaseServing._base_request_id`.
 pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
-    let header = headers.get(&names::REQUEST_ID).and_then(|v| v.to_str().ok());
+    let header = headers.get(&names::REQUEST_ID_HEADER).and_then(|v| v.to_str().ok());
     if let Some(given) = header.or(body) {
         return [prefix, given].concat().into();
     }

@@ -77,7 +77,7 @@ pub(crate) fn with_token_position<R>(
     then(TokenPosition {
         position,
         context: script.context_hash(position),
-        before: &|| script.tokens_before(position),
+        before: &|| script.token_ids_before(position),
     })
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn token_logprobs(
                 context: mix_u64_pair(seed, place.context),
                 temperature,
             };
-            position.row_without_duplicates(id, top)
+            position.chosen_and_other_top_tokens(id, top)
         }
     };
     let show = |RankedToken { id, logprob, rank }| TokenLogprob {
@@ -234,7 +234,7 @@ pub(super) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    pub(super) fn starting_at(offset: usize) -> Self {
+    pub(super) fn with_text_offset(offset: usize) -> Self {
         Self { offset, ..Self::default() }
     }
 
@@ -267,7 +267,7 @@ impl CompletionLogprobs {
         self.offset += text.chars().count();
     }
 
-    pub(super) fn push(
+    pub(super) fn push_token(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
@@ -294,7 +294,7 @@ impl CompletionLogprobs {
         self.tops.push('}');
     }
 
-    pub(super) fn write(&self, out: &mut String) {
+    pub(super) fn write_json(&self, out: &mut String) {
         let Self { offsets, values, tokens, tops, .. } = self;
         out.push_str("{\"text_offset\":[");
         out.push_str(offsets);

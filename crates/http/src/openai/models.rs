@@ -27,9 +27,9 @@ pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     }
     let adapter_context =
         app.dialect.lists_adapter_context().then_some(app.settings.model.max_model_len);
-    for adapter in models.adapters().iter() {
+    for adapter in models.loaded_adapters().iter() {
         out.push(',');
-        let parent = adapter.base.as_deref().unwrap_or(models.displayed_name());
+        let parent = adapter.base.as_deref().unwrap_or(models.displayed_model_name());
         let root = if adapter.path.is_empty() { &adapter.name } else { adapter.path.as_str() };
         write_model_card(
             &mut out,

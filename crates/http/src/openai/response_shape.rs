@@ -10,7 +10,7 @@ use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceState, SharedProgress, unix_now_secs};
 use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Choice, Reply, ReplyFacts};
+use vllm_sim_service::{Reply, ReplyChoice, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
 
@@ -51,7 +51,7 @@ impl ResponseShape {
         Self {
             id: facts.id.clone(),
             created: unix_now_secs() as u64,
-            model: app.service.models.name_in_responses(&facts.target),
+            model: app.service.models.model_name_in_responses(&facts.target),
             version: app.version,
             fingerprint: app.settings.model.fingerprint.clone(),
             tokenizer: app.service.generator.tokenizer().clone(),
@@ -91,7 +91,7 @@ impl ResponseShape {
     /// Returns the log probabilities for one token position of a choice.
     pub(crate) fn logprobs_at(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         position: usize,
         id: u32,
         top: u32,
@@ -196,17 +196,17 @@ pub(crate) struct TokenCounts {
 impl TokenCounts {
     /// Returns the token counts of a finished reply, for `usage`.
     pub(crate) fn of_reply(reply: &Reply) -> Self {
-        let mut counts = Self { prompt: reply.prompt_tokens(), ..Self::default() };
+        let mut counts = Self { prompt: reply.prompt_token_count(), ..Self::default() };
         for choice in &reply.choices {
             counts.completion += choice.released_tokens();
-            counts.cached = choice.progress().reused_tokens(counts.prompt);
+            counts.cached = choice.sequence_progress().reused_tokens(counts.prompt);
             counts.reasoning += count_reasoning_tokens(choice);
         }
         counts
     }
 }
 
-pub(crate) fn count_reasoning_tokens(choice: &Choice) -> u32 {
+pub(crate) fn count_reasoning_tokens(choice: &ReplyChoice) -> u32 {
     if !choice.script.has_reasoning() {
         return 0;
     }
@@ -214,7 +214,7 @@ pub(crate) fn count_reasoning_tokens(choice: &Choice) -> u32 {
     let reasoning = |t: &vllm_sim_service::generate::OutputToken<'_>| {
         t.channel == vllm_sim_service::generate::OutputChannel::Reasoning
     };
-    choice.script.tokens().take(released).filter(reasoning).count() as u32
+    choice.script.output_tokens().take(released).filter(reasoning).count() as u32
 }
 
 impl ResponseShape {
@@ -355,7 +355,7 @@ impl ResponseShape {
         if !self.metrics && self.drafts.is_none() {
             return out.push_str("null");
         }
-        let progress: &SharedProgress = choice.progress();
+        let progress: &SharedProgress = choice.sequence_progress();
         let [scheduled, first, last] = progress.admission_and_token_times();
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
         let tokens = f64::from(choice.released_tokens());
@@ -401,7 +401,7 @@ impl ResponseShape {
     pub(crate) fn write_finish_reason(
         &self,
         out: &mut String,
-        choice: &Choice,
+        choice: &ReplyChoice,
         end: SequenceEndReason,
         stop_word: &'static str,
     ) {
@@ -423,7 +423,7 @@ impl ResponseShape {
     /// stop.
     pub(crate) fn finish_reason(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         end: SequenceEndReason,
         stop_word: &'static str,
     ) -> &'static str {
@@ -478,7 +478,7 @@ fn write_token_counts(out: &mut String, counts: TokenCounts) {
     json::write_int(out, counts.completion);
 }
 
-pub(crate) fn end_of_choice(choice: &Choice) -> SequenceEndReason {
+pub(crate) fn end_of_choice(choice: &ReplyChoice) -> SequenceEndReason {
     match choice.sequence_state() {
         SequenceState::Ended(end) => end,
         _ => SequenceEndReason::Finished,

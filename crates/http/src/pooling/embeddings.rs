@@ -18,7 +18,7 @@ use super::{
 };
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
-use crate::dialect::Endpoint;
+use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_config::ModelTask;
@@ -56,7 +56,7 @@ pub(crate) async fn create_embeddings(
     State(app): State<Arc<App>>,
     mut received: RawRequest,
 ) -> HandlerResult {
-    let text = received.schema_only_body(&app);
+    let text = received.body_if_schema_first(&app);
     if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
@@ -65,7 +65,7 @@ pub(crate) async fn create_embeddings(
     }
     let dialect = app.dialect;
     let value = dialect
-        .schema_body(Endpoint::Embeddings, Cow::Owned(received.parse_dialect_json(&app)?))?;
+        .schema_body(ApiEndpoint::Embeddings, Cow::Owned(received.parse_dialect_json(&app)?))?;
     let request = PoolingRequest::parse_embedding(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
     answer_pooling(&app, &received.head.headers, &value, request, EMBEDDINGS_ROUTE).await

@@ -31,10 +31,10 @@ use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 fn pooling_model_name(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
     let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
-    let found = models.resolve_name(requested).ok_or_else(unknown);
+    let found = models.resolve_model_name(requested).ok_or_else(unknown);
     Ok(match app.dialect.pooling_model(found)? {
-        Some(target) => models.name_in_responses(&target),
-        None => models.displayed_name().clone(),
+        Some(target) => models.model_name_in_responses(&target),
+        None => models.displayed_model_name().clone(),
     })
 }
 
@@ -61,7 +61,7 @@ fn count_in_flight(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
 fn count_inputs(request: &PoolingRequest) -> usize {
     match &request.input {
         PoolingInput::Prompts(CompletionPrompts(prompts)) => prompts.len(),
-        PoolingInput::ConcatenatedTexts(texts) => texts.count(),
+        PoolingInput::ConcatenatedTexts(texts) => texts.text_count(),
         PoolingInput::Chats(chats) => chats.len(),
         PoolingInput::Chat(_) | PoolingInput::Data(_) | PoolingInput::Pair(..) => 1,
     }

@@ -46,7 +46,7 @@ pub(crate) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<us
         && !cuts("is_matryoshka")
         && !cuts("matryoshka_dimensions")
     {
-        let name = app.service.models.displayed_name();
+        let name = app.service.models.displayed_model_name();
         return Err(Fault::bad_request(format!(
             "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={requested})."
         )));

@@ -3,12 +3,14 @@
 use serde_json::{Map, Value, json};
 use vllm_sim_service::UsageCounts;
 
-use super::{RecordedRequests, RequestFilter, RequestHistory, RequestOutcome, RequestRecord};
+use super::{
+    RecordedRequestFilter, RecordedRequests, RequestHistory, RequestOutcome, RequestRecord,
+};
 
 impl RequestHistory {
     /// Returns the tokens of the newest `most` requests that match `filter`, oldest first, and
     /// their sums.
-    pub(crate) fn usage_json(&self, filter: &RequestFilter, most: usize) -> Value {
+    pub(crate) fn usage_json(&self, filter: &RecordedRequestFilter, most: usize) -> Value {
         let state = self.state.lock();
         let (count, newest) = state.matching_records(filter, most);
         let mut total = [0_u64; 4];
@@ -29,7 +31,7 @@ impl RecordedRequests {
     /// Returns the number of requests that match `filter`, and the newest `most` of them.
     pub(super) fn matching_records(
         &self,
-        filter: &RequestFilter,
+        filter: &RecordedRequestFilter,
         most: usize,
     ) -> (usize, Vec<&RequestRecord>) {
         let mut found: Vec<_> = self.records.iter().filter(|r| filter.matches_record(r)).collect();
@@ -40,7 +42,7 @@ impl RecordedRequests {
 
 impl RequestOutcome {
     /// Returns the outcome of a recorded request as one word, for lists of requests.
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn as_word(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Finished => "finished",
@@ -53,7 +55,7 @@ impl RequestOutcome {
 impl RequestRecord {
     /// Returns the names and numbers of the request's tokens.
     fn counted_tokens(&self) -> [(&'static str, u32); 4] {
-        let mut counts = self.usage.counts();
+        let mut counts = self.usage.token_counts();
         if self.is_json && self.outcome == RequestOutcome::Cut {
             counts.delivered = 0;
         }
@@ -68,7 +70,7 @@ impl RequestRecord {
             "model": self.model,
             "key": self.key,
             "status": self.status,
-            "outcome": self.outcome.word(),
+            "outcome": self.outcome.as_word(),
         });
         for (name, tokens) in self.counted_tokens() {
             shown[name] = tokens.into();

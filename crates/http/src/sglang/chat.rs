@@ -14,7 +14,7 @@ use super::usage::{EndCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::{self, RejectedRequest};
+use crate::generation::{self, RejectedGeneration};
 use crate::openai::response_shape::ResponseShape;
 use crate::openai::{chat, logprobs};
 use crate::request_head::RequestHead;
@@ -22,7 +22,7 @@ use crate::stream;
 use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
 pub(super) async fn create_chat(
@@ -64,10 +64,10 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
 }
 
 /// Returns the form of tool calls in a reply: text if the server has no tool parser.
-pub(super) fn reply_calls(app: &App) -> ReplyCalls {
+pub(super) fn reply_calls(app: &App) -> ToolCallForm {
     match app.settings.parsers.tools {
-        Some(_) => ReplyCalls::Parsed,
-        None => ReplyCalls::Text,
+        Some(_) => ToolCallForm::Parsed,
+        None => ToolCallForm::Text,
     }
 }
 
@@ -86,8 +86,8 @@ pub(super) async fn start_chat(
     app: &Arc<App>,
     head: &RequestHead,
     request: &SglangChatRequest,
-    calls: ReplyCalls,
-) -> Result<StartedChat, RejectedRequest> {
+    calls: ToolCallForm,
+) -> Result<StartedChat, RejectedGeneration> {
     let mut chat = request.conversation(calls, &app.rules.defaults.bounds)?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling = SglangSampling::parse(&request.sampling_params(calls)?, vocabulary)?;
@@ -136,7 +136,7 @@ pub(super) async fn start_chat(
         UsageSettings::new(app, request.stream_options.as_ref()),
     );
     format.hides_output = hides_output;
-    format.parses_calls = calls == ReplyCalls::Parsed && chat.tools.is_some();
+    format.parses_calls = calls == ToolCallForm::Parsed && chat.tools.is_some();
     let counter = EndCounter {
         metrics: app.metrics.clone(),
         streaming: request.stream,
@@ -147,11 +147,13 @@ pub(super) async fn start_chat(
 }
 
 /// Returns the error of a media part for a model that reads text in SGLang's words.
-fn text_only_fault(refused: RejectedRequest, request: &SglangChatRequest) -> RejectedRequest {
+fn text_only_fault(refused: RejectedGeneration, request: &SglangChatRequest) -> RejectedGeneration {
     match refused {
-        RejectedRequest::Early(fault) if fault.message.ends_with("is not a multimodal model") => {
+        RejectedGeneration::Early(fault)
+            if fault.message.ends_with("is not a multimodal model") =>
+        {
             let kind = request.media_part().unwrap_or("unknown");
-            RejectedRequest::Early(Fault::bad_request(format!(
+            RejectedGeneration::Early(Fault::bad_request(format!(
                 "Model only supports text input; received unsupported content type '{kind}'."
             )))
         }

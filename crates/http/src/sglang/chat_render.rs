@@ -16,7 +16,7 @@ use crate::openai::response_shape::end_of_choice;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::chat::SglangChatRequest;
 
 /// Format of a chat response.
@@ -91,19 +91,19 @@ impl ChatFormat {
     }
 
     /// Returns the number of tokens of an output that the response contains.
-    fn shown_tokens(&self, choice: &Choice) -> u32 {
+    fn shown_tokens(&self, choice: &ReplyChoice) -> u32 {
         if self.hides_output { 0 } else { choice.released_tokens() }
     }
 
     /// Returns the usage of all choices.
     fn reply_usage(&self, reply: &Reply) -> Value {
         match self.hides_output {
-            true => prompt_usage(reply.prompt_tokens() as usize),
+            true => prompt_usage(reply.prompt_token_count() as usize),
             false => self.usage.of_reply(reply),
         }
     }
 
-    fn choice(&self, reply: &Reply, index: usize, choice: &Choice) -> Value {
+    fn choice(&self, reply: &Reply, index: usize, choice: &ReplyChoice) -> Value {
         let released = self.shown_tokens(choice);
         let script = &choice.script;
         let mut content = script.channel_text(OutputChannel::Content, released);
@@ -132,11 +132,11 @@ impl ChatFormat {
             json["prompt_token_ids"] = json!(self.meta.prompt_ids(choice.prompt));
         }
         if self.shows_output_ids {
-            let ids = script.tokens().take(released as usize).map(|token| token.id);
+            let ids = script.output_tokens().take(released as usize).map(|token| token.id);
             json["response_token_ids"] = ids.collect();
         }
         if self.shows_meta {
-            let counts = (reply.prompt_tokens(), released);
+            let counts = (reply.prompt_token_count(), released);
             json["meta_info"] = self.meta.meta_info(&self.id, counts, choice, Some(end));
         }
         json
@@ -145,7 +145,7 @@ impl ChatFormat {
     /// Returns the finish reason and the matched stop condition of an ended choice.
     pub(super) fn end(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         end: SequenceEndReason,
         calls: usize,
     ) -> (Value, Value) {
@@ -165,7 +165,7 @@ impl ChatFormat {
         format!("call_{}", &digits[..24])
     }
 
-    pub(super) fn tool_calls(&self, index: usize, choice: &Choice) -> Vec<Value> {
+    pub(super) fn tool_calls(&self, index: usize, choice: &ReplyChoice) -> Vec<Value> {
         let released = choice.released_tokens();
         let calls = choice.script.calls.iter().enumerate().map(|(at, name)| {
             let channel = OutputChannel::Call(at as u16);
@@ -185,13 +185,13 @@ impl ChatFormat {
     }
 
     /// Returns the log probabilities of the output tokens from `from` to `to`.
-    pub(super) fn logprobs(&self, choice: &Choice, from: u32, to: u32) -> Value {
+    pub(super) fn logprobs(&self, choice: &ReplyChoice, from: u32, to: u32) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
         };
         let entry = |entry: &TokenLogprob| json!({"token": entry.text, "bytes": entry.text.as_bytes(), "logprob": entry.logprob});
         let (from, to) = (from as usize, to as usize);
-        let tokens = choice.script.tokens().enumerate().take(to).skip(from);
+        let tokens = choice.script.output_tokens().enumerate().take(to).skip(from);
         let content = tokens.map(|(position, token)| {
             let entries = self.meta.shape.logprobs_at(choice, position, token.id, top);
             let mut shown = entry(&entries[0]);
@@ -234,7 +234,7 @@ struct StepDelta {
 impl ChatStream {
     pub(super) fn new(format: ChatFormat, counter: EndCounter, reply: &Reply) -> Self {
         let choices = reply.choices.iter().map(|_| ChoiceProgress::default());
-        Self { format, counter, prompt: reply.prompt_tokens(), choices: choices.collect() }
+        Self { format, counter, prompt: reply.prompt_token_count(), choices: choices.collect() }
     }
 
     /// Appends a stream chunk with these choices and usage.
@@ -288,7 +288,13 @@ impl ChatStream {
         self.write_chunk(out, choices, Some(usage));
     }
 
-    fn write_call(&mut self, out: &mut String, index: usize, choice: &Choice, call: (usize, &str)) {
+    fn write_call(
+        &mut self,
+        out: &mut String,
+        index: usize,
+        choice: &ReplyChoice,
+        call: (usize, &str),
+    ) {
         let (at, arguments) = call;
         let chunk = |id: Value, name: Value, arguments: &str| {
             let call = json!({
@@ -323,7 +329,7 @@ impl ChatStream {
         }
     }
 
-    fn collect_delta(&mut self, choice: &mut Choice, step: &ChoiceStep) -> StepDelta {
+    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStep) -> StepDelta {
         let mut delta = StepDelta::default();
         let separate = self.format.separate_reasoning;
         if self.format.hides_output {
@@ -360,7 +366,7 @@ impl ChatStream {
 }
 
 impl StreamRenderer for ChatStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let index = step.index;
         let before = self.choices[index].tokens;
         if step.first || before == 0 && step.end.is_some() {

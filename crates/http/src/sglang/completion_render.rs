@@ -16,7 +16,7 @@ use crate::openai::response_shape::end_of_choice;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 
 /// Format of a completion response.
@@ -66,7 +66,7 @@ impl CompletionFormat {
         let choices = reply.choices.iter().enumerate().map(|(index, choice)| {
             let mut piece = Piece { is_first: true, ..Piece::default() };
             let released = choice.released_tokens() as usize;
-            for token in choice.script.tokens().take(released) {
+            for token in choice.script.output_tokens().take(released) {
                 piece.push(token.id, token.text, token.channel);
             }
             self.choice(index, choice, &piece, Some(end_of_choice(choice)))
@@ -78,14 +78,14 @@ impl CompletionFormat {
             "model": self.model,
             "choices": choices.collect::<Vec<_>>(),
             "usage": self.usage.of_reply(reply),
-            "metadata": self.meta.metadata(reply.choices.first().map_or(0, Choice::released_tokens)),
+            "metadata": self.meta.metadata(reply.choices.first().map_or(0, ReplyChoice::released_tokens)),
         })
     }
 
     fn choice(
         &self,
         index: usize,
-        choice: &Choice,
+        choice: &ReplyChoice,
         piece: &Piece,
         end: Option<SequenceEndReason>,
     ) -> Value {
@@ -111,7 +111,7 @@ impl CompletionFormat {
 
     /// Returns the log probabilities of a piece of output, after those of the prompt for the first
     /// piece.
-    fn logprobs(&self, choice: &Choice, piece: &Piece) -> Value {
+    fn logprobs(&self, choice: &ReplyChoice, piece: &Piece) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
         };
@@ -209,7 +209,7 @@ impl CompletionStream {
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let from = self.sent[step.index] as usize;
         let mut piece = Piece { from, is_first: from == 0, ..Piece::default() };
         for _ in 0..step.tokens {

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_service::{AdapterLoadMode, PauseMode, PrefixCacheReset};
-use vllm_sim_wire::fastapi::Endpoint;
+use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::sglang::control::{
     AbortRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest, PauseRequest, Struct,
     UnloadAdapterRequest,
@@ -26,7 +26,7 @@ pub(super) async fn flush_cache(
     uri: Uri,
 ) -> Response<Body> {
     let at = match method {
-        Method::GET => Endpoint { method: "GET", ..endpoint::FLUSH_CACHE },
+        Method::GET => RouteFunction { method: "GET", ..endpoint::FLUSH_CACHE },
         _ => endpoint::FLUSH_CACHE,
     };
     if let Err(fault) = endpoint::read_query::<FlushCacheQuery>(&uri, &["timeout"], &at) {
@@ -120,7 +120,7 @@ pub(super) async fn load_adapter(
     if !app.settings.lora.enabled {
         return adapter_error(LORA_DISABLED.to_owned(), Value::Null);
     }
-    let loaded = models.adapters().iter().any(|adapter| *adapter.name == **name);
+    let loaded = models.loaded_adapters().iter().any(|adapter| *adapter.name == **name);
     let failure = if loaded {
         Some(format!("Failed to load LoRA adapter {name} because it is already loaded"))
     } else if !Path::new(path).join("adapter_config.json").is_file() {
@@ -155,7 +155,7 @@ pub(super) async fn unload_adapter(
     if app.service.models.unload_adapter(name) {
         return adapter_result(&app, Ok(()));
     }
-    let loaded = app.service.models.adapters();
+    let loaded = app.service.models.loaded_adapters();
     let names: Vec<String> = loaded.iter().map(|adapter| format!("'{}'", adapter.name)).collect();
     let names = names.join(", ");
     let message =
@@ -167,7 +167,7 @@ const LORA_DISABLED: &str = "LoRA is not enabled. Please set `--enable-lora` to 
 
 /// Returns the result of a change of the adapters, with all loaded adapters and their paths.
 fn adapter_result(app: &App, result: Result<(), String>) -> Response<Body> {
-    let adapters = app.service.models.adapters();
+    let adapters = app.service.models.loaded_adapters();
     let adapters =
         adapters.iter().map(|adapter| (adapter.name.to_string(), adapter.path.clone().into()));
     let loaded = Value::Object(adapters.collect::<Map<_, _>>());

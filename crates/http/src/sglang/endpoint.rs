@@ -11,77 +11,81 @@ use crate::body::RawRequest;
 use crate::query;
 use vllm_sim_python::{OrjsonError, orjson_loads};
 use vllm_sim_wire::body;
-use vllm_sim_wire::fastapi::{self, BodyErrors, BodyRefusal, Endpoint};
+use vllm_sim_wire::fastapi::{self, BodyReadError, BodySchemaErrors, RouteFunction};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::schema::RequestField;
 
 /// Path of SGLang's server in its container image, which errors of a body name.
 const FILE: &str = "/sgl-workspace/sglang/python/sglang/srt/entrypoints/http_server.py";
 
-const fn post(line: u32, function: &'static str, path: &'static str) -> Endpoint {
-    Endpoint { file: FILE, line, function, method: "POST", path }
+const fn post(line: u32, function: &'static str, path: &'static str) -> RouteFunction {
+    RouteFunction { file: FILE, line, function, method: "POST", path }
 }
 
-pub(super) const GENERATE: Endpoint = post(928, "generate_request", "/generate");
-pub(super) const ENCODE: Endpoint = post(993, "encode_request", "/encode");
-pub(super) const CLASSIFY: Endpoint = post(1006, "classify_request", "/classify");
-pub(super) const WEIGHTS_FROM_DISK: Endpoint =
+pub(super) const GENERATE: RouteFunction = post(928, "generate_request", "/generate");
+pub(super) const ENCODE: RouteFunction = post(993, "encode_request", "/encode");
+pub(super) const CLASSIFY: RouteFunction = post(1006, "classify_request", "/classify");
+pub(super) const WEIGHTS_FROM_DISK: RouteFunction =
     post(1300, "update_weights_from_disk", "/update_weights_from_disk");
-pub(super) const INIT_WEIGHTS_GROUP: Endpoint =
+pub(super) const INIT_WEIGHTS_GROUP: RouteFunction =
     post(1404, "init_weights_update_group", "/init_weights_update_group");
-pub(super) const DESTROY_WEIGHTS_GROUP: Endpoint =
+pub(super) const DESTROY_WEIGHTS_GROUP: RouteFunction =
     post(1420, "destroy_weights_update_group", "/destroy_weights_update_group");
-pub(super) const WEIGHTS_FROM_TENSOR: Endpoint =
+pub(super) const WEIGHTS_FROM_TENSOR: RouteFunction =
     post(1436, "update_weights_from_tensor", "/update_weights_from_tensor");
-pub(super) const BEGIN_WEIGHT_UPDATE: Endpoint =
+pub(super) const BEGIN_WEIGHT_UPDATE: RouteFunction =
     post(1458, "begin_weight_update", "/begin_weight_update");
-pub(super) const END_WEIGHT_UPDATE: Endpoint =
+pub(super) const END_WEIGHT_UPDATE: RouteFunction =
     post(1473, "end_weight_update", "/end_weight_update");
-pub(super) const WEIGHTS_FROM_DISTRIBUTED: Endpoint =
+pub(super) const WEIGHTS_FROM_DISTRIBUTED: RouteFunction =
     post(1488, "update_weights_from_distributed", "/update_weights_from_distributed");
-pub(super) const WEIGHTS_FROM_IPC: Endpoint =
+pub(super) const WEIGHTS_FROM_IPC: RouteFunction =
     post(1508, "update_weights_from_ipc", "/update_weights_from_ipc");
-pub(super) const FLUSH_CACHE: Endpoint = post(1025, "flush_cache", "/flush_cache");
-pub(super) const LOADS: Endpoint = Endpoint {
+pub(super) const FLUSH_CACHE: RouteFunction = post(1025, "flush_cache", "/flush_cache");
+pub(super) const LOADS: RouteFunction = RouteFunction {
     file: "/sgl-workspace/sglang/python/sglang/srt/entrypoints/v1_loads.py",
     line: 96,
     function: "get_loads",
     method: "GET",
     path: "/v1/loads",
 };
-pub(super) const UPDATE_WEIGHT_VERSION: Endpoint =
+pub(super) const UPDATE_WEIGHT_VERSION: RouteFunction =
     post(1527, "update_weight_version", "/update_weight_version");
-pub(super) const WEIGHTS_BY_NAME: Endpoint =
+pub(super) const WEIGHTS_BY_NAME: RouteFunction =
     post(1559, "get_weights_by_name", "/get_weights_by_name");
-pub(super) const RELEASE_MEMORY: Endpoint =
+pub(super) const RELEASE_MEMORY: RouteFunction =
     post(1575, "release_memory_occupation", "/release_memory_occupation");
-pub(super) const RESUME_MEMORY: Endpoint =
+pub(super) const RESUME_MEMORY: RouteFunction =
     post(1587, "resume_memory_occupation", "/resume_memory_occupation");
-pub(super) const SLOW_DOWN: Endpoint = post(1621, "slow_down", "/slow_down");
-pub(super) const LOAD_LORA: Endpoint = post(1652, "load_lora_adapter", "/load_lora_adapter");
-pub(super) const UNLOAD_LORA: Endpoint = post(1676, "unload_lora_adapter", "/unload_lora_adapter");
-pub(super) const OPEN_SESSION: Endpoint = post(1687, "open_session", "/open_session");
-pub(super) const CLOSE_SESSION: Endpoint = post(1701, "close_session", "/close_session");
-pub(super) const ABORT: Endpoint = post(1721, "abort_request", "/abort_request");
-pub(super) const PARSE_FUNCTION_CALL: Endpoint =
+pub(super) const SLOW_DOWN: RouteFunction = post(1621, "slow_down", "/slow_down");
+pub(super) const LOAD_LORA: RouteFunction = post(1652, "load_lora_adapter", "/load_lora_adapter");
+pub(super) const UNLOAD_LORA: RouteFunction =
+    post(1676, "unload_lora_adapter", "/unload_lora_adapter");
+pub(super) const OPEN_SESSION: RouteFunction = post(1687, "open_session", "/open_session");
+pub(super) const CLOSE_SESSION: RouteFunction = post(1701, "close_session", "/close_session");
+pub(super) const ABORT: RouteFunction = post(1721, "abort_request", "/abort_request");
+pub(super) const PARSE_FUNCTION_CALL: RouteFunction =
     post(1734, "parse_function_call_request", "/parse_function_call");
-pub(super) const SEPARATE_REASONING: Endpoint =
+pub(super) const SEPARATE_REASONING: RouteFunction =
     post(1774, "separate_reasoning_request", "/separate_reasoning");
-pub(super) const PAUSE: Endpoint = post(1831, "pause_generation", "/pause_generation");
-pub(super) const CONTINUE: Endpoint = post(1844, "continue_generation", "/continue_generation");
-pub(super) const COMPLETIONS: Endpoint = post(1860, "openai_v1_completions", "/v1/completions");
-pub(super) const CHAT: Endpoint = post(1870, "openai_v1_chat_completions", "/v1/chat/completions");
-pub(super) const EMBEDDINGS: Endpoint = post(1882, "openai_v1_embeddings", "/v1/embeddings");
-pub(super) const V1_CLASSIFY: Endpoint = post(1894, "openai_v1_classify", "/v1/classify");
-pub(super) const TOKENIZE: Endpoint = post(1906, "openai_v1_tokenize", "/tokenize");
-pub(super) const DETOKENIZE: Endpoint = post(1924, "openai_v1_detokenize", "/detokenize");
-pub(super) const SCORE: Endpoint = post(2050, "v1_score_request", "/v1/score");
-pub(super) const RESPONSES: Endpoint = post(2066, "v1_responses_request", "/v1/responses");
-pub(super) const RERANK: Endpoint = post(2101, "v1_rerank_request", "/v1/rerank");
-pub(super) const OLLAMA_CHAT: Endpoint = post(2131, "ollama_chat", "/api/chat");
-pub(super) const OLLAMA_GENERATE: Endpoint = post(2137, "ollama_generate", "/api/generate");
-pub(super) const OLLAMA_SHOW: Endpoint = post(2151, "ollama_show", "/api/show");
-pub(super) const VERTEX_GENERATE: Endpoint = post(2215, "vertex_generate", "/vertex_generate");
+pub(super) const PAUSE: RouteFunction = post(1831, "pause_generation", "/pause_generation");
+pub(super) const CONTINUE: RouteFunction =
+    post(1844, "continue_generation", "/continue_generation");
+pub(super) const COMPLETIONS: RouteFunction =
+    post(1860, "openai_v1_completions", "/v1/completions");
+pub(super) const CHAT: RouteFunction =
+    post(1870, "openai_v1_chat_completions", "/v1/chat/completions");
+pub(super) const EMBEDDINGS: RouteFunction = post(1882, "openai_v1_embeddings", "/v1/embeddings");
+pub(super) const V1_CLASSIFY: RouteFunction = post(1894, "openai_v1_classify", "/v1/classify");
+pub(super) const TOKENIZE: RouteFunction = post(1906, "openai_v1_tokenize", "/tokenize");
+pub(super) const DETOKENIZE: RouteFunction = post(1924, "openai_v1_detokenize", "/detokenize");
+pub(super) const SCORE: RouteFunction = post(2050, "v1_score_request", "/v1/score");
+pub(super) const RESPONSES: RouteFunction = post(2066, "v1_responses_request", "/v1/responses");
+pub(super) const RERANK: RouteFunction = post(2101, "v1_rerank_request", "/v1/rerank");
+pub(super) const OLLAMA_CHAT: RouteFunction = post(2131, "ollama_chat", "/api/chat");
+pub(super) const OLLAMA_GENERATE: RouteFunction = post(2137, "ollama_generate", "/api/generate");
+pub(super) const OLLAMA_SHOW: RouteFunction = post(2151, "ollama_show", "/api/show");
+pub(super) const VERTEX_GENERATE: RouteFunction = post(2215, "vertex_generate", "/vertex_generate");
 
 /// Text of the error that a body of another media type gets from the check that precedes a route.
 const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only \
@@ -94,7 +98,7 @@ const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported
 pub(super) fn read<T: RequestField>(
     app: &App,
     received: &RawRequest,
-    endpoint: &Endpoint,
+    endpoint: &RouteFunction,
 ) -> Result<T, Fault> {
     read_with_body(app, received, endpoint).map(|(read, _)| read)
 }
@@ -106,7 +110,7 @@ pub(super) fn read<T: RequestField>(
 pub(super) fn read_with_body<T: RequestField>(
     app: &App,
     received: &RawRequest,
-    endpoint: &Endpoint,
+    endpoint: &RouteFunction,
 ) -> Result<(T, Value), Fault> {
     let endpoint = &at_method(received, endpoint);
     let body = parse(received, endpoint)?;
@@ -121,7 +125,7 @@ pub(super) fn read_with_body<T: RequestField>(
 pub(super) fn read_value<T: RequestField>(
     app: &App,
     body: Option<&Value>,
-    endpoint: &Endpoint,
+    endpoint: &RouteFunction,
 ) -> Result<T, Fault> {
     let read = fastapi::read_body(body, &app.rules.defaults.bounds);
     read.map_err(|refusal| refusal.to_fault(endpoint))
@@ -134,7 +138,7 @@ pub(super) fn read_value<T: RequestField>(
 pub(super) fn read_query<T: RequestField>(
     uri: &Uri,
     names: &[&str],
-    endpoint: &Endpoint,
+    endpoint: &RouteFunction,
 ) -> Result<T, Fault> {
     let given = names.iter().filter_map(|name| {
         let last = query::query_values(uri, name).pop()?;
@@ -148,7 +152,10 @@ pub(super) fn read_query<T: RequestField>(
 ///
 /// # Errors
 /// SGLang's 400 for a body that is not JSON.
-pub(super) fn parse(received: &RawRequest, endpoint: &Endpoint) -> Result<Option<Value>, Fault> {
+pub(super) fn parse(
+    received: &RawRequest,
+    endpoint: &RouteFunction,
+) -> Result<Option<Value>, Fault> {
     parse_json(received, endpoint).map_err(|refusal| refusal.to_fault(endpoint))
 }
 
@@ -158,11 +165,11 @@ pub(super) fn parse(received: &RawRequest, endpoint: &Endpoint) -> Result<Option
 /// The error of a body that is not JSON, or the fault of another media type.
 pub(super) fn parse_json(
     received: &RawRequest,
-    endpoint: &Endpoint,
-) -> Result<Option<Value>, BodyRefusal> {
+    endpoint: &RouteFunction,
+) -> Result<Option<Value>, BodyReadError> {
     let is_json = body::check_media_type(received.media_type()).is_ok();
     if !is_json && checks_media_type(endpoint) {
-        return Err(BodyRefusal::Fault(Fault::new(
+        return Err(BodyReadError::Fault(Fault::new(
             400,
             ErrorType::BadRequestPhrase,
             format!("1 validation error:\n  {NOT_JSON} [{NOT_JSON}]"),
@@ -175,24 +182,24 @@ pub(super) fn parse_json(
         // The schema refuses a string, because it is not a mapping.
         return Ok(Some(Value::String(String::from_utf8_lossy(&received.bytes).into_owned())));
     }
-    body::check_value_count(&received.bytes).map_err(BodyRefusal::Fault)?;
+    body::check_value_count(&received.bytes).map_err(BodyReadError::Fault)?;
     let parsed = orjson_loads(&received.bytes);
     parsed.map(Some).map_err(|OrjsonError { message, position }| {
-        BodyRefusal::Errors(BodyErrors::not_json(message, position))
+        BodyReadError::Errors(BodySchemaErrors::of_invalid_json(message, position))
     })
 }
 
 /// Returns whether a route refuses other media types (`validate_json_request`).
-fn checks_media_type(endpoint: &Endpoint) -> bool {
+fn checks_media_type(endpoint: &RouteFunction) -> bool {
     endpoint.path.starts_with("/v1/") || matches!(endpoint.path, "/tokenize" | "/detokenize")
 }
 
 /// Returns the endpoint with the method of the request, which errors name.
-fn at_method(received: &RawRequest, endpoint: &Endpoint) -> Endpoint {
+fn at_method(received: &RawRequest, endpoint: &RouteFunction) -> RouteFunction {
     let method = match received.method {
         Method::GET => "GET",
         Method::PUT => "PUT",
         _ => endpoint.method,
     };
-    Endpoint { method, ..*endpoint }
+    RouteFunction { method, ..*endpoint }
 }

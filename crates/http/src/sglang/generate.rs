@@ -17,7 +17,7 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::generation::{self, RejectedRequest};
+use crate::generation::{self, RejectedGeneration};
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::pooling::encode_text;
@@ -124,7 +124,7 @@ async fn answer(
     let rank = request::data_parallel_rank(app, &head.headers, rank)?;
     let rids = request_ids(request.rid.as_ref(), &batch)?;
     let session = session_turn(app, request, &mut batch, &rids).await?;
-    let is_single = batch.is_single && params.first().is_none_or(|one| one.outputs() == 1);
+    let is_single = batch.is_single && params.first().is_none_or(|one| one.output_count() == 1);
     if request.stream {
         check_equal_parameters(request)?;
         let Some(sampling) = params.into_iter().next() else {
@@ -246,7 +246,7 @@ async fn start(
     request: &GenerateRequest,
     from: Item,
     rid: Arc<str>,
-) -> Result<Started, RejectedRequest> {
+) -> Result<Started, RejectedGeneration> {
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     let resolved = request::resolve_model(app, head, None, lora)?;
@@ -259,7 +259,7 @@ async fn start(
         session: from.session,
     };
     let hides_output = from.sampling.max_new_tokens() == Some(0);
-    let (rank, outputs) = (from.rank, from.sampling.outputs());
+    let (rank, outputs) = (from.rank, from.sampling.output_count());
     let generation = Generation {
         id: rid.clone(),
         prompts: PromptSource::Inputs(PromptInputs {
@@ -302,14 +302,14 @@ async fn stream(
     rids: Vec<Arc<str>>,
     batch: &Batch,
 ) -> Result<Response<Body>, Fault> {
-    let outputs = prompts.sampling.outputs();
+    let outputs = prompts.sampling.output_count();
     let started = start(app, head, request, prompts, rids[0].clone()).await;
     let mut started = match started {
         Ok(started) => started,
         Err(refused) => {
             let prompt = match &refused {
-                RejectedRequest::Late { facts, .. } => facts.prompts.first(),
-                RejectedRequest::Early(_) => None,
+                RejectedGeneration::Late { facts, .. } => facts.prompts.first(),
+                RejectedGeneration::Early(_) => None,
             };
             let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
             let fault = request::pair_failure(refused)?;
@@ -371,8 +371,12 @@ async fn session_turn(
     // An empty text has only the token that begins every text.
     let begin = app.service.generator.tokenizer().encode("", SpecialTokens::With).first().copied();
     let place = (begin, app.service.now());
-    let turn = app.sessions.place(params, &rids[0], tokens, place)?;
-    *prompt = PromptInput::Tokens { ids: turn.prompt().collect(), text: None, media: Vec::new() };
+    let turn = app.sessions.add_request(params, &rids[0], tokens, place)?;
+    *prompt = PromptInput::Tokens {
+        ids: turn.prompt_token_ids().collect(),
+        text: None,
+        media: Vec::new(),
+    };
     Ok(Some(turn))
 }
 

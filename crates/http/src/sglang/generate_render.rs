@@ -14,7 +14,7 @@ use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Format of a response of `/generate`.
 pub(super) struct GenerateFormat {
@@ -35,7 +35,7 @@ impl GenerateFormat {
             .map(|choice| {
                 let prompt = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
                 let released = choice.released_tokens();
-                let tokens = choice.script.tokens().take(released as usize);
+                let tokens = choice.script.output_tokens().take(released as usize);
                 let mut output = Output { rid: self.new_id(choice), ..Output::default() };
                 for token in tokens {
                     output.push(token.id, token.text, token.channel);
@@ -45,7 +45,7 @@ impl GenerateFormat {
             .collect()
     }
 
-    fn new_id(&self, choice: &Choice) -> Arc<str> {
+    fn new_id(&self, choice: &ReplyChoice) -> Arc<str> {
         self.rids.get(choice.prompt).cloned().unwrap_or_else(new_rid)
     }
 
@@ -53,7 +53,7 @@ impl GenerateFormat {
         &self,
         output: &Output,
         prompt: u32,
-        choice: &Choice,
+        choice: &ReplyChoice,
         end: Option<SequenceEndReason>,
     ) -> Value {
         let shown = if self.hides_output { &Output::default() } else { output };
@@ -141,7 +141,7 @@ fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let output = &mut self.outputs[step.index];
         let (text_sent, ids_sent) = (output.text.len(), output.ids.len());
         let is_first = ids_sent == 0;

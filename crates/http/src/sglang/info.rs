@@ -36,9 +36,9 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// Handles `GET /v1/models`: the model and the loaded adapters.
 pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
-    let name = app.service.models.displayed_name();
+    let name = app.service.models.displayed_model_name();
     let mut cards = vec![base_card(&app)];
-    for adapter in app.service.models.adapters().iter() {
+    for adapter in app.service.models.loaded_adapters().iter() {
         cards.push(json!({
             "id": *adapter.name,
             "object": "model",
@@ -53,7 +53,7 @@ pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 fn base_card(app: &App) -> Value {
-    let name = &**app.service.models.displayed_name();
+    let name = &**app.service.models.displayed_model_name();
     json!({
         "id": name,
         "object": "model",
@@ -70,7 +70,7 @@ pub(super) async fn retrieve_model(
     State(app): State<Arc<App>>,
     Path(model): Path<String>,
 ) -> Response<Body> {
-    if *model == **app.service.models.displayed_name() {
+    if *model == **app.service.models.displayed_model_name() {
         return json_ok(&base_card(&app));
     }
     let message = format!("The model '{model}' does not exist");
@@ -91,7 +91,7 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
     json_ok(&json!({
         "model_path": settings.model.name,
-        "served_model_name": **app.service.models.displayed_name(),
+        "served_model_name": **app.service.models.displayed_model_name(),
         "tokenizer_path": settings.server.shown_config.get("tokenizer"),
         "is_generation": super::pooling::generates(&app),
         "preferred_sampling_params": null,
@@ -134,7 +134,7 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
     let mut info = json!({
         "model_path": settings.model.name,
         "tokenizer_path": shown("tokenizer"),
-        "served_model_name": **app.service.models.displayed_name(),
+        "served_model_name": **app.service.models.displayed_model_name(),
         "port": app.port,
         "context_length": settings.model.max_model_len,
         "tp_size": shown("tensor_parallel_size"),

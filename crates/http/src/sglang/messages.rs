@@ -21,10 +21,10 @@ use crate::generation;
 use crate::openai::chat;
 use crate::stream;
 use vllm_sim_service::prompt::PromptLengthLimit;
-use vllm_sim_wire::fastapi::{self, BodyRefusal};
+use vllm_sim_wire::fastapi::{self, BodyReadError};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
-use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
 use vllm_sim_wire::sglang::messages::{SglangCountRequest, SglangMessagesRequest};
 
 /// The `type` of an error that a check of this API finds.
@@ -97,7 +97,7 @@ pub(super) async fn count_tokens(
             return Err(Fault::bad_request(EMPTY_CONVERSATION));
         }
         let chat = chat_request(&app, &request.into())?;
-        let mut chat = chat.conversation(ReplyCalls::Parsed, &app.rules.defaults.bounds)?;
+        let mut chat = chat.conversation(ToolCallForm::Parsed, &app.rules.defaults.bounds)?;
         let mut conversation = chat::chat_conversation(&app, &mut chat);
         conversation.bound = PromptLengthLimit::None;
         app.service.conversation_tokens(&app.rules, conversation).await
@@ -117,13 +117,13 @@ fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     let body = endpoint::parse_json(received, &endpoint::CHAT);
     let read = body.and_then(|body| fastapi::read_body(body.as_ref(), bounds));
     read.map_err(|refusal| match refusal {
-        BodyRefusal::Errors(errors) => Fault::bad_request(errors.digest()),
-        BodyRefusal::Fault(fault) if fault.message.contains("Unsupported Media Type") => {
+        BodyReadError::Errors(errors) => Fault::bad_request(errors.anthropic_error_text()),
+        BodyReadError::Fault(fault) if fault.message.contains("Unsupported Media Type") => {
             Fault::bad_request(
                 "header.content-type: Unsupported Media Type: Only 'application/json' is allowed",
             )
         }
-        BodyRefusal::Fault(fault) => fault,
+        BodyReadError::Fault(fault) => fault,
     })
 }
 

@@ -10,7 +10,7 @@ use super::usage::EndCounter;
 use crate::openai::response_shape::end_of_choice;
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Returns a new id of a message.
 pub(super) fn new_message_id() -> String {
@@ -56,7 +56,7 @@ pub(super) fn message_json(format: &ChatFormat, reply: &Reply) -> Value {
     })
 }
 
-fn stop_reason(format: &ChatFormat, choice: &Choice, calls: usize) -> &'static str {
+fn stop_reason(format: &ChatFormat, choice: &ReplyChoice, calls: usize) -> &'static str {
     let (reason, _) = format.end(choice, end_of_choice(choice), calls);
     match reason.as_str() {
         Some("length") => "max_tokens",
@@ -69,7 +69,7 @@ fn stop_reason(format: &ChatFormat, choice: &Choice, calls: usize) -> &'static s
 fn usage(format: &ChatFormat, reply: &Reply) -> Value {
     let cached = format.cached_tokens(reply).unwrap_or(0);
     let output = reply.choices[0].released_tokens();
-    let input = reply.prompt_tokens().saturating_sub(cached);
+    let input = reply.prompt_token_count().saturating_sub(cached);
     let mut usage = json!({"input_tokens": input, "output_tokens": output});
     if cached > 0 {
         usage["cache_read_input_tokens"] = cached.into();
@@ -90,10 +90,10 @@ pub(super) struct MessageStream {
 
 impl MessageStream {
     pub(super) fn new(format: ChatFormat, counter: EndCounter, reply: &Reply) -> Self {
-        Self { format, counter, prompt: reply.prompt_tokens(), index: 0, open: None, calls: 0 }
+        Self { format, counter, prompt: reply.prompt_token_count(), index: 0, open: None, calls: 0 }
     }
 
-    fn open_block(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
+    fn open_block(&mut self, out: &mut String, channel: OutputChannel, choice: &ReplyChoice) {
         if self.open == Some(channel) {
             return;
         }
@@ -128,7 +128,7 @@ impl MessageStream {
         out: &mut String,
         channel: OutputChannel,
         text: &str,
-        choice: &Choice,
+        choice: &ReplyChoice,
     ) {
         if text.is_empty() || channel == OutputChannel::Marker {
             return;
@@ -162,7 +162,7 @@ impl StreamRenderer for MessageStream {
         write_event(out, "message_start", &event);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         for_each_channel_run(choice, step.tokens, |channel, text, choice| {
             self.write_text(out, channel, text, choice);
         });

@@ -15,7 +15,7 @@ use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::{EndReason, StopReason};
-use vllm_sim_service::{Choice, ReplyFacts};
+use vllm_sim_service::{ReplyChoice, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Message of an aborted request that never ran.
@@ -23,7 +23,7 @@ const ABORTED_IN_QUEUE: &str = "Abort in waiting queue";
 
 /// Returns the finish reason of an ended choice, as an object.
 pub(super) fn finish_reason(
-    choice: &Choice,
+    choice: &ReplyChoice,
     end: SequenceEndReason,
     tokenizer: &Tokenizer,
 ) -> Value {
@@ -46,7 +46,7 @@ pub(super) fn finish_reason(
             json!({"type": "stop", "matched": text})
         }
         (EndReason::Stop, None) => {
-            let last = || choice.script.tokens().last().map(|token| token.id);
+            let last = || choice.script.output_tokens().last().map(|token| token.id);
             json!({"type": "stop", "matched": tokenizer.eos_token_id().or_else(last)})
         }
     }
@@ -125,10 +125,10 @@ impl MetaSettings {
         &self,
         id: &str,
         (prompt_tokens, tokens): (u32, u32),
-        choice: &Choice,
+        choice: &ReplyChoice,
         end: Option<SequenceEndReason>,
     ) -> Value {
-        let progress = choice.progress();
+        let progress = choice.sequence_progress();
         let reason = end.map(|end| finish_reason(choice, end, &self.shape.tokenizer));
         let mut meta = Map::new();
         let mut set = |name: &str, value: Value| {
@@ -174,7 +174,7 @@ impl MetaSettings {
     /// Returns the members of `meta_info` with log probabilities.
     fn logprob_members(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         tokens: u32,
         top: u32,
     ) -> Vec<(&'static str, Value)> {
@@ -194,7 +194,7 @@ impl MetaSettings {
             });
         }
         let (mut output, mut output_top) = (Vec::new(), Vec::new());
-        for (position, token) in choice.script.tokens().take(tokens as usize).enumerate() {
+        for (position, token) in choice.script.output_tokens().take(tokens as usize).enumerate() {
             let entries = self.shape.logprobs_at(choice, position, token.id, top);
             output.push(json!([entries[0].logprob, token.id, self.text(&entries[0].text)]));
             output_top.push(self.top_row(&entries, top));

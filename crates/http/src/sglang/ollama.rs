@@ -24,7 +24,7 @@ use crate::stream::{self, ChoiceStep, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::sglang::ollama::{
@@ -144,7 +144,7 @@ pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) 
     };
     let member = TextMember::Response;
     if prompt.chars().all(vllm_sim_python::is_python_whitespace) {
-        let body = member.body(app.service.models.displayed_name(), "", None);
+        let body = member.body(app.service.models.displayed_model_name(), "", None);
         return match request.stream {
             true => lines_response(Body::from(format!("{body}\n"))),
             false => error::json_response(StatusCode::OK, body.to_string()),
@@ -190,7 +190,7 @@ async fn generate_from(
     let (reply, _) = request::start(app, head, resolved, generation, &target).await?;
     let counter =
         EndCounter { metrics: app.metrics.clone(), streaming: stream, structured, session: None };
-    let model = app.service.models.displayed_name().to_string();
+    let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
         let mut response = stream::stream_reply_without_keep_alive(app, head, reply, render).await;
@@ -202,10 +202,10 @@ async fn generate_from(
         let choice = &reply.choices[0];
         let released = choice.released_tokens();
         let text = choice.script.channel_text(OutputChannel::Content, released);
-        let progress = choice.progress();
+        let progress = choice.sequence_progress();
         let [_, _, last] = progress.admission_and_token_times();
         let elapsed = u64::try_from((last - progress.arrived).as_nanos()).unwrap_or(u64::MAX);
-        member.body(&model, &text, Some((elapsed, reply.prompt_tokens(), released)))
+        member.body(&model, &text, Some((elapsed, reply.prompt_token_count(), released)))
     });
     Ok(error::json_response(StatusCode::OK, body.await?.to_string()))
 }
@@ -229,7 +229,7 @@ struct LineStream {
 }
 
 impl StreamRenderer for LineStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let mut delta = String::new();
         for _ in 0..step.tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
@@ -254,7 +254,7 @@ impl StreamRenderer for LineStream {
 
 /// Handles `GET /api/tags`.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
-    let name = &**app.service.models.displayed_name();
+    let name = &**app.service.models.displayed_model_name();
     let body = json!({"models": [{
         "name": name,
         "model": name,

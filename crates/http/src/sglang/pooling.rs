@@ -90,7 +90,7 @@ fn native(answer: Result<Response<Body>, Fault>) -> Response<Body> {
 async fn encoded(
     app: &Arc<App>,
     received: &RawRequest,
-    at: &vllm_sim_wire::fastapi::Endpoint,
+    at: &vllm_sim_wire::fastapi::RouteFunction,
 ) -> Result<Response<Body>, Fault> {
     let request: EncodeRequest = endpoint::read(app, received, at)?;
     let media = [
@@ -182,7 +182,7 @@ async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>
         "id": format!("classify-{}", new_rid()),
         "object": "list",
         "created": unix_now_secs() as u64,
-        "model": **app.service.models.displayed_name(),
+        "model": **app.service.models.displayed_model_name(),
         "data": data,
         "usage": prompt_usage(inputs.token_count()),
     });

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::disaggregation::BootstrapTarget;
 use crate::app::App;
-use crate::generation::{self, RejectedRequest};
+use crate::generation::{self, RejectedGeneration};
 use crate::request_head::{RequestHead, names};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
@@ -72,7 +72,7 @@ pub(super) fn data_parallel_rank(
     headers: &HeaderMap,
     body: Option<i64>,
 ) -> Result<Option<i64>, Fault> {
-    let header = headers.get(&names::DATA_PARALLEL_RANK);
+    let header = headers.get(&names::DATA_PARALLEL_RANK_HEADER);
     let asked = match header.map(|value| String::from_utf8_lossy(value.as_bytes())) {
         None => body,
         Some(text) => Some(text.trim().parse::<i64>().map_err(|_| {
@@ -115,7 +115,7 @@ pub(super) fn resolve_model(
             "This server has an embedding model (--is-embedding), which generates no text.",
         ));
     }
-    let served = &**app.service.models.displayed_name();
+    let served = &**app.service.models.displayed_model_name();
     let named = model.filter(|model| *model != served).and_then(|model| {
         let rest = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
         rest.or_else(|| Some(model.split_once(':')?.1)).map(str::trim)
@@ -142,7 +142,7 @@ fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
              /load_lora_adapter endpoint."
         )));
     }
-    let loaded = app.service.models.adapters();
+    let loaded = app.service.models.loaded_adapters();
     if loaded.iter().any(|loaded| *loaded.name == *adapter) {
         return Ok(());
     }
@@ -165,7 +165,7 @@ pub(super) async fn start(
     resolved: ResolvedModel,
     from: Generation,
     target: &BootstrapTarget,
-) -> Result<(Reply, ReplyFacts), RejectedRequest> {
+) -> Result<(Reply, ReplyFacts), RejectedGeneration> {
     let LogprobOptions { top, start } = from.logprobs;
     let grammar = from.sampling.grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
@@ -174,7 +174,7 @@ pub(super) async fn start(
         Some(pair) => (pair.transfer(&from.id, target)?, pair.rank_of_room(target.room, ranks)),
     };
     let request = GenerationRequest {
-        n: from.sampling.outputs().into(),
+        n: from.sampling.output_count().into(),
         // The engine generates at least one token.
         max_tokens: from.sampling.max_new_tokens().map(|limit| limit.max(1).into()),
         room: OutputBudget::PerPrompt,
@@ -195,11 +195,11 @@ pub(super) async fn start(
     let request = GenerationRequest { rank: from.rank.or(room_rank), ..request };
     let started = generation::start_generation(app, resolved, request).await;
     started.map_err(|refused| match (refused, grammar) {
-        (RejectedRequest::Early(fault), Some(kind)) => {
-            RejectedRequest::Early(grammar_fault(fault, kind))
+        (RejectedGeneration::Early(fault), Some(kind)) => {
+            RejectedGeneration::Early(grammar_fault(fault, kind))
         }
-        (RejectedRequest::Late { fault, facts }, Some(kind)) => {
-            RejectedRequest::Late { fault: grammar_fault(fault, kind), facts }
+        (RejectedGeneration::Late { fault, facts }, Some(kind)) => {
+            RejectedGeneration::Late { fault: grammar_fault(fault, kind), facts }
         }
         (refused, None) => refused,
     })
@@ -223,9 +223,9 @@ fn grammar_fault(fault: Fault, kind: &str) -> Fault {
 ///
 /// # Errors
 /// Every other error.
-pub(super) fn pair_failure(refused: RejectedRequest) -> Result<Fault, Fault> {
+pub(super) fn pair_failure(refused: RejectedGeneration) -> Result<Fault, Fault> {
     match refused {
-        RejectedRequest::Late { fault, .. } if fault.status == 500 => Ok(fault),
+        RejectedGeneration::Late { fault, .. } if fault.status == 500 => Ok(fault),
         other => Err(other.into()),
     }
 }

@@ -21,7 +21,7 @@ use crate::generation;
 use crate::stream;
 use vllm_sim_wire::fastapi::construct;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
 
 /// Handles `POST /v1/responses`.
@@ -41,7 +41,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let chat: SglangChatRequest = construct(&body, "ChatCompletionRequest", bounds)?;
     // Forced calls are read from the text even without a tool parser.
     let calls = match request.forces_calls() {
-        true => ReplyCalls::Parsed,
+        true => ToolCallForm::Parsed,
         false => reply_calls(app),
     };
     if chat.messages.is_empty() {
@@ -64,9 +64,9 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
 
 /// Returns whether a name is that of the model, of an adapter, or `model:adapter`.
 fn knows_model(app: &App, name: &str) -> bool {
-    let served = &**app.service.models.displayed_name();
+    let served = &**app.service.models.displayed_model_name();
     let base = name.strip_prefix(served).is_some_and(|rest| rest.starts_with(':'));
-    let adapters = app.service.models.adapters();
+    let adapters = app.service.models.loaded_adapters();
     name == served || base || adapters.iter().any(|adapter| *adapter.name == *name)
 }
 

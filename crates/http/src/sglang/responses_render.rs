@@ -10,7 +10,7 @@ use super::usage::EndCounter;
 use crate::openai::response_shape::{count_reasoning_tokens, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
 
 /// Format of a Responses API response.
@@ -64,7 +64,7 @@ impl ResponseFormat {
     }
 
     /// Returns log probabilities in the form of SGLang's `/v1/responses`, or null.
-    fn logprobs(&self, choice: &Choice) -> Value {
+    fn logprobs(&self, choice: &ReplyChoice) -> Value {
         if !self.request.includes_logprobs() {
             return Value::Null;
         }
@@ -72,7 +72,7 @@ impl ResponseFormat {
         entries.get("content").cloned().unwrap_or(Value::Null)
     }
 
-    fn status(&self, choice: &Choice) -> &'static str {
+    fn status(&self, choice: &ReplyChoice) -> &'static str {
         let (reason, _) = self.chat.end(choice, end_of_choice(choice), 0);
         match reason.as_str() {
             Some("length") => "incomplete",
@@ -83,7 +83,7 @@ impl ResponseFormat {
 
     fn usage(&self, reply: &Reply) -> Value {
         let choice = &reply.choices[0];
-        let (input, output) = (reply.prompt_tokens(), choice.released_tokens());
+        let (input, output) = (reply.prompt_token_count(), choice.released_tokens());
         json!({
             "input_tokens": input,
             "input_tokens_details": {
@@ -231,7 +231,7 @@ impl ResponseStream {
         out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
     }
 
-    fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
+    fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &ReplyChoice) {
         if self.open.as_ref().is_some_and(|open| open.channel == channel) {
             return;
         }
@@ -267,7 +267,7 @@ impl ResponseStream {
         self.open = Some(OpenItem { channel, id, text: String::new() });
     }
 
-    fn close_item(&mut self, out: &mut String, choice: &Choice) {
+    fn close_item(&mut self, out: &mut String, choice: &ReplyChoice) {
         let Some(OpenItem { channel, id, text }) = self.open.take() else {
             return;
         };
@@ -337,7 +337,7 @@ impl ResponseStream {
         out: &mut String,
         channel: OutputChannel,
         text: &str,
-        choice: &Choice,
+        choice: &ReplyChoice,
     ) {
         if text.is_empty() || channel == OutputChannel::Marker {
             return;
@@ -381,7 +381,7 @@ impl StreamRenderer for ResponseStream {
         self.write_response(out, "response.in_progress", &response);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         for_each_channel_run(choice, step.tokens, |channel, text, choice| {
             self.write_text(out, channel, text, choice);
         });

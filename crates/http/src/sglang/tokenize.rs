@@ -18,7 +18,7 @@ use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::sglang::chat::{ReplyCalls, SglangChatRequest};
+use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
 pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
@@ -63,7 +63,7 @@ async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault
 async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Fault> {
     let request = endpoint::read_value::<SglangChatRequest>(app, Some(body), &endpoint::TOKENIZE)?;
     request.validate(&app.rules.limits, None)?;
-    let mut chat = request.conversation(ReplyCalls::Parsed, &app.rules.defaults.bounds)?;
+    let mut chat = request.conversation(ToolCallForm::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
     Ok(app.service.conversation_tokens(&app.rules, conversation).await?.0)

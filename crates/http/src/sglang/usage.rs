@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::openai::response_shape::TokenCounts;
 use crate::session_store::SessionTurn;
 use vllm_sim_observe::metrics::{Metrics, SglangRequest};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared::StreamOptions;
 
 /// Settings of the usage in a response.
@@ -49,7 +49,7 @@ impl UsageSettings {
     /// Returns the number of prompt tokens of a reply from the prefix cache, if usage shows it.
     pub(super) fn reported_cached_tokens(self, reply: &Reply) -> Option<u32> {
         let choice = reply.choices.first().filter(|_| self.cached)?;
-        Some(cached_tokens(choice, reply.prompt_tokens()))
+        Some(cached_tokens(choice, reply.prompt_token_count()))
     }
 
     /// Returns the usage of one choice so far.
@@ -90,8 +90,8 @@ pub(super) fn without_nulls(value: Value) -> Value {
 }
 
 /// Returns the number of prompt tokens of a choice from the prefix cache.
-pub(super) fn cached_tokens(choice: &Choice, prompt: u32) -> u32 {
-    choice.progress().reused_tokens(prompt)
+pub(super) fn cached_tokens(choice: &ReplyChoice, prompt: u32) -> u32 {
+    choice.sequence_progress().reused_tokens(prompt)
 }
 
 /// Counts the choices of a response in the metrics when it ends.
@@ -108,7 +108,7 @@ impl EndCounter {
     /// Counts every choice of an ended reply as a request; the session of the request keeps its tokens.
     pub(super) fn count(&self, reply: &Reply) {
         if let Some(turn) = &self.session {
-            turn.finish(reply);
+            turn.store_reply(reply);
         }
         let Some(metrics) = self.metrics.sglang() else {
             return;
@@ -116,7 +116,7 @@ impl EndCounter {
         for choice in &reply.choices {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
-            let progress = choice.progress();
+            let progress = choice.sequence_progress();
             let [_, first, last] = progress.admission_and_token_times();
             metrics.on_finished(&SglangRequest {
                 streaming: self.streaming,
@@ -132,9 +132,9 @@ impl EndCounter {
 }
 
 /// Returns the time from arrival to the last token of a choice, in seconds.
-fn end_latency(choice: &Choice, last: vllm_sim_engine::SimTime) -> f64 {
+fn end_latency(choice: &ReplyChoice, last: vllm_sim_engine::SimTime) -> f64 {
     match choice.released_tokens() {
         0 => 0.0,
-        _ => (last - choice.progress().arrived).as_secs_f64(),
+        _ => (last - choice.sequence_progress().arrived).as_secs_f64(),
     }
 }

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use vllm_sim_service::PrefixCacheReset;
-use vllm_sim_wire::fastapi::Endpoint;
+use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::sglang::control::Struct;
@@ -31,7 +31,7 @@ use vllm_sim_wire::sglang::weights::{
 const UPDATED: &str = "Succeeded to update model weights.";
 
 /// Reads a request, runs its effects, and returns SGLang's result.
-fn update<T>(app: &App, received: &RawRequest, at: &Endpoint, message: &str) -> Response<Body>
+fn update<T>(app: &App, received: &RawRequest, at: &RouteFunction, message: &str) -> Response<Body>
 where
     Struct<T>: RequestField,
     T: UpdateEffects,
@@ -47,7 +47,7 @@ where
 fn respond<T>(
     app: &App,
     received: &RawRequest,
-    at: &Endpoint,
+    at: &RouteFunction,
     body: impl FnOnce(&T) -> Value,
 ) -> Response<Body>
 where

@@ -88,7 +88,7 @@ impl KvTransferTerms {
     }
 
     /// Returns the KV transfer parameters for the decode server, for a response to `prompts`.
-    pub(crate) fn response_params(
+    pub(crate) fn response_transfer_params(
         &self,
         app: &App,
         prompts: &[TokenizedPrompt],
@@ -231,7 +231,7 @@ fn zmq_source(host: &str, port: u64, request: &str, engine_id: &str) -> Arc<KvSo
 /// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the
 /// request, or the server's setting.
 pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
-    let forced = headers.get(&names::CACHE_HIT_THRESHOLD).is_some_and(|value| {
+    let forced = headers.get(&names::CACHE_HIT_THRESHOLD_HEADER).is_some_and(|value| {
         value.to_str().is_ok_and(|v| media::parse_go_bool(v.trim()) == Some(true))
     });
     if forced {

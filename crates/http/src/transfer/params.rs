@@ -127,7 +127,7 @@ impl SourceEngine {
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
     fn nixl_params(&self, prefill_handoff: &PrefillHandoff) -> Option<Value> {
-        let (blocks, output) = prefill_handoff.finished_blocks_and_tokens()?;
+        let (blocks, output) = prefill_handoff.block_ids_and_output_tokens()?;
         let rank = self.prefill_rank(prefill_handoff);
         let (host, port) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;
@@ -159,7 +159,7 @@ impl SourceEngine {
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py`, 0.33.
     fn mori_io_params(&self, prefill_handoff: &PrefillHandoff, transfer: &Value) -> Option<Value> {
-        let (blocks, _) = prefill_handoff.finished_blocks_and_tokens()?;
+        let (blocks, _) = prefill_handoff.block_ids_and_output_tokens()?;
         let rank = self.prefill_rank(prefill_handoff);
         let (host, notify) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;

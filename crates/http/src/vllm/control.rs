@@ -18,7 +18,7 @@ use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{PauseQuery, ResetPrefixCacheQuery, SleepQuery};
 
-pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: SleepQuery = query::read_query(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
     if app.settings.server.has_lenient_sleep {
@@ -43,7 +43,7 @@ pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> HandlerResul
     Ok(app.dialect.operator_route_style().success_response(&done))
 }
 
-pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let tags = query::query_values(&uri, "tags");
     let mut assets = Vec::new();
     for tag in &tags {
@@ -90,7 +90,7 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
     Ok(ok_json(&json!({"status": "kv_cache_released"})))
 }
 
-pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn pause_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: PauseQuery = query::read_query(&uri)?;
     let halt = parse_pause_mode(&query.mode);
     if query.clear_cache {
@@ -109,7 +109,7 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResul
 }
 
 /// Handles `POST /resume`: resumes paused engines; succeeds even if none is paused.
-pub(crate) async fn resume(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn resume_engines(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.resume();
     ok_json(&json!({"status": "resumed"}))
 }

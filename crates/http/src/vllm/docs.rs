@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::own_routes;
 use crate::app::App;
 use crate::error;
-use crate::html_page::page_response;
+use crate::html_page::html_page_response;
 use vllm_sim_wire::VllmVersion;
 
 /// OpenAPI document of the newest vLLM release, as FastAPI writes it. `lab/upstream` makes both
@@ -69,7 +69,7 @@ fn openapi_json(app: &App) -> String {
 }
 
 /// Returns the paths of the newest release that an older release does not have.
-pub(crate) fn paths_after(version: VllmVersion) -> BTreeSet<String> {
+pub(crate) fn paths_newer_than(version: VllmVersion) -> BTreeSet<String> {
     let paths = |version| -> BTreeSet<String> {
         match openapi_document(version)["paths"].take() {
             Value::Object(paths) => paths.into_iter().map(|(path, _)| path).collect(),
@@ -185,13 +185,13 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
 
 /// Handles `GET /docs` and `GET /redoc`: returns a page of the routes that needs no other host.
 pub(crate) async fn api_page(State(app): State<Arc<App>>) -> Response<Body> {
-    page_response(PAGE.replace("{root}", &app.settings.server.root_path))
+    html_page_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }
 
 /// Handles `GET /docs/oauth2-redirect`, the login redirect of the documentation page; FastAPI
 /// always serves it.
 pub(crate) async fn oauth2_redirect_page() -> Response<Body> {
-    page_response(OAUTH2_HTML)
+    html_page_response(OAUTH2_HTML)
 }
 
 const OAUTH2_HTML: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";

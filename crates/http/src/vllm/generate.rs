@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Map, Value};
 
-use super::generate_render::{GenerateReplyFormat, GenerateStream, GenerateView};
+use super::generate_render::{GenerateReplyFormat, GenerateResponseSettings, GenerateStream};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::dialect::Endpoint;
+use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use crate::media;
 use crate::openai::response_shape::ResponseShape;
 use crate::openai::{ids, logprobs};
@@ -25,7 +25,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
 
 impl GenerationBody for GenerateRequest {
-    const ENDPOINT: Endpoint = Endpoint::Generate;
+    const ENDPOINT: ApiEndpoint = ApiEndpoint::Generate;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -50,7 +50,7 @@ pub(crate) async fn create_generation(
     received: RawRequest,
 ) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
-    let text = received.schema_only_body(&app);
+    let text = received.body_if_schema_first(&app);
     if let Some((request, value)) =
         text.and_then(|text| GenerateRequest::parse_long_prompt(text, bounds))
     {
@@ -78,7 +78,7 @@ async fn answer_generate(
     value: &Value,
     read: ParsedBody<GenerateRequest>,
 ) -> HandlerResult {
-    let (mut request, resolved) = read.resolve(app, head)?;
+    let (mut request, resolved) = read.into_body_and_model(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
     let id = ids::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
@@ -108,13 +108,13 @@ async fn answer_generate(
     };
     let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
-        Err(RejectedRequest::Late { fault, .. }) if stream => {
+        Err(RejectedGeneration::Late { fault, .. }) if stream => {
             return Ok(stream::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
     let mut view = generate_view(app, &request, &facts);
-    view.view.kv_transfer_params = terms.response_params(app, &facts.prompts);
+    view.view.kv_transfer_params = terms.response_transfer_params(app, &facts.prompts);
     drop((facts, request));
     if stream {
         let render = GenerateStream::new(view);
@@ -124,7 +124,11 @@ async fn answer_generate(
     Ok(generation::json_response_with_load(app, &head.headers, body))
 }
 
-fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateView {
+fn generate_view(
+    app: &App,
+    request: &GenerateRequest,
+    facts: &ReplyFacts,
+) -> GenerateResponseSettings {
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
@@ -135,10 +139,10 @@ fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> Ge
     ));
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.logprobs = facts.params.logprobs.map(|top| logprobs::logprob_count(app, top));
-    GenerateView {
+    GenerateResponseSettings {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
-        placeholders: match media::placeholders_json(&prompt.media) {
+        placeholders: match media::media_placeholders_json(&prompt.media) {
             Value::Null => None,
             places => Some(places.to_string().into()),
         },

@@ -12,10 +12,10 @@ use crate::openai::response_shape::{ResponseShape, TokenCounts, UsageMembers, en
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Settings that determine the JSON of a reply of `/inference/v1/generate`.
-pub(super) struct GenerateView {
+pub(super) struct GenerateResponseSettings {
     pub(super) view: ResponseShape,
     /// Output of the reply: `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
@@ -32,21 +32,28 @@ pub(super) struct GenerateView {
 /// Functions by which vLLM or llm-d-inference-sim renders a reply of `/inference/v1/generate`.
 pub(super) struct GenerateReplyFormat {
     /// Appends the JSON members after the id of a response that is no stream.
-    members: fn(&GenerateView, &mut String, &Reply),
+    members: fn(&GenerateResponseSettings, &mut String, &Reply),
     /// Appends the JSON members of a stream chunk before its choices.
-    chunk_members: fn(&mut GenerateStream, &mut String, &Choice),
-    choice: fn(&GenerateView, &mut String, usize, &Choice, &OutputPiece, Option<SequenceEndReason>),
+    chunk_members: fn(&mut GenerateStream, &mut String, &ReplyChoice),
+    choice: fn(
+        &GenerateResponseSettings,
+        &mut String,
+        usize,
+        &ReplyChoice,
+        &OutputPiece,
+        Option<SequenceEndReason>,
+    ),
 }
 
 const VLLM_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
-    members: GenerateView::write_members,
+    members: GenerateResponseSettings::write_members,
     chunk_members: GenerateStream::write_chunk_members,
-    choice: GenerateView::write_choice,
+    choice: GenerateResponseSettings::write_choice,
 };
 const LLMD_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
-    members: GenerateView::write_llmd_members,
+    members: GenerateResponseSettings::write_llmd_members,
     chunk_members: |_, _, _| {},
-    choice: GenerateView::write_llmd_choice,
+    choice: GenerateResponseSettings::write_llmd_choice,
 };
 
 impl GenerateReplyFormat {
@@ -65,7 +72,7 @@ struct OutputPiece {
     from: usize,
 }
 
-impl GenerateView {
+impl GenerateResponseSettings {
     /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
     pub(super) fn body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
@@ -118,7 +125,7 @@ impl GenerateView {
                 out.push(',');
             }
             let mut piece = OutputPiece::default();
-            for token in choice.script.tokens().take(choice.released_tokens() as usize) {
+            for token in choice.script.output_tokens().take(choice.released_tokens() as usize) {
                 piece.push_token(token.id, token.text, token.channel);
             }
             (self.form.choice)(self, out, index, choice, &piece, Some(end_of_choice(choice)));
@@ -140,7 +147,7 @@ impl GenerateView {
         &self,
         out: &mut String,
         index: usize,
-        choice: &Choice,
+        choice: &ReplyChoice,
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
@@ -158,7 +165,7 @@ impl GenerateView {
         &self,
         out: &mut String,
         index: usize,
-        choice: &Choice,
+        choice: &ReplyChoice,
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
@@ -194,7 +201,13 @@ impl GenerateView {
         out.push('}');
     }
 
-    fn write_logprobs(&self, out: &mut String, choice: &Choice, piece: &OutputPiece, top: u32) {
+    fn write_logprobs(
+        &self,
+        out: &mut String,
+        choice: &ReplyChoice,
+        piece: &OutputPiece,
+        top: u32,
+    ) {
         let style =
             logprobs::LogprobStyle { top, as_ids: true, distribution: self.view.distribution };
         out.push_str("{\"content\":[");
@@ -239,20 +252,20 @@ impl OutputPiece {
 }
 
 pub(super) struct GenerateStream {
-    generate: GenerateView,
+    generate: GenerateResponseSettings,
     head: String,
     shown_prompt: bool,
 }
 
 impl GenerateStream {
-    pub(super) fn new(generate: GenerateView) -> Self {
+    pub(super) fn new(generate: GenerateResponseSettings) -> Self {
         let mut head = String::from("data: {\"request_id\":");
         json::write_string(&mut head, &generate.view.id);
         Self { generate, head, shown_prompt: false }
     }
 
     /// Appends the JSON members of a stream chunk before its choices.
-    fn write_chunk_members(&mut self, out: &mut String, choice: &Choice) {
+    fn write_chunk_members(&mut self, out: &mut String, choice: &ReplyChoice) {
         let generate = &self.generate;
         out.push_str(",\"usage\":");
         if generate.view.continuous_usage {
@@ -280,7 +293,7 @@ impl GenerateStream {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let mut piece =
             OutputPiece { from: (choice.sent - step.tokens) as usize, ..OutputPiece::default() };
         for _ in 0..step.tokens {

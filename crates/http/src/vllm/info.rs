@@ -53,7 +53,7 @@ fn expand_topic(app: &App, topic: &str, rank: u32) -> String {
         .replace("{pod_name}", pod.name.as_deref().unwrap_or_default())
         .replace("{port}", &app.port.to_string())
         .replace("{rank}", &rank.to_string())
-        .replace("{model}", app.service.models.displayed_name())
+        .replace("{model}", app.service.models.displayed_model_name())
 }
 
 pub(crate) async fn get_world_size(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {

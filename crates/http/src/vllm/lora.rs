@@ -58,7 +58,7 @@ pub(super) fn remove_adapter(app: &App, value: &Value) -> Result<String, Fault> 
     request.validate()?;
     let name = request.lora_name;
     if !app.service.models.unload_adapter(&name) {
-        return Err(lora::adapter_not_loaded(&name));
+        return Err(lora::adapter_not_loaded_fault(&name));
     }
     Ok(name)
 }
@@ -84,10 +84,10 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if models.served_names().iter().any(|served| **served == **name) {
-        return Err(lora::adapter_named_like_base(name));
+        return Err(lora::adapter_named_like_base_fault(name));
     }
-    if !request.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
-        return Err(lora::adapter_already_loaded(name));
+    if !request.load_inplace && models.loaded_adapters().iter().any(|a| *a.name == **name) {
+        return Err(lora::adapter_already_loaded_fault(name));
     }
     if app.settings.takes_any_adapter {
         return Ok(());
@@ -97,7 +97,7 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
-        return Err(lora::adapter_not_found(name, path));
+        return Err(lora::adapter_not_found_fault(name, path));
     }
     match app.settings.lora.rank_limit_error(path) {
         None => Ok(()),

@@ -14,7 +14,7 @@ use super::ok_json;
 use crate::anthropic::convert as convert_messages;
 use crate::app::App;
 use crate::body::JsonRequest;
-use crate::dialect::{Endpoint, RenderFormat};
+use crate::dialect::{ApiEndpoint, RenderFormat};
 use crate::error::HandlerResult;
 use crate::generation;
 use crate::media;
@@ -40,7 +40,7 @@ pub(crate) async fn render_chat(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let value = generation::read_render_body(&app, Endpoint::Chat, value)?;
+    let value = generation::read_render_body(&app, ApiEndpoint::Chat, value)?;
     answer_rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn render_completions(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let value = generation::read_render_body(&app, Endpoint::Completions, value)?;
+    let value = generation::read_render_body(&app, ApiEndpoint::Completions, value)?;
     let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     check_renders_model(&app, request.model.as_deref())?;
@@ -179,7 +179,7 @@ async fn tokenize_conversation(
 }
 
 fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.dialect.render_format().check_model_renders(&generation::resolve_target(app, model)?)
+    app.dialect.render_format().check_model_renders(&generation::resolve_model_target(app, model)?)
 }
 
 fn render_result(

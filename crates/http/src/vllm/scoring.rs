@@ -30,7 +30,7 @@ pub(crate) async fn create_generative_scoring(
     let request = GenerativeScoringRequest::parse(&value)?;
     let resolved = app.service.resolve_model(&app.rules, request.model.as_deref());
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
-    let shown = app.service.models.name_in_responses(resolved.target());
+    let shown = app.service.models.model_name_in_responses(resolved.model_target());
     check_scoring_request(&app, &request)?;
     let prompts = item_prompts(&app, &request)?;
     let data: Vec<Value> = prompts

@@ -10,15 +10,15 @@ use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 
 /// Number of GPU blocks with the same hash, by layer group and hash.
 #[derive(Debug, Default)]
-pub(super) struct BlockCopies(BTreeMap<(u32, BlockKey), u32>);
+pub(super) struct BlockCopyCounts(BTreeMap<(u32, BlockKey), u32>);
 
-impl BlockCopies {
+impl BlockCopyCounts {
     /// Counts the GPU blocks of a batch of events, and removes the removals that are not announced
     /// under `preview`.
     ///
     /// Returns the remaining copies of each GPU block whose removal is announced, in order. The
     /// parameter `main` is the index of the main layer group.
-    pub(super) fn apply(
+    pub(super) fn count_and_filter_events(
         &mut self,
         events: &mut Vec<SchedulerEvent>,
         main: u32,
@@ -98,24 +98,24 @@ mod tests {
 
     #[test]
     fn each_removal_names_the_copies_that_remain() {
-        let mut copies = BlockCopies::default();
+        let mut copies = BlockCopyCounts::default();
         let counts = KvEventPreview { remaining_copy_counts: true, ..KvEventPreview::default() };
         let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2])];
-        assert_eq!(copies.apply(&mut first, 0, counts), [1, 0]);
-        assert_eq!(copies.apply(&mut vec![removed(&[1])], 0, counts), [0]);
+        assert_eq!(copies.count_and_filter_events(&mut first, 0, counts), [1, 0]);
+        assert_eq!(copies.count_and_filter_events(&mut vec![removed(&[1])], 0, counts), [0]);
         let mut again = vec![stored(1), SchedulerEvent::Cleared, stored(1), removed(&[1])];
-        assert_eq!(copies.apply(&mut again, 0, counts), [0]);
+        assert_eq!(copies.count_and_filter_events(&mut again, 0, counts), [0]);
     }
 
     #[test]
     fn only_the_last_removal_is_announced() {
-        let mut copies = BlockCopies::default();
+        let mut copies = BlockCopyCounts::default();
         let last = KvEventPreview { removal_after_last_copy: true, ..KvEventPreview::default() };
         let mut first = vec![stored(1), stored(1), stored(2), removed(&[1, 2]), removed(&[1])];
-        assert_eq!(copies.apply(&mut first, 0, last), [0, 0]);
+        assert_eq!(copies.count_and_filter_events(&mut first, 0, last), [0, 0]);
         assert_eq!(first[3..], [removed(&[2]), removed(&[1])]);
         let mut second = vec![stored(3), stored(3), removed(&[3])];
-        copies.apply(&mut second, 0, last);
+        copies.count_and_filter_events(&mut second, 0, last);
         assert_eq!(second.len(), 2);
     }
 }

@@ -18,7 +18,7 @@ pub struct KvEventEncoding {
     /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
     /// Level of detail of KV events about blocks in CPU memory.
-    pub host: HostDetail,
+    pub host: HostEventDetail,
     /// Groups of layers with a KV cache of their own.
     pub groups: LayerCacheGroups,
     /// vLLM release whose fields are sent.
@@ -47,7 +47,7 @@ impl LayerCacheGroups {
 
 /// Level of detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HostDetail {
+pub enum HostEventDetail {
     /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
     #[default]
     Names,
@@ -76,11 +76,11 @@ pub fn encode_kv_event_batch(
     rank: u32,
     encoding: KvEventEncoding,
 ) -> Vec<u8> {
-    encode_with_copies(events, ts, rank, encoding, &[])
+    encode_with_remaining_copies(events, ts, rank, encoding, &[])
 }
 
 /// Encodes a message with the remaining copies of each removed GPU block, if there are any.
-pub(super) fn encode_with_copies(
+pub(super) fn encode_with_remaining_copies(
     events: &[SchedulerEvent],
     ts: f64,
     rank: u32,
@@ -197,8 +197,8 @@ fn push_host_memory_event<'a>(
 ) {
     let (hashes, detail, groups) = (encoding.hashes, encoding.host, encoding.groups);
     let medium = match detail {
-        HostDetail::Local => StorageMedium::LocalCpu,
-        HostDetail::Names | HostDetail::Tokens => StorageMedium::Cpu,
+        HostEventDetail::Local => StorageMedium::LocalCpu,
+        HostEventDetail::Names | HostEventDetail::Tokens => StorageMedium::Cpu,
     };
     match event {
         HostCacheEvent::Stored { plan, chunks, blocks_per_chunk: size } => {
@@ -208,12 +208,14 @@ fn push_host_memory_event<'a>(
                 let mut event = block_stored_event(plan, from, to, hashes);
                 (event.medium, event.group, event.kind) = (medium, group, Some(kind));
                 event.session = None;
-                if detail != HostDetail::Local {
+                if detail != HostEventDetail::Local {
                     event.extra_keys = None;
                 }
                 // vLLM never describes chunks of sparse groups.
                 let is_sparse = matches!(kind, AttentionKind::Window(_) | AttentionKind::Mamba);
-                if detail == HostDetail::Names || (detail == HostDetail::Tokens && is_sparse) {
+                if detail == HostEventDetail::Names
+                    || (detail == HostEventDetail::Tokens && is_sparse)
+                {
                     let last = event.block_hashes.len().saturating_sub(1);
                     event.block_hashes.drain(..last);
                     event = BlockStored {
@@ -512,7 +514,7 @@ mod tests {
             shown.iter().map(written).collect::<Vec<_>>()
         };
         assert_eq!(
-            shown(HostDetail::Names),
+            shown(HostEventDetail::Names),
             [
                 "[Int(2)] after None, [] of 0, None, Cpu, false",
                 "[Int(4)] after None, [] of 0, None, Cpu, false",
@@ -520,11 +522,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            shown(HostDetail::Tokens)[1],
+            shown(HostEventDetail::Tokens)[1],
             "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, None, Cpu, true"
         );
         assert_eq!(
-            shown(HostDetail::Local)[1],
+            shown(HostEventDetail::Local)[1],
             "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, Some([None, None]), LocalCpu, true"
         );
         let bytes = |host| {
@@ -532,10 +534,10 @@ mod tests {
             hex(&encode_kv_event_batch(&events[..1], 0.0, 0, encoding))
         };
         // Maps with 9 and 12 entries; `medium` is `CPU`.
-        assert!(bytes(HostDetail::Names).contains("de0009a474797065ab426c6f636b53746f726564"));
-        assert!(bytes(HostDetail::Local).contains("de000ca474797065ab426c6f636b53746f726564"));
-        assert!(bytes(HostDetail::Names).contains("a66d656469756da3435055"));
-        assert!(bytes(HostDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
+        assert!(bytes(HostEventDetail::Names).contains("de0009a474797065ab426c6f636b53746f726564"));
+        assert!(bytes(HostEventDetail::Local).contains("de000ca474797065ab426c6f636b53746f726564"));
+        assert!(bytes(HostEventDetail::Names).contains("a66d656469756da3435055"));
+        assert!(bytes(HostEventDetail::Local).contains("a86c6f63616c697479a54c4f43414c"));
     }
 
     #[test]

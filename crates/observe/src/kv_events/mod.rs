@@ -33,9 +33,10 @@ mod replay;
 mod tests;
 
 pub use encode::{
-    HashFormat, HostDetail, KvEventEncoding, LayerCacheGroups, encode_kv_event_batch, is_kv_event,
+    HashFormat, HostEventDetail, KvEventEncoding, LayerCacheGroups, encode_kv_event_batch,
+    is_kv_event,
 };
-pub use endpoint::{EndpointPortError, for_rank, is_bind_endpoint};
+pub use endpoint::{EndpointPortError, endpoint_of_rank, is_bind_endpoint};
 pub use loss::{EventGaps, EventLoss, EventLossSwitch};
 pub use message::{AttentionKind, KvEventFormat, KvEventPreview};
 pub use topic::{LLMD_TOPIC_TEMPLATE, TopicError, TopicFields};

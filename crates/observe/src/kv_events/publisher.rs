@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::copies::BlockCopies;
-use super::encode::{KvEventEncoding, encode_with_copies, is_kv_event};
+use super::copies::BlockCopyCounts;
+use super::encode::{KvEventEncoding, encode_with_remaining_copies, is_kv_event};
 use super::endpoint;
 use super::loss::{EventLossSwitch, LossSchedule};
 use super::message::KvEventPreview;
@@ -108,7 +108,7 @@ pub enum PublisherError {
 pub struct KvEventPublisher {
     queue: Arc<BatchQueue>,
     loss: EventLossSwitch,
-    copies: Mutex<BlockCopies>,
+    copies: Mutex<BlockCopyCounts>,
     encoding: KvEventEncoding,
     dropped: AtomicU64,
     thread: Option<JoinHandle<()>>,
@@ -172,7 +172,8 @@ impl KvEventPublisher {
         let KvEventEncoding { groups, preview, .. } = self.encoding;
         let mut remaining = Vec::new();
         if preview != KvEventPreview::default() {
-            remaining = self.copies.lock().apply(&mut batch, groups.main, preview);
+            remaining =
+                self.copies.lock().count_and_filter_events(&mut batch, groups.main, preview);
         }
         if !preview.remaining_copy_counts {
             remaining.clear();
@@ -333,7 +334,7 @@ impl PublisherThread {
 
     fn send_message(&mut self, events: &[SchedulerEvent], ts: f64, remaining_copies: &[u32]) {
         let (rank, encoding) = (self.config.rank, self.config.encoding);
-        let payload = encode_with_copies(events, ts, rank, encoding, remaining_copies);
+        let payload = encode_with_remaining_copies(events, ts, rank, encoding, remaining_copies);
         let payload: Arc<[u8]> = payload.into();
         // Stored before it is sent: a subscriber that knows a sequence number can replay it.
         if let Some(buffer) = &self.buffer {

@@ -80,7 +80,7 @@ struct QueueState {
 }
 
 #[derive(Debug)]
-pub(super) struct TakenBatches {
+pub(super) struct DequeuedBatches {
     pub(super) batches: VecDeque<QueuedBatch>,
     pub(super) closed: bool,
 }
@@ -121,7 +121,7 @@ impl BatchQueue {
 
     /// Waits for batches and returns all queued ones; returns none after closing or at the
     /// deadline.
-    pub(super) fn wait_for_batches(&self, deadline: Option<Instant>) -> TakenBatches {
+    pub(super) fn wait_for_batches(&self, deadline: Option<Instant>) -> DequeuedBatches {
         let mut state = self.state.lock();
         while state.batches.is_empty() && !state.closed {
             match deadline {
@@ -134,7 +134,7 @@ impl BatchQueue {
             }
         }
         state.bytes = 0;
-        TakenBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
+        DequeuedBatches { batches: std::mem::take(&mut state.batches), closed: state.closed }
     }
 
     pub(super) fn close(&self) {
@@ -158,7 +158,7 @@ mod tests {
         queue.push(vec![], vec![], 5.0, false);
         queue.close();
         let last = queue.wait_for_batches(None);
-        let seen = |taken: &TakenBatches| -> Vec<(f64, u64)> {
+        let seen = |taken: &DequeuedBatches| -> Vec<(f64, u64)> {
             taken.batches.iter().map(|e| (e.ts, e.lost)).collect()
         };
         assert_eq!(seen(&first), [(0.0, 0), (1.0, 0)]);

@@ -146,12 +146,16 @@ impl PrefillHandshakes {
     }
 
     /// Returns whether the engine of a prefill server has answered before.
-    pub fn has_met(&self, source: &KvSourceServer) -> bool {
+    pub fn has_completed_handshake(&self, source: &KvSourceServer) -> bool {
         self.met.lock().contains(self.rules.key(source))
     }
 
     /// Queues a handshake, and calls `done` with whether it was successful; never blocks.
-    pub fn begin(&self, source: &KvSourceServer, done: impl FnOnce(bool) + Send + 'static) {
+    pub fn begin_handshake(
+        &self,
+        source: &KvSourceServer,
+        done: impl FnOnce(bool) + Send + 'static,
+    ) {
         let request = WaitingRequest { source: source.clone(), done: Box::new(done) };
         if let Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) =
             self.queue.try_send(request)

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use super::handshake::{EngineMetadata, is_meta_query};
 
-pub(super) const READ_MESSAGE: &[u8] = b"read";
+pub(super) const BLOCKS_READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
@@ -92,7 +92,7 @@ impl BlockReadListener {
         on_read: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, std::io::Error> {
         let listener = PeerListener::start(endpoint, move |message| match message {
-            [word, request] if word == READ_MESSAGE => {
+            [word, request] if word == BLOCKS_READ_MESSAGE => {
                 if let Ok(request) = std::str::from_utf8(request) {
                     on_read(request);
                 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use super::listener::READ_MESSAGE;
+use super::listener::BLOCKS_READ_MESSAGE;
 use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, KvSourceServer, SequenceRecord};
@@ -62,7 +62,7 @@ impl BlockReadNotifier {
             return;
         }
         let request = source.request.as_bytes().to_vec();
-        self.0.send(&source.endpoint, vec![READ_MESSAGE.to_vec(), request]);
+        self.0.send(&source.endpoint, vec![BLOCKS_READ_MESSAGE.to_vec(), request]);
     }
 }
 

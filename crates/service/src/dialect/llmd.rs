@@ -14,14 +14,14 @@ use vllm_sim_wire::{Fault, ServerLimits};
 
 /// The request checks of llm-d-inference-sim.
 #[derive(Debug)]
-pub struct Llmd;
+pub struct LlmdDialect;
 
-impl Llmd {
+impl LlmdDialect {
     /// Maximum number of alternative log probabilities per token; larger values are clamped.
     pub const MAX_LOGPROBS: i64 = 100;
 }
 
-impl Dialect for Llmd {
+impl Dialect for LlmdDialect {
     fn requires_model_name(&self) -> bool {
         true
     }
@@ -78,7 +78,7 @@ impl Dialect for Llmd {
         let whole = !matches!(message.content(), ChatContent::Texts(_));
         match whole.then(|| message.to_json()).as_deref() {
             Some(Value::Object(members)) => Cow::Owned(message_plain_text(members)),
-            _ => message.all_text(),
+            _ => message.content_text(),
         }
     }
 

@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-pub use llmd::Llmd;
-pub use sglang::Sglang;
+pub use llmd::LlmdDialect;
+pub use sglang::SglangDialect;
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 
@@ -99,7 +99,7 @@ pub trait Dialect: Debug + Send + Sync {
 
     /// Returns the text of a message that a reply in echo mode repeats.
     fn echo_text<'m>(&self, message: &'m RequestMessage) -> Cow<'m, str> {
-        message.all_text()
+        message.content_text()
     }
 
     /// Returns the token ids that a reply in echo mode repeats for a prompt of token ids; `None`
@@ -116,9 +116,9 @@ pub trait Dialect: Debug + Send + Sync {
 
 /// The request checks of vLLM's OpenAI server.
 #[derive(Debug)]
-pub struct Vllm;
+pub struct VllmDialect;
 
-impl Dialect for Vllm {}
+impl Dialect for VllmDialect {}
 
 /// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

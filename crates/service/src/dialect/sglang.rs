@@ -7,9 +7,9 @@ use vllm_sim_wire::{Fault, ServerLimits};
 
 /// The request checks of SGLang's tokenizer manager.
 #[derive(Debug)]
-pub struct Sglang;
+pub struct SglangDialect;
 
-impl Dialect for Sglang {
+impl Dialect for SglangDialect {
     /// Checks that prompt and requested output fit into the context together.
     fn check_prompt_and_output(
         &self,

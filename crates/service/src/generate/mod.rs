@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-pub use recorded::Recordings;
+pub use recorded::RecordedReplies;
 pub use script::{
-    Corpus, EMPTY_CONTEXT_HASH, EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript,
-    ScriptCursor, StopReason, TokenTexts, extend_context_hash,
+    EMPTY_CONTEXT_HASH, EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript,
+    ScriptCursor, SentenceCorpus, StopReason, TokenTexts, extend_context_hash,
 };
 
 use crate::generate::request::{ForcedTokens, GeneratorInput, ReplyForm, StopConditions};
@@ -47,7 +47,7 @@ pub struct ReplyGenerator {
     mode: TextMode,
     seed: u64,
     tokenizer: Arc<Tokenizer>,
-    corpus: Arc<Corpus>,
+    corpus: Arc<SentenceCorpus>,
     reasoning_end: Vec<u32>,
     /// Whether replies may have reasoning, which a parser of the server separates.
     has_reasoning: bool,
@@ -55,7 +55,7 @@ pub struct ReplyGenerator {
     marks_recorded: bool,
     whole_echo: bool,
     mute: bool,
-    recordings: Option<Recordings>,
+    recordings: Option<RecordedReplies>,
 }
 
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl ScriptBuilder {
 impl ReplyGenerator {
     /// Creates a generator of replies for a tokenizer; `mode` selects the source of free text.
     pub fn new(mode: TextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
-        let corpus = Arc::new(Corpus::new(tokenizer.clone()));
+        let corpus = Arc::new(SentenceCorpus::new(tokenizer.clone()));
         let reasoning_end = vec![tokenizer.token_id_of_entry("</think>").unwrap_or_default()];
         Self {
             mode,

@@ -20,7 +20,7 @@ use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
 
 /// Recorded replies in a dataset, and the options for their use.
 #[derive(Debug, Clone)]
-pub struct Recordings {
+pub struct RecordedReplies {
     /// Dataset of recorded prompts and replies.
     pub dataset: Arc<Dataset>,
     /// Whether the tokens of a recorded reply are released at their recorded times.
@@ -30,7 +30,7 @@ pub struct Recordings {
 impl ReplyGenerator {
     /// Uses recorded replies for free text in random mode.
     #[must_use]
-    pub fn with_recordings(mut self, recordings: Recordings) -> Self {
+    pub fn with_recordings(mut self, recordings: RecordedReplies) -> Self {
         self.recordings = Some(recordings);
         self
     }

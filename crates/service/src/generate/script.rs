@@ -53,7 +53,7 @@ pub struct PlannedEnd {
 /// Sentences of the shared corpus are stored as references of two bytes.
 #[derive(Debug, Clone)]
 pub struct ReplyScript {
-    pub(super) corpus: Arc<Corpus>,
+    pub(super) corpus: Arc<SentenceCorpus>,
     pub(super) own: Vec<TokenFragments>,
     /// Indices of sentences in the corpus, used by `runs`.
     pub(super) sentences: Vec<u16>,
@@ -198,7 +198,7 @@ impl ReplyScript {
             to: 1,
             channel: token.channel,
         };
-        self.runs = self.tokens().map(silent).collect();
+        self.runs = self.output_tokens().map(silent).collect();
         self.own.clear();
     }
 
@@ -291,7 +291,7 @@ impl ReplyScript {
     }
 
     /// Returns the ids of the tokens before a position, at most four.
-    pub fn tokens_before(&self, position: usize) -> Vec<u32> {
+    pub fn token_ids_before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
         let mut cursor = self.cursor_at(from as u32);
         let last = std::iter::from_fn(|| self.next_token(&mut cursor));
@@ -300,7 +300,7 @@ impl ReplyScript {
 
     /// Returns a hash of the prompt and the last four output tokens before a position.
     pub fn context_hash(&self, position: usize) -> u64 {
-        let last = self.tokens_before(position).into_iter();
+        let last = self.token_ids_before(position).into_iter();
         last.fold(self.prompt, extend_context_hash)
     }
 
@@ -319,7 +319,7 @@ impl ReplyScript {
     }
 
     /// Returns the ids of all output tokens.
-    pub fn token_ids(&self) -> Vec<u32> {
+    pub fn output_token_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.len as usize);
         let mut at = ScriptCursor::default();
         while let Some(piece) = self.next_piece(&mut at) {
@@ -335,7 +335,7 @@ impl ReplyScript {
     }
 
     /// Iterates over all output tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = OutputToken<'_>> {
+    pub fn output_tokens(&self) -> impl Iterator<Item = OutputToken<'_>> {
         let mut cursor = ScriptCursor::default();
         std::iter::from_fn(move || self.next_token(&mut cursor))
     }
@@ -381,14 +381,14 @@ pub(super) struct TokenizedSentence {
 
 /// The built-in sentences of random replies, tokenized on first use.
 #[derive(Debug)]
-pub struct Corpus {
+pub struct SentenceCorpus {
     tokenizer: Arc<Tokenizer>,
     sentences: Vec<&'static str>,
     first: Vec<OnceLock<TokenizedSentence>>,
     further: Vec<OnceLock<TokenizedSentence>>,
 }
 
-impl Corpus {
+impl SentenceCorpus {
     /// Creates the corpus of sentences for a tokenizer.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let sentences: Vec<_> = include_str!("sentences.txt").lines().collect();

@@ -53,7 +53,7 @@ impl ReplyGenerator {
 
     /// Returns the number of tokens of a scripted reply's content, with the end-of-sequence token
     /// and, if replies have any, with reasoning.
-    pub fn scripted_tokens(&self, reply: &ScriptedReply) -> u32 {
+    pub fn scripted_token_count(&self, reply: &ScriptedReply) -> u32 {
         let mut draft = ScriptBuilder::default();
         let mut whole = self.end_tokens(reply);
         if let Some(thought) = reply.reasoning.as_ref().filter(|_| self.has_reasoning) {

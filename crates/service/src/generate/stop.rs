@@ -42,7 +42,7 @@ fn cut_at_stop_token(script: &mut ReplyScript, stops: &StopConditions, tokenizer
         return;
     }
     let hit = script
-        .tokens()
+        .output_tokens()
         .enumerate()
         .find(|(index, token)| *index as u32 >= stops.min_tokens && stops.ids.contains(token.id));
     let Some((index, id)) = hit.map(|(index, token)| (index as u32, token.id)) else {
@@ -77,7 +77,7 @@ fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: Spe
     let (Ok(own), true) = (u16::try_from(script.own.len()), ended) else {
         return;
     };
-    let context = script.tokens_before(script.len.saturating_sub(1) as usize);
+    let context = script.token_ids_before(script.len.saturating_sub(1) as usize);
     let text = tokenizer.detokenizer_after(&context, special).decode_token(id);
     if text.is_empty() {
         return;

@@ -14,7 +14,7 @@ use vllm_sim_schema_sampler::{ConstraintError, SampleLimits, SchemaCache};
 
 /// A tool that a request offers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToolDef {
+pub struct ToolDefinition {
     /// Name of the function.
     pub name: String,
     /// Description of the function for the model.
@@ -112,7 +112,7 @@ pub struct ToolCall {
 
 /// Error of planning tool calls.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ToolError {
+pub enum ToolPlanError {
     /// The request does not offer the tool that it forces. Source: llm-d-inference-sim's
     /// `tool_choice.go`.
     #[error("tool with name '{0}' requested in tool_choice but not found in the tools list")]
@@ -144,14 +144,14 @@ pub enum ToolError {
 /// also `stop_after_first` for a forced tool.
 ///
 /// # Errors
-/// [`ToolError`] for the schema of a tool that is called or, with `strict_whitelist`, of any tool.
-pub(crate) fn plan_calls(
-    tools: &[ToolDef],
+/// [`ToolPlanError`] for the schema of a tool that is called or, with `strict_whitelist`, of any tool.
+pub(crate) fn plan_tool_calls(
+    tools: &[ToolDefinition],
     choice: &ToolChoice,
     settings: &ToolSettings,
     cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
-) -> Result<Vec<ToolCall>, ToolError> {
+) -> Result<Vec<ToolCall>, ToolPlanError> {
     let (least, open) = match choice {
         ToolChoice::None => return Ok(Vec::new()),
         ToolChoice::Auto => (0, tools),
@@ -160,7 +160,7 @@ pub(crate) fn plan_calls(
             let position = tools.iter().position(|tool| tool.name == *name);
             match position {
                 Some(i) => (1, &tools[i..=i]),
-                None => return Err(ToolError::Unknown(name.clone())),
+                None => return Err(ToolPlanError::Unknown(name.clone())),
             }
         }
     };
@@ -186,12 +186,12 @@ pub(crate) fn plan_calls(
 }
 
 fn generate_call(
-    tool: &ToolDef,
+    tool: &ToolDefinition,
     limits: &SampleLimits,
     cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
-) -> Result<ToolCall, ToolError> {
-    let schema = |source| ToolError::Schema { tool: tool.name.clone(), source };
+) -> Result<ToolCall, ToolPlanError> {
+    let schema = |source| ToolPlanError::Schema { tool: tool.name.clone(), source };
     let arguments = match &tool.parameters {
         None | Some(Value::Null) => "{}".to_owned(),
         Some(parameters) => cache
@@ -202,12 +202,12 @@ fn generate_call(
     Ok(ToolCall { name: tool.name.clone(), arguments })
 }
 
-fn check_llmd_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
+fn check_llmd_whitelist(tools: &[ToolDefinition]) -> Result<(), ToolPlanError> {
     for tool in tools {
         let none = json!({});
         let parameters = tool.parameters.as_ref().unwrap_or(&none);
         if let Err(reason) = validate_llmd_whitelist(parameters) {
-            return Err(ToolError::NotAllowed { tool: tool.name.clone(), reason });
+            return Err(ToolPlanError::NotAllowed { tool: tool.name.clone(), reason });
         }
     }
     Ok(())
@@ -219,7 +219,7 @@ fn check_llmd_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.
 pub(crate) fn validate_llmd_whitelist(parameters: &Value) -> Result<(), String> {
-    whitelist::check_schema(parameters)
+    whitelist::check_llmd_schema(parameters)
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ impl LogprobPosition {
     /// tokens, without duplicates.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
-    pub fn row_without_duplicates(self, id: u32, most: usize) -> Vec<RankedToken> {
-        let mut row = self.row_of_likeliest(id, most);
+    pub fn chosen_and_other_top_tokens(self, id: u32, most: usize) -> Vec<RankedToken> {
+        let mut row = self.chosen_and_top_tokens(id, most);
         if let Some(again) = row.iter().skip(1).position(|entry| entry.id == id) {
             row.remove(again + 1);
         }
@@ -57,7 +57,7 @@ impl LogprobPosition {
     /// order of rank.
     ///
     /// The chosen token appears a second time if it is among the most likely.
-    pub fn row_of_likeliest(self, id: u32, most: usize) -> Vec<RankedToken> {
+    pub fn chosen_and_top_tokens(self, id: u32, most: usize) -> Vec<RankedToken> {
         let law = self.rank_distribution();
         let own = self.drawn_rank(&law, id);
         let likeliest = (1..=self.vocabulary.max(2)).take(most).map(|rank| {
@@ -74,7 +74,7 @@ impl LogprobPosition {
     }
 
     /// Returns log probabilities: the chosen token `id`, then `others` in the given order.
-    pub fn row_of_tokens(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
+    pub fn chosen_and_listed_tokens(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
         let law = self.rank_distribution();
         let all = std::iter::once(&id).chain(others);
         all.map(|id| ranked_token(&law, *id, self.drawn_rank(&law, *id))).collect()
@@ -93,7 +93,7 @@ mod tests {
     fn a_row_has_the_likeliest_in_order_and_entries_the_chosen_one_once() {
         for context in 0..200 {
             let position = LogprobPosition { vocabulary: 100, context, temperature: 1.0 };
-            let row = position.row_of_likeliest(7, 5);
+            let row = position.chosen_and_top_tokens(7, 5);
             let ranks: Vec<_> = row[1..].iter().map(|entry| entry.rank).collect();
             assert_eq!(ranks, [1, 2, 3, 4, 5]);
             let mut ids: Vec<_> = row[1..].iter().map(|entry| entry.id).collect();
@@ -101,7 +101,7 @@ mod tests {
             ids.sort_unstable();
             ids.dedup();
             assert_eq!(ids.len(), 5);
-            let entries = position.row_without_duplicates(7, 5);
+            let entries = position.chosen_and_other_top_tokens(7, 5);
             assert_eq!(entries[0], row[0]);
             let rest: Vec<_> = row[1..].iter().filter(|entry| entry.id != 7).collect();
             assert!(entries[1..].iter().eq(rest));

@@ -14,7 +14,7 @@ use vllm_sim_tokenizer::{
     ChatInput, ChatMessage, MessagePart, PlacedMediaItem, SpecialTokens, TemplateError,
     TemplateMessage,
 };
-use vllm_sim_wire::openai::checked_message::{CheckedMessage, text_only_model_fault};
+use vllm_sim_wire::openai::checked_message::{ValidatedChatMessage, text_only_model_fault};
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, ServerLimits};
 
@@ -31,14 +31,16 @@ impl InferenceService {
                 None => "".into(),
             },
             text_hash: {
-                let said = messages.iter().map(|m| (m.role(), m.all_text()));
+                let said = messages.iter().map(|m| (m.role(), m.content_text()));
                 self.generator.conversation_hash(said)
             },
             schema: match rules.dialect.follows_prompt_schemas()
                 && self.generator.generates_random_text()
             {
-                true => schema::find_prompt_schema(messages.iter().flat_map(RequestMessage::texts))
-                    .map(Arc::new),
+                true => schema::find_prompt_schema(
+                    messages.iter().flat_map(RequestMessage::content_texts),
+                )
+                .map(Arc::new),
                 false => None,
             },
             ..TokenizedPrompt::default()
@@ -100,7 +102,7 @@ impl InferenceService {
             rules.dialect.check_encoded_length(&rules.limits, tokens.len())?;
         }
         if !found.spread.is_empty() {
-            media = found.spread_over(tokens.len());
+            media = found.spread_over_tokens(tokens.len());
         }
         Ok((tokens, media))
     }
@@ -203,15 +205,15 @@ fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage
     if let Some((role, texts)) = message.as_texts() {
         return Ok(TemplateMessage::from_texts(role, texts));
     }
-    let message = CheckedMessage::new(message)?;
+    let message = ValidatedChatMessage::new(message)?;
     let role = message.members().get("role");
     let role = role.and_then(|role| role.as_str()).unwrap_or_default();
     if role == "system" {
         // vLLM looks for a billing header in all parts before it reads the first one.
-        message.parts().try_for_each(|part| part.map(drop))?;
+        message.content_parts().try_for_each(|part| part.map(drop))?;
     }
     let mut parts = Vec::new();
-    for part in message.parts() {
+    for part in message.content_parts() {
         let part = part?;
         let read = MessagePart::parse_part(role, &part).map_err(template_fault)?;
         if let Some(kind) = read.as_ref().and_then(MessagePart::modality_name) {
@@ -244,7 +246,8 @@ mod tests {
     fn only_one_of_two_billing_lines_is_dropped() {
         let text = "x-anthropic-billing-header: a\nx-anthropic-billing-header: b\nkeep";
         for content in [json!(text), json!([{"type": "text", "text": text}])] {
-            let message = RequestMessage::trusted(json!({"role": "system", "content": content}));
+            let message =
+                RequestMessage::from_trusted_json(json!({"role": "system", "content": content}));
             let read = to_template_messages(&[message], "m").unwrap();
             assert_eq!(
                 shown(&read, ContentFormat::String),
@@ -276,8 +279,11 @@ mod tests {
                 named["name"] = "x".into();
                 for format in [ContentFormat::String, ContentFormat::Openai] {
                     let shown = |message| {
-                        let read =
-                            to_template_messages(&[RequestMessage::trusted(message)], "m").unwrap();
+                        let read = to_template_messages(
+                            &[RequestMessage::from_trusted_json(message)],
+                            "m",
+                        )
+                        .unwrap();
                         shown(&read, format)
                     };
                     let long = shown(named.clone()).replace(", 'name': 'x'", "");

@@ -28,7 +28,7 @@ pub(super) struct ConversationMedia {
 
 impl ConversationMedia {
     /// Divides the tokens of the finished prompt evenly among the unmarked media items.
-    pub(super) fn spread_over(self, tokens: usize) -> Vec<PlacedMediaItem> {
+    pub(super) fn spread_over_tokens(self, tokens: usize) -> Vec<PlacedMediaItem> {
         let items = self.spread.len().max(1);
         let span = (tokens / items) as u32;
         let spans = (0..).map(|i: u32| i * span);

@@ -1,6 +1,6 @@
 //! Fault scenarios: injected faults and slow-downs over time, repeatable per request.
 //!
-//! A [`Scenario`] is a list of phases, each with settings, actions at its start, and an end.
+//! A [`FaultScenario`] is a list of phases, each with settings, actions at its start, and an end.
 //! [`ScenarioPosition`] computes the current phase from time and arrivals alone. The faults of a
 //! request depend on the seed, round, phase and request (number within the phase, or id). A
 //! repeated run therefore gives the same requests the same faults.
@@ -18,7 +18,7 @@ pub use run::{OnPhaseChange, PhaseChange, ScenarioArrival, ScenarioPosition, Sce
 
 /// A fault scenario: a sequence of phases that change the fault settings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scenario {
+pub struct FaultScenario {
     /// Name of the scenario in logs and metrics.
     pub name: String,
     /// Seed of the random faults; `None` uses the server's seed.
@@ -52,7 +52,7 @@ pub struct ReplicaId {
     pub pod: Option<String>,
 }
 
-impl Scenario {
+impl FaultScenario {
     /// Returns the scenario of one replica, with the replica's overrides merged into each phase.
     #[must_use]
     pub fn for_replica(mut self, id: &ReplicaId) -> Self {

@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{FaultRandomKey, PhaseAction, PhaseLength, ReplicaOverride, Scenario, ScenarioPhase};
+use super::{
+    FaultRandomKey, FaultScenario, PhaseAction, PhaseLength, ReplicaOverride, ScenarioPhase,
+};
 use vllm_sim_engine::duration;
 
 const MAX_PHASES: usize = 1000;
@@ -34,7 +36,7 @@ const PHASE_KEYS: [&str; 6] = ["name", "for", "requests", "set", "do", "replicas
 const REPLICA_KEYS: [&str; 2] = ["set", "do"];
 const ACTION_FORMS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
-impl Scenario {
+impl FaultScenario {
     /// Parses a scenario in YAML (JSON is YAML).
     ///
     /// # Errors

@@ -2,14 +2,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FaultRandomKey, PhaseLength, Scenario};
+use super::{FaultRandomKey, FaultScenario, PhaseLength};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix_u64_pair;
 
 /// The current position in a fault scenario, computed from time and arrivals alone.
 #[derive(Debug, Clone)]
 pub struct ScenarioPosition {
-    scenario: Arc<Scenario>,
+    scenario: Arc<FaultScenario>,
     round: u32,
     phase: usize,
     since: SimTime,
@@ -32,12 +32,12 @@ pub struct ScenarioArrival {
 
 impl ScenarioPosition {
     /// Creates the position at the start of the scenario's first phase.
-    pub fn new(scenario: Arc<Scenario>, now: SimTime) -> Self {
+    pub fn new(scenario: Arc<FaultScenario>, now: SimTime) -> Self {
         Self { scenario, round: 0, phase: 0, since: now, requests: 0, over: false }
     }
 
     /// Returns the fault scenario of the position.
-    pub fn scenario(&self) -> &Arc<Scenario> {
+    pub fn scenario(&self) -> &Arc<FaultScenario> {
         &self.scenario
     }
 
@@ -114,7 +114,8 @@ pub enum PhaseChange {
 
 /// Callback for each phase change of a scenario, in order; `None` in place of round and phase index
 /// ends the scenario.
-pub type OnPhaseChange = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
+pub type OnPhaseChange =
+    Box<dyn Fn(&FaultScenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
 
 /// A running fault scenario, shared by all requests.
 pub struct ScenarioRun {
@@ -124,7 +125,11 @@ pub struct ScenarioRun {
 
 impl ScenarioRun {
     /// Starts a fault scenario and calls `on_change` for its first phase.
-    pub fn start_scenario(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
+    pub fn start_scenario(
+        scenario: Arc<FaultScenario>,
+        now: SimTime,
+        on_change: OnPhaseChange,
+    ) -> Self {
         on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
         Self { position: Mutex::new(ScenarioPosition::new(scenario, now)), on_change }
     }
@@ -144,7 +149,7 @@ impl ScenarioRun {
         &self,
         now: SimTime,
         id: Option<&str>,
-        decide: impl FnOnce(&Scenario, ScenarioArrival) -> T,
+        decide: impl FnOnce(&FaultScenario, ScenarioArrival) -> T,
     ) -> Option<T> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
@@ -157,7 +162,7 @@ impl ScenarioRun {
     }
 
     /// Returns the current position in the scenario.
-    pub fn position(&self) -> ScenarioPosition {
+    pub fn current_position(&self) -> ScenarioPosition {
         self.position.lock().clone()
     }
 
@@ -207,7 +212,7 @@ phases:
 
     #[test]
     fn phases_end_by_requests_and_by_time_without_drift() {
-        let scenario = Arc::new(Scenario::from_yaml(SCENARIO).unwrap());
+        let scenario = Arc::new(FaultScenario::from_yaml(SCENARIO).unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         let on_change: OnPhaseChange = Box::new(move |_, place, _| seen.lock().push(place));
@@ -219,7 +224,7 @@ phases:
         assert_eq!(run.enter_due_phases(at(4)), Some(at(10_003)));
         assert_eq!(arrival(5), Some((1, 0)));
         assert_eq!(arrival(20_000), Some((2, 0)));
-        assert_eq!(run.position().round_and_phase(), Some((1, 0)));
+        assert_eq!(run.current_position().round_and_phase(), Some((1, 0)));
         for ms in 20_001..20_004 {
             arrival(ms);
         }
@@ -235,7 +240,7 @@ phases:
     fn a_request_is_identified_by_ordinal_or_by_id() {
         let keys = |by: &str, ids: [&str; 3]| {
             let text = SCENARIO.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
-            let scenario = Arc::new(Scenario::from_yaml(&text).unwrap());
+            let scenario = Arc::new(FaultScenario::from_yaml(&text).unwrap());
             let mut position = ScenarioPosition::new(scenario, at(0));
             ids.map(|id| position.count_arrival(Some(id)).unwrap().key)
         };
@@ -258,7 +263,7 @@ phases:
       0: {set: {latency-factor: 8}}
       pod-b: {do: [{restart: 5s}]}
 ";
-        let scenario = Scenario::from_yaml(text).unwrap();
+        let scenario = FaultScenario::from_yaml(text).unwrap();
         let played = |number, pod: &str| {
             let id = ReplicaId { number, pod: Some(pod.to_owned()) };
             let phase = scenario.clone().for_replica(&id).phases.remove(0);
@@ -293,7 +298,7 @@ phases:
             ("{phases: [{}], by: luck}", "'by' must be ordinal or request-id"),
         ];
         for (text, why) in cases {
-            let error = Scenario::from_yaml(text).unwrap_err().to_string();
+            let error = FaultScenario::from_yaml(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

@@ -56,7 +56,7 @@ pub struct ConversationFacts {
 }
 
 impl RuleCondition {
-    pub(super) fn read(value: &Value) -> Result<Self, String> {
+    pub(super) fn from_json(value: &Value) -> Result<Self, String> {
         let fields = expect_mapping(value, KEYS)?;
         let matches = match text_field(fields, "matches")? {
             None => None,
@@ -88,13 +88,13 @@ impl RuleCondition {
     }
 
     /// Returns the names of the request headers that the condition looks at.
-    pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn header_names(&self) -> impl Iterator<Item = &str> {
         self.headers.iter().map(|(name, _)| name.as_str())
     }
 
     /// Returns the key of the first condition that only a conversation can satisfy, if there is
     /// one.
-    pub(super) fn conversation_key(&self) -> Option<&'static str> {
+    pub(super) fn conversation_condition_key(&self) -> Option<&'static str> {
         let keys = [
             ("role", self.role.is_some()),
             ("turn", self.turn.is_some()),
@@ -107,14 +107,19 @@ impl RuleCondition {
 
     /// Returns the key of the first condition that a request cannot satisfy if another API server
     /// sends only its token ids, if there is one.
-    pub(super) fn api_server_key(&self) -> Option<&'static str> {
+    pub(super) fn api_server_condition_key(&self) -> Option<&'static str> {
         let header = (!self.headers.is_empty()).then_some("header");
-        self.conversation_key().or(header)
+        self.conversation_condition_key().or(header)
     }
 
     /// Returns whether a request satisfies the condition; `text` is the last message of its prompt
     /// `prompt`.
-    pub(super) fn is_met(&self, text: &str, prompt: usize, request: &MatchedRequest<'_>) -> bool {
+    pub(super) fn is_satisfied(
+        &self,
+        text: &str,
+        prompt: usize,
+        request: &MatchedRequest<'_>,
+    ) -> bool {
         let contains = self.contains.as_ref();
         let matches = self.matches.as_ref();
         let mut headers = self.headers.iter();
@@ -122,7 +127,7 @@ impl RuleCondition {
             && matches.is_none_or(|regex| regex.is_match(text))
             && self.model.as_ref().is_none_or(|name| name == request.model)
             && headers.all(|(name, value)| request.has_header(name, value))
-            && (self.conversation_key().is_none()
+            && (self.conversation_condition_key().is_none()
                 || (request.conversations.get(prompt))
                     .is_some_and(|facts| self.matches_conversation(facts)))
     }
@@ -163,9 +168,9 @@ impl ConversationFacts {
                     if !facts.system.is_empty() {
                         facts.system.push('\n');
                     }
-                    facts.system.push_str(&message.all_text());
+                    facts.system.push_str(&message.content_text());
                 }
-                "tool" | "function" => facts.tool_results.push(message.all_text().into_owned()),
+                "tool" | "function" => facts.tool_results.push(message.content_text().into_owned()),
                 // Only results that the model has not answered yet count.
                 _ => facts.tool_results.clear(),
             }

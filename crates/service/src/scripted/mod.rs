@@ -107,7 +107,7 @@ enum ScriptedError {
 
 /// Response to a request that no rule of scripted replies matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmatched {
+pub enum UnmatchedRequestPolicy {
     /// The server generates a reply.
     Generated,
     /// The server refuses the request (`--strict-replies`).
@@ -131,18 +131,18 @@ impl ScriptedReplies {
     }
 
     /// Sets the response to requests that no rule of scripted replies matches.
-    pub fn set_unmatched(&self, unmatched: Unmatched) {
-        self.strict.store(unmatched == Unmatched::Refused, Ordering::Relaxed);
+    pub fn set_unmatched_request_policy(&self, unmatched: UnmatchedRequestPolicy) {
+        self.strict.store(unmatched == UnmatchedRequestPolicy::Refused, Ordering::Relaxed);
     }
 
     /// Returns the rules of scripted replies in use; `None` if there are none.
-    pub fn rules(&self) -> Option<Arc<ReplyRules>> {
+    pub fn current_rules(&self) -> Option<Arc<ReplyRules>> {
         self.rules.load_full()
     }
 
     /// Returns the headers of a request that rules of scripted replies name; `value` looks a header
     /// up.
-    pub fn headers<'h>(
+    pub fn headers_in_rules<'h>(
         &self,
         value: impl Fn(&str) -> Option<&'h str>,
     ) -> Box<[(Box<str>, Box<str>)]> {
@@ -211,7 +211,7 @@ fn unmatched_refusal(text: &str, prompt: usize, request: &MatchedRequest<'_>) ->
 
 /// A scripted reply reserved for one prompt.
 ///
-/// Unless [`Self::mark_given`] is called, dropping the value returns the use to its rule.
+/// Unless [`Self::mark_used`] is called, dropping the value returns the use to its rule.
 #[derive(Debug)]
 pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
@@ -225,7 +225,7 @@ impl ReservedReply {
     }
 
     /// Counts the use of the scripted-reply rule permanently, because the request was accepted.
-    pub fn mark_given(mut self) {
+    pub fn mark_used(mut self) {
         self.rule = None;
     }
 }
@@ -248,7 +248,7 @@ impl ReplyRules {
         request: &MatchedRequest<'_>,
     ) -> Result<Option<ReservedReply>, ScriptedRefusal> {
         for (index, rule) in self.rules.iter().enumerate() {
-            if !rule.condition.is_met(text, prompt, request) {
+            if !rule.condition.is_satisfied(text, prompt, request) {
                 continue;
             }
             if let Some(failure) = &rule.failure
@@ -289,7 +289,7 @@ impl ReplyRules {
 
     /// Returns whether the scripted-reply rule at `index` was used: it answered or failed a
     /// request.
-    pub fn is_used(&self, index: usize) -> bool {
+    pub fn is_rule_used(&self, index: usize) -> bool {
         let is_above_zero = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         let rule = self.rules.get(index);
         rule.is_some_and(|rule| is_above_zero(&rule.answered) || is_above_zero(&rule.failed))
@@ -305,7 +305,7 @@ impl ReplyRules {
     /// which vLLM's own API server does not send to an engine.
     pub fn first_api_server_condition(&self) -> Option<(usize, &'static str)> {
         let mut rules = self.rules.iter().enumerate();
-        rules.find_map(|(index, rule)| Some((index, rule.condition.api_server_key()?)))
+        rules.find_map(|(index, rule)| Some((index, rule.condition.api_server_condition_key()?)))
     }
 
     /// Checks that no scripted reply has more tokens than `completion_tokens` of its `usage`;
@@ -313,7 +313,7 @@ impl ReplyRules {
     ///
     /// # Errors
     /// [`ScriptedReplyError`] with the first rule whose number is too small.
-    pub fn check_usage(
+    pub fn check_completion_tokens(
         &self,
         count: &dyn Fn(&ScriptedReply) -> u32,
     ) -> Result<(), ScriptedReplyError> {
@@ -392,7 +392,7 @@ mod tests {
         let chosen = chosen.map_err(|refusal| refusal.fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
-            chosen.mark_given();
+            chosen.mark_used();
             text
         }))
     }

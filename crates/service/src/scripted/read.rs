@@ -48,11 +48,11 @@ impl ReplyRules {
         });
         let rules: Vec<ReplyRule> = rules.collect::<Result<_, _>>()?;
         let mut headers: Vec<Box<str>> =
-            rules.iter().flat_map(|rule| rule.condition.headers()).map(Into::into).collect();
+            rules.iter().flat_map(|rule| rule.condition.header_names()).map(Into::into).collect();
         headers.sort();
         headers.dedup();
         let reads_conversations =
-            rules.iter().any(|rule| rule.condition.conversation_key().is_some());
+            rules.iter().any(|rule| rule.condition.conversation_condition_key().is_some());
         Ok(Self { rules, headers, reads_conversations })
     }
 }
@@ -61,7 +61,7 @@ fn read_rule(value: &Value) -> Result<ReplyRule, String> {
     let fields = expect_mapping(value, RULE_KEYS)?;
     let condition = match non_null_field(fields, "when") {
         None => RuleCondition::default(),
-        Some(when) => RuleCondition::read(when).map_err(|why| format!("'when': {why}"))?,
+        Some(when) => RuleCondition::from_json(when).map_err(|why| format!("'when': {why}"))?,
     };
     let text = text_field(fields, "say")?;
     let calls = match non_null_field(fields, "call") {

@@ -67,11 +67,11 @@ impl HfTokenizer {
         })
     }
 
-    pub(crate) fn piece(&self, id: u32) -> Option<String> {
+    pub(crate) fn vocabulary_entry(&self, id: u32) -> Option<String> {
         self.tokenizer.id_to_token(id)
     }
 
-    pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
+    pub(crate) fn token_id_of_entry(&self, piece: &str) -> Option<u32> {
         self.tokenizer.token_to_id(piece)
     }
 
@@ -83,7 +83,7 @@ impl HfTokenizer {
         &self.tokenizer
     }
 
-    pub(crate) fn templates(&self) -> &ChatTemplates {
+    pub(crate) fn chat_templates(&self) -> &ChatTemplates {
         &self.templates
     }
 
@@ -183,7 +183,7 @@ impl HfTokenizer {
         " ".repeat(wanted.saturating_sub(there)) + &text
     }
 
-    pub(crate) fn is_special(&self, id: u32) -> bool {
+    pub(crate) fn is_special_token(&self, id: u32) -> bool {
         self.special.contains(&id)
     }
 
@@ -191,11 +191,11 @@ impl HfTokenizer {
         self.vocabulary().size.max(self.files.vocab_size().unwrap_or(0))
     }
 
-    pub(crate) fn eos(&self) -> Option<u32> {
+    pub(crate) fn eos_token_id(&self) -> Option<u32> {
         self.eos
     }
 
-    pub(crate) fn stop_ids(&self) -> &[u32] {
+    pub(crate) fn stop_token_ids(&self) -> &[u32] {
         &self.stop_ids
     }
 
@@ -209,7 +209,7 @@ impl HfTokenizer {
         &self.files.config
     }
 
-    pub(crate) fn info(&self) -> Json {
+    pub(crate) fn tokenizer_info(&self) -> Json {
         info::tokenizer_info_json(
             &self.files,
             &self.tokenizer,

@@ -53,8 +53,8 @@ impl<'t> DecodeStream<'t> {
     }
 
     /// Decodes one more token id and appends the text that is complete to `out`.
-    pub(crate) fn push(&mut self, id: u32, out: &mut String) {
-        let skip = self.skip_special && self.hf.is_special(id);
+    pub(crate) fn push_token_id(&mut self, id: u32, out: &mut String) {
+        let skip = self.skip_special && self.hf.is_special_token(id);
         match &mut self.state {
             StreamState::Bytes { .. } if skip => {}
             StreamState::Bytes { vocabulary, held } => {
@@ -85,7 +85,7 @@ impl<'t> DecodeStream<'t> {
 
     /// Appends the text still held back for incomplete characters, including replacement
     /// characters.
-    pub(crate) fn finish(self, out: &mut String) {
+    pub(crate) fn flush_into(self, out: &mut String) {
         match self.state {
             StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),
             StreamState::General { tokenizer, ids, prefix, .. } => {

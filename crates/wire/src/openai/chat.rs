@@ -160,7 +160,7 @@ wire_model! {
         /// Whether each choice reports the versions of the model weights that produced it.
         return_weight_versions: bool = false,
         /// Number of leading prompt tokens to omit from the returned expert-routing data.
-        routed_experts_prompt_start: i128 [crate::schema::int_from(0)] = 0,
+        routed_experts_prompt_start: i128 [crate::schema::int_at_least_schema(0)] = 0,
         /// Whether a render response includes the text offset of each prompt token.
         return_token_offsets: Option<bool> = Some(false),
         /// Whether the response includes the prompt text rendered by the chat template.
@@ -205,7 +205,7 @@ fn check_tool_calls(body: &JsonBody) -> ValidatorResult {
         let calls = body_member(message, "tool_calls").and_then(Value::as_array);
         for (index, call) in calls.into_iter().flatten().enumerate() {
             if check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call).is_none() {
-                let schema = &message_schema::ANY_TOOL_CALL;
+                let schema = &message_schema::TOOL_CALL_SCHEMA;
                 return Err(ValidatorError::Item { index, schema, value: call.clone() });
             }
         }

@@ -16,13 +16,13 @@ use crate::schema::Schema;
 /// A chat message whose Python class has been determined, and whose content parts may still be
 /// unchecked.
 #[derive(Debug)]
-pub struct CheckedMessage {
+pub struct ValidatedChatMessage {
     members: Map<String, Value>,
     parts: Vec<Value>,
     lazy: Option<&'static Schema>,
 }
 
-impl CheckedMessage {
+impl ValidatedChatMessage {
     /// Determines the Python class that pydantic chooses for a chat message.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl CheckedMessage {
                 }
             }
         }
-        let lazy = message_schema::lazy_part(branch);
+        let lazy = message_schema::unchecked_part_schema(branch);
         Ok(Self::with_parts(shaped, lazy))
     }
 
@@ -83,10 +83,10 @@ impl CheckedMessage {
 
     /// Iterates over the parts of the message's content; each part is checked when the iterator
     /// returns it.
-    pub fn parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
+    pub fn content_parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(index, part)| match self.lazy {
-            Some(schema) => check::check_lazy_item(schema, index, part).map(Cow::Owned),
+            Some(schema) => check::validate_iterable_item(schema, index, part).map(Cow::Owned),
             None => Ok(Cow::Borrowed(part)),
         })
     }
@@ -109,6 +109,6 @@ pub fn text_only_model_fault(kind: &str, part: &Value, model: &str) -> Fault {
     let typed = !uuid && part.get("type").is_some_and(Value::is_string);
     message_schema::url_part_model(kind)
         .filter(|_| typed)
-        .and_then(|class| check::validate_standalone(class, part).err())
+        .and_then(|class| check::validate_json_value(class, part).err())
         .unwrap_or_else(|| Fault::bad_request(format!("{model} is not a multimodal model")))
 }

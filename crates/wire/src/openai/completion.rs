@@ -17,7 +17,7 @@ use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
-use crate::schema::{ANY_LENGTH, INT, RequestField, STR, Schema, int_from, wire_model};
+use crate::schema::{ANY_LENGTH, INT, RequestField, STR, Schema, int_at_least_schema, wire_model};
 
 /// Default of `max_tokens` in a completion request.
 pub const DEFAULT_MAX_TOKENS: i128 = 16;
@@ -52,8 +52,8 @@ pub struct CompletionPrompts(pub Vec<CompletionPrompt>);
 
 impl RequestField for CompletionPrompts {
     const SCHEMA: Schema = Schema::Union(&[
-        Schema::List(&int_from(0), ANY_LENGTH),
-        Schema::List(&Schema::List(&int_from(0), ANY_LENGTH), ANY_LENGTH),
+        Schema::List(&int_at_least_schema(0), ANY_LENGTH),
+        Schema::List(&Schema::List(&int_at_least_schema(0), ANY_LENGTH), ANY_LENGTH),
         STR,
         Schema::List(&STR, ANY_LENGTH),
     ]);
@@ -185,7 +185,7 @@ wire_model! {
         /// Whether each choice reports the versions of the model weights that produced it.
         return_weight_versions: bool = false,
         /// Number of leading prompt tokens to omit from the returned expert-routing data.
-        routed_experts_prompt_start: i128 [int_from(0)] = 0,
+        routed_experts_prompt_start: i128 [int_at_least_schema(0)] = 0,
         /// Whether a render response includes the text offset of each prompt token.
         return_token_offsets: Option<bool> = Some(false),
         /// Form of images, audio and video in a render response: `tensors` or `none`.

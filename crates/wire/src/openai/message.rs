@@ -128,17 +128,17 @@ pub struct MessageToolCall<'a> {
 impl RequestMessage {
     /// Creates a chat message that the server itself builds, whose parts are not checked against
     /// the SDK's classes.
-    pub fn trusted(value: Value) -> Self {
+    pub fn from_trusted_json(value: Value) -> Self {
         Self::new(value, MessageOrigin::Ours)
     }
 
-    pub(super) fn plain(message: PlainMessage) -> Self {
+    pub(super) fn from_plain_message(message: PlainMessage) -> Self {
         Self(MessageForm::Plain(message))
     }
 
     fn new(value: Value, trust: MessageOrigin) -> Self {
         match PlainMessage::from_json(&value) {
-            Some(plain) => Self::plain(plain),
+            Some(plain) => Self::from_plain_message(plain),
             None => Self::json(value, trust),
         }
     }
@@ -229,7 +229,7 @@ impl RequestMessage {
     /// Returns all text of the message's content.
     ///
     /// Content parts are joined with a line feed, as vLLM does for templates that expect a string.
-    pub fn all_text(&self) -> Cow<'_, str> {
+    pub fn content_text(&self) -> Cow<'_, str> {
         match self.content() {
             ChatContent::None => Cow::Borrowed(""),
             ChatContent::Text(text) => Cow::Borrowed(text),
@@ -242,7 +242,7 @@ impl RequestMessage {
     }
 
     /// Iterates over the texts of the message's content.
-    pub fn texts(&self) -> impl DoubleEndedIterator<Item = &str> {
+    pub fn content_texts(&self) -> impl DoubleEndedIterator<Item = &str> {
         let (one, texts, parts) = match self.content() {
             ChatContent::None => (None, &[][..], &[][..]),
             ChatContent::Text(text) => (Some(text), &[][..], &[][..]),
@@ -256,7 +256,7 @@ impl RequestMessage {
 
     /// Returns the length of all text in the message's content, in bytes.
     pub fn text_len(&self) -> usize {
-        self.texts().map(str::len).sum()
+        self.content_texts().map(str::len).sum()
     }
 
     /// Iterates over the tool calls of an assistant message.
@@ -289,7 +289,7 @@ impl RequestField for RequestMessage {
     const SCHEMA: Schema = Schema::Union(MESSAGE_SCHEMAS);
 
     fn read(value: &Value) -> Option<Self> {
-        let plain = PlainMessage::from_json(value).map(Self::plain);
+        let plain = PlainMessage::from_json(value).map(Self::from_plain_message);
         plain.or_else(|| Some(Self::json(value.clone(), MessageOrigin::Clients)))
     }
 }

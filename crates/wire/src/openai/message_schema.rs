@@ -7,7 +7,7 @@ use crate::schema::Schema::{
     self, Any, Bool, Dict, Enum, Iterable, List, Literal, Model, Nullable, Union,
 };
 use crate::schema::{
-    ANY_LENGTH, FLOAT, INT, Model as Class, STR, optional as opt, required as req,
+    ANY_LENGTH, FLOAT, INT, Model as Class, STR, optional_field as opt, required_field as req,
 };
 
 /// Schema of a chat message, vLLM's `ChatCompletionMessageParam`.
@@ -54,7 +54,7 @@ pub(super) const ASSISTANT_BRANCH: usize = 3;
 
 /// Returns the schema of the content parts for this branch of [`MESSAGE_SCHEMAS`]; `None` if the parts are
 /// already checked.
-pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
+pub(super) fn unchecked_part_schema(branch: usize) -> Option<&'static Schema> {
     static TEXT: Schema = Model(&TEXT_PART);
     static USER: Schema = Union(USER_PART_SCHEMAS);
     static ASSISTANT: Schema = Union(ASSISTANT_PART_SCHEMAS);
@@ -131,7 +131,7 @@ pub(super) static TOOL_CALL_SCHEMAS: &[Schema] = &[
 ];
 
 /// Schema of a tool call: [`TOOL_CALL_SCHEMAS`] as one union.
-pub(super) static ANY_TOOL_CALL: Schema = Union(TOOL_CALL_SCHEMAS);
+pub(super) static TOOL_CALL_SCHEMA: Schema = Union(TOOL_CALL_SCHEMAS);
 
 static FUNCTION_TOOL: Class = Class::typed_dict(
     "ChatCompletionFunctionToolParam",
@@ -280,11 +280,11 @@ static SCORE_PARTS: Class = Class::typed_dict(
 );
 
 /// Schema of one input of a score request (a query or document).
-pub(crate) static SCORE_INPUT: &[Schema] = &[STR, Model(&SCORE_PARTS)];
+pub(crate) static SCORE_INPUT_SCHEMA: &[Schema] = &[STR, Model(&SCORE_PARTS)];
 
 /// Schema of one or many inputs of a score request (queries or documents).
-pub(crate) static SCORE_INPUTS: &[Schema] =
-    &[STR, Model(&SCORE_PARTS), List(&Union(SCORE_INPUT), ANY_LENGTH)];
+pub(crate) static SCORE_INPUTS_SCHEMA: &[Schema] =
+    &[STR, Model(&SCORE_PARTS), List(&Union(SCORE_INPUT_SCHEMA), ANY_LENGTH)];
 
 /// Schema of the content parts of a user message.
 static USER_PART_SCHEMAS: &[Schema] =

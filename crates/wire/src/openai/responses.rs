@@ -16,7 +16,7 @@ use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_within, wire_model};
+use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_between_schema, wire_model};
 
 /// Schema of the request field `stop`; an empty text means none.
 const STOP: Schema = Schema::Before(
@@ -78,7 +78,7 @@ const INCLUDE_SCHEMA: Schema = Schema::Nullable(&Schema::List(
     ANY_LENGTH,
 ));
 
-const PENALTY_SCHEMA: Schema = Schema::Nullable(&float_within(-2.0, 2.0));
+const PENALTY_SCHEMA: Schema = Schema::Nullable(&float_between_schema(-2.0, 2.0));
 
 const CACHE_RETENTION_SCHEMA: Schema = Schema::Before(
     |value| Ok((value == "in-memory").then(|| Value::from("in_memory"))),

@@ -131,7 +131,7 @@ impl ResponsesRequest {
 }
 
 /// Returns the 404 for the id of a response that is not stored.
-pub fn response_not_stored(id: &str) -> Fault {
+pub fn response_not_stored_fault(id: &str) -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
         ..Fault::new(404, ErrorType::InvalidRequest, format!("Response with id '{id}' not found."))
@@ -139,7 +139,7 @@ pub fn response_not_stored(id: &str) -> Fault {
 }
 
 /// Returns the 400 for cancelling a response that does not run in the background.
-pub fn response_not_cancellable() -> Fault {
+pub fn response_not_cancellable_fault() -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
         ..Fault::new(400, ErrorType::InvalidRequest, "Cannot cancel a synchronous response.")

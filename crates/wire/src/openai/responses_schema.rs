@@ -13,7 +13,7 @@
 use crate::schema::Schema::{
     self, Any, Bool, Dict, Enum, Iterable, List, Literal, Model, Nullable, Sequence, Union,
 };
-use crate::schema::{ANY_LENGTH, FLOAT, INT, Model as Class, STR, optional as opt, required as req};
+use crate::schema::{ANY_LENGTH, FLOAT, INT, Model as Class, STR, optional_field as opt, required_field as req};
 
 /// Schema of one item of the request field `input`: `ResponseInputOutputItem`.
 pub(super) const INPUT_ITEM: Schema = Union(&[

@@ -9,8 +9,8 @@ use vllm_sim_python::{self as python, PythonValue};
 use crate::bounds;
 use crate::fault::Fault;
 use crate::schema::{
-    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_from, int_within,
-    wire_model,
+    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
+    int_between_schema, wire_model,
 };
 
 wire_model! {
@@ -242,10 +242,10 @@ pub(crate) type LogitBias = IndexMap<String, f64>;
 
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
 pub(crate) const TRUNCATE_PROMPT_TOKENS: Schema =
-    Schema::Nullable(&int_within(-1, i64::MAX as i128));
+    Schema::Nullable(&int_between_schema(-1, i64::MAX as i128));
 
 /// Schema of a request field with an optional integer of at least 1.
-pub(crate) const NULLABLE_POSITIVE_INT: Schema = Schema::Nullable(&int_from(1));
+pub(crate) const NULLABLE_POSITIVE_INT: Schema = Schema::Nullable(&int_at_least_schema(1));
 
 /// Schema of the request field `cache_salt`; stricter limits are checked before.
 pub(crate) const CACHE_SALT: Schema =

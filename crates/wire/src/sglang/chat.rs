@@ -23,7 +23,7 @@ use crate::schema::{Schema, ValidatorError, wire_model};
 
 /// The form of tool calls in a reply whose request lets the model choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyCalls {
+pub enum ToolCallForm {
     /// A tool parser turns the calls into members of the response.
     Parsed,
     /// The calls are text of the reply, because no tool parser runs.
@@ -36,7 +36,7 @@ wire_model! {
         before [set_tool_choice, set_json_schema]
     {
         /// Messages of the conversation, oldest first.
-        messages: Vec<Value> [chat_schema::MESSAGES],
+        messages: Vec<Value> [chat_schema::MESSAGES_SCHEMA],
         /// Name of the model, which responses repeat; `model:adapter` selects an adapter.
         model: String = DEFAULT_MODEL_NAME.to_owned(),
         /// Frequency penalty.
@@ -60,7 +60,7 @@ wire_model! {
         /// Seed of the sampler.
         seed: Option<i64> = None,
         /// Stop strings.
-        stop: Option<Value> [chat_schema::STOP] = None,
+        stop: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Whether to stream server-sent events.
         stream: bool = false,
         /// Options for token usage in a stream.
@@ -72,7 +72,7 @@ wire_model! {
         /// Id of the end user; has no effect here.
         user: Option<String> = None,
         /// The functions (tools) that the model may call.
-        tools: Option<Vec<Value>> [chat_schema::TOOLS] = None,
+        tools: Option<Vec<Value>> [chat_schema::TOOLS_SCHEMA] = None,
         /// Rule for tool calls.
         tool_choice: Option<Value> [chat_schema::TOOL_CHOICE] = None,
         /// Whether a reply may contain several tool calls.
@@ -102,7 +102,7 @@ wire_model! {
         /// Stop token ids.
         stop_token_ids: Option<Vec<i64>> = None,
         /// The regular expressions that end the output.
-        stop_regex: Option<Value> [chat_schema::STOP] = None,
+        stop_regex: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Whether the output keeps the stop string that ended it.
         no_stop_trim: bool = false,
         /// Whether generation continues past the end-of-sequence token.
@@ -118,7 +118,7 @@ wire_model! {
         /// Arguments of the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
         /// Host of the bootstrap server of the prefill server.
-        bootstrap_host: Option<Value> [chat_schema::STOP] = None,
+        bootstrap_host: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// Number of the request, which identifies it on both servers of a prefill/decode pair.
@@ -130,9 +130,9 @@ wire_model! {
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
-        rid: Option<Value> [chat_schema::STOP] = None,
+        rid: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Salt of the prefix cache.
-        cache_salt: Option<Value> [chat_schema::STOP] = None,
+        cache_salt: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Scheduling priority.
         priority: Option<i64> = None,
     }
@@ -350,7 +350,7 @@ impl SglangChatRequest {
     /// A 400 for a message or tool that does not match the schema.
     pub fn conversation(
         &self,
-        calls: ReplyCalls,
+        calls: ToolCallForm,
         bounds: &RequestBounds,
     ) -> Result<ChatRequest, Fault> {
         self.check_call_arguments()?;
@@ -375,7 +375,7 @@ impl SglangChatRequest {
             body["tools"] = tools.iter().map(plain_tool).collect();
             // Without a parser the text of the reply contains no calls.
             body["tool_choice"] = match &self.tool_choice {
-                _ if calls == ReplyCalls::Text => "none".into(),
+                _ if calls == ToolCallForm::Text => "none".into(),
                 None | Some(Value::Null) => "auto".into(),
                 Some(choice) => choice.clone(),
             };
@@ -422,12 +422,12 @@ impl SglangChatRequest {
     ///
     /// # Errors
     /// A 400 for a response format without schema.
-    pub fn sampling_params(&self, calls: ReplyCalls) -> Result<Value, Fault> {
+    pub fn sampling_params(&self, calls: ToolCallForm) -> Result<Value, Fault> {
         let mut params = native_sampling_params!(self, self.output_limit(), Value::Null);
         if let Some((name, constraint)) = schema_constraint(self.response_format.as_ref())? {
             params[name] = constraint.into();
         }
-        let forced = self.forced_calls_schema().filter(|_| calls == ReplyCalls::Text);
+        let forced = self.forced_calls_schema().filter(|_| calls == ToolCallForm::Text);
         if let Some(schema) = forced {
             params["json_schema"] = schema.to_string().into();
         }

@@ -9,32 +9,33 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use crate::schema::{
-    ANY_LENGTH, FLOAT, INT, Model, STR, Schema, ValidatorError, float_within, optional, required,
+    ANY_LENGTH, FLOAT, INT, Model, STR, Schema, ValidatorError, float_between_schema,
+    optional_field, required_field,
 };
 
 const TEXT_PART: Schema = Schema::Model(&Model::plain(
     "ChatCompletionMessageContentTextPart",
-    &[required("type", Schema::Literal(&["text"])), required("text", STR)],
+    &[required_field("type", Schema::Literal(&["text"])), required_field("text", STR)],
 ));
 
 const THINKING_PART: Schema = Schema::Model(&Model::plain(
     "function-after[validate_payload(), ChatCompletionMessageContentThinkingPart]",
     &[
-        required("type", Schema::Literal(&["thinking", "reasoning"])),
-        optional("thinking", Schema::Nullable(&STR)),
-        optional("text", Schema::Nullable(&STR)),
+        required_field("type", Schema::Literal(&["thinking", "reasoning"])),
+        optional_field("thinking", Schema::Nullable(&STR)),
+        optional_field("text", Schema::Nullable(&STR)),
     ],
 ));
 
 const IMAGE_PART: Schema = Schema::Model(&Model::plain(
     "ChatCompletionMessageContentImagePart",
     &[
-        required("type", Schema::Literal(&["image_url"])),
-        required(
+        required_field("type", Schema::Literal(&["image_url"])),
+        required_field(
             "image_url",
             Schema::Model(&Model::plain(
                 "ChatCompletionMessageContentImageURL",
-                &[required("url", STR), optional("detail", Schema::Any)],
+                &[required_field("url", STR), optional_field("detail", Schema::Any)],
             )),
         ),
     ],
@@ -43,12 +44,12 @@ const IMAGE_PART: Schema = Schema::Model(&Model::plain(
 const VIDEO_PART: Schema = Schema::Model(&Model::plain(
     "ChatCompletionMessageContentVideoPart",
     &[
-        required("type", Schema::Literal(&["video_url"])),
-        required(
+        required_field("type", Schema::Literal(&["video_url"])),
+        required_field(
             "video_url",
             Schema::Model(&Model::plain(
                 "ChatCompletionMessageContentVideoURL",
-                &[required("url", STR)],
+                &[required_field("url", STR)],
             )),
         ),
     ],
@@ -61,12 +62,12 @@ const AUDIO_PART: Schema = Schema::Named(
         Schema::Model(&Model::plain(
             "ChatCompletionMessageContentAudioURLPart",
             &[
-                required("type", Schema::Literal(&["audio_url"])),
-                required(
+                required_field("type", Schema::Literal(&["audio_url"])),
+                required_field(
                     "audio_url",
                     Schema::Model(&Model::plain(
                         "ChatCompletionMessageContentAudioURL",
-                        &[required("url", STR)],
+                        &[required_field("url", STR)],
                     )),
                 ),
             ],
@@ -74,14 +75,14 @@ const AUDIO_PART: Schema = Schema::Named(
         Schema::Model(&Model::plain(
             "ChatCompletionMessageContentAudioInlinePart",
             &[
-                required("type", Schema::Literal(&["input_audio"])),
-                required(
+                required_field("type", Schema::Literal(&["input_audio"])),
+                required_field(
                     "input_audio",
                     Schema::Model(&Model::plain(
                         "ChatCompletionMessageContentInputAudio",
                         &[
-                            required("data", STR),
-                            required("format", Schema::Literal(&["wav", "mp3"])),
+                            required_field("data", STR),
+                            required_field("format", Schema::Literal(&["wav", "mp3"])),
                         ],
                     )),
                 ),
@@ -92,7 +93,7 @@ const AUDIO_PART: Schema = Schema::Named(
 
 const TOOL_REFERENCE: Schema = Schema::Model(&Model::plain(
     "ChatCompletionMessageContentToolReferenceBlock",
-    &[required("type", Schema::Literal(&["tool_reference"])), required("name", STR)],
+    &[required_field("type", Schema::Literal(&["tool_reference"])), required_field("name", STR)],
 ));
 
 const CONTENT: Schema = Schema::Union(&[
@@ -113,16 +114,16 @@ const CONTENT: Schema = Schema::Union(&[
 const TOOL_CALL: Schema = Schema::Model(&Model::plain(
     "ToolCall",
     &[
-        optional("id", Schema::Nullable(&STR)),
-        optional("index", Schema::Nullable(&INT)),
-        optional("type", Schema::Literal(&["function"])),
-        required(
+        optional_field("id", Schema::Nullable(&STR)),
+        optional_field("index", Schema::Nullable(&INT)),
+        optional_field("type", Schema::Literal(&["function"])),
+        required_field(
             "function",
             Schema::Model(&Model::plain(
                 "FunctionResponse",
                 &[
-                    optional("name", Schema::Nullable(&STR)),
-                    optional(
+                    optional_field("name", Schema::Nullable(&STR)),
+                    optional_field(
                         "arguments",
                         Schema::Nullable(&Schema::Union(&[STR, Schema::Dict(&STR, &Schema::Any)])),
                     ),
@@ -152,22 +153,22 @@ fn check_role(role: &Value) -> Result<Option<Value>, ValidatorError> {
 const GENERIC_MESSAGE: Schema = Schema::Model(&Model::plain(
     "function-after[validate_thinking_parts_role(), ChatCompletionMessageGenericParam]",
     &[
-        required("role", Schema::After(check_role, &Schema::Any)),
-        optional("content", Schema::Nullable(&CONTENT)),
-        optional("tool_call_id", Schema::Nullable(&STR)),
-        optional("name", Schema::Nullable(&STR)),
-        optional("reasoning_content", Schema::Nullable(&STR)),
-        optional("tool_calls", Schema::Nullable(&Schema::List(&TOOL_CALL, ANY_LENGTH))),
+        required_field("role", Schema::After(check_role, &Schema::Any)),
+        optional_field("content", Schema::Nullable(&CONTENT)),
+        optional_field("tool_call_id", Schema::Nullable(&STR)),
+        optional_field("name", Schema::Nullable(&STR)),
+        optional_field("reasoning_content", Schema::Nullable(&STR)),
+        optional_field("tool_calls", Schema::Nullable(&Schema::List(&TOOL_CALL, ANY_LENGTH))),
     ],
 ));
 
 const USER_MESSAGE: Schema = Schema::Model(&Model::plain(
     "function-after[validate_thinking_parts_role(), ChatCompletionMessageUserParam]",
-    &[required("role", Schema::Literal(&["user"])), required("content", CONTENT)],
+    &[required_field("role", Schema::Literal(&["user"])), required_field("content", CONTENT)],
 ));
 
 /// Schema of the messages of a chat request.
-pub(super) const MESSAGES: Schema =
+pub(super) const MESSAGES_SCHEMA: Schema =
     Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
 
 /// Name of the member that SGLang adds to functions, which errors show.
@@ -185,18 +186,18 @@ pub(super) const TOOL_LIST: Schema = Schema::List(
     &Schema::Model(&Model::plain(
         "Tool",
         &[
-            optional("type", STR),
-            required(
+            optional_field("type", STR),
+            required_field(
                 "function",
                 Schema::Model(&Model {
                     before: &[capture_key_order],
                     ..Model::plain(
                         "Function",
                         &[
-                            optional("description", Schema::Nullable(&STR)),
-                            required("name", STR),
-                            optional("parameters", Schema::Any),
-                            optional("strict", Schema::Nullable(&Schema::Bool)),
+                            optional_field("description", Schema::Nullable(&STR)),
+                            required_field("name", STR),
+                            optional_field("parameters", Schema::Any),
+                            optional_field("strict", Schema::Nullable(&Schema::Bool)),
                         ],
                     )
                 }),
@@ -207,21 +208,21 @@ pub(super) const TOOL_LIST: Schema = Schema::List(
 );
 
 /// Schema of the tools of a chat request.
-pub(super) const TOOLS: Schema = Schema::Nullable(&TOOL_LIST);
+pub(super) const TOOLS_SCHEMA: Schema = Schema::Nullable(&TOOL_LIST);
 
 /// Schema of the rule for tool calls of a chat request.
 pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Model(&Model::plain(
         "ToolChoice",
         &[
-            required(
+            required_field(
                 "function",
                 Schema::Model(&Model::plain(
                     "ToolChoiceFuncName",
-                    &[optional("name", Schema::Nullable(&STR))],
+                    &[optional_field("name", Schema::Nullable(&STR))],
                 )),
             ),
-            optional("type", Schema::Literal(&["function"])),
+            optional_field("type", Schema::Literal(&["function"])),
         ],
     )),
     Schema::Literal(&["auto", "required", "none"]),
@@ -230,7 +231,7 @@ pub(super) const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Union(&[
 /// Schema of the effort of the reasoning: a name or a number.
 pub(super) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]),
-    float_within(0.0, 0.99),
+    float_between_schema(0.0, 0.99),
 ]));
 
 /// Schema of the required format of an output.
@@ -238,16 +239,19 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Model(&Model::plain(
         "ResponseFormat",
         &[
-            required("type", Schema::Literal(&["text", "json_object", "json_schema"])),
-            optional(
+            required_field("type", Schema::Literal(&["text", "json_object", "json_schema"])),
+            optional_field(
                 "json_schema",
                 Schema::Nullable(&Schema::Model(&Model::plain(
                     "JsonSchemaResponseFormat",
                     &[
-                        required("name", STR),
-                        optional("description", Schema::Nullable(&STR)),
-                        optional("schema", Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))),
-                        optional("strict", Schema::Nullable(&Schema::Bool)),
+                        required_field("name", STR),
+                        optional_field("description", Schema::Nullable(&STR)),
+                        optional_field(
+                            "schema",
+                            Schema::Nullable(&Schema::Dict(&STR, &Schema::Any)),
+                        ),
+                        optional_field("strict", Schema::Nullable(&Schema::Bool)),
                     ],
                 ))),
             ),
@@ -256,19 +260,25 @@ pub(super) const RESPONSE_FORMAT: Schema = Schema::Nullable(&Schema::Union(&[
     Schema::Model(&Model::plain(
         "LegacyStructuralTagResponseFormat",
         &[
-            required("type", Schema::Literal(&["structural_tag"])),
-            required("structures", Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH)),
-            required("triggers", Schema::List(&STR, ANY_LENGTH)),
+            required_field("type", Schema::Literal(&["structural_tag"])),
+            required_field(
+                "structures",
+                Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
+            ),
+            required_field("triggers", Schema::List(&STR, ANY_LENGTH)),
         ],
     )),
     Schema::Model(&Model::plain(
         "StructuralTag",
-        &[optional("type", Schema::Literal(&["structural_tag"])), required("format", Schema::Any)],
+        &[
+            optional_field("type", Schema::Literal(&["structural_tag"])),
+            required_field("format", Schema::Any),
+        ],
     )),
 ]));
 
 /// Schema of stop strings: a union of a list and a string, in that order.
-pub(super) const STOP: Schema =
+pub(super) const STOP_STRINGS_SCHEMA: Schema =
     Schema::Nullable(&Schema::Union(&[Schema::List(&STR, ANY_LENGTH), STR]));
 
 /// Schema of values added to the logits of tokens.

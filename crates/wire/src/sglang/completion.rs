@@ -42,7 +42,7 @@ wire_model! {
         /// Seed of the sampler.
         seed: Option<i64> = None,
         /// Stop strings.
-        stop: Option<Value> [chat_schema::STOP] = None,
+        stop: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Whether to stream server-sent events.
         stream: bool = false,
         /// Options for token usage in a stream.
@@ -74,7 +74,7 @@ wire_model! {
         /// Stop token ids.
         stop_token_ids: Option<Vec<i64>> = None,
         /// The regular expressions that end the output.
-        stop_regex: Option<Value> [chat_schema::STOP] = None,
+        stop_regex: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Whether the output keeps the stop string that ended it.
         no_stop_trim: bool = false,
         /// Whether generation continues past the end-of-sequence token.
@@ -86,7 +86,7 @@ wire_model! {
         /// Required format of the output.
         response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT] = None,
         /// Host of the bootstrap server of the prefill server.
-        bootstrap_host: Option<Value> [chat_schema::STOP] = None,
+        bootstrap_host: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS)] = None,
         /// Number of the request, which identifies it on both servers of a prefill/decode pair.
@@ -98,9 +98,9 @@ wire_model! {
         /// Former name of `routed_dp_rank`.
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
-        rid: Option<Value> [chat_schema::STOP] = None,
+        rid: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Salt of the prefix cache.
-        cache_salt: Option<Value> [chat_schema::STOP] = None,
+        cache_salt: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Scheduling priority.
         priority: Option<i64> = None,
     }

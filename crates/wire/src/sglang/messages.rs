@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use crate::schema::{
-    ANY_LENGTH, INT, Model, STR, Schema, ValidatorError, optional, required, wire_model,
+    ANY_LENGTH, INT, Model, STR, Schema, ValidatorError, optional_field, required_field, wire_model,
 };
 
 const OBJECT: Schema = Schema::Dict(&STR, &Schema::Any);
@@ -15,7 +15,7 @@ macro_rules! block {
     ($class:literal, $kind:literal, [$($field:expr),* $(,)?]) => {
         Schema::Model(&Model::plain(
             $class,
-            &[optional("type", Schema::Literal(&[$kind])), $($field),*],
+            &[optional_field("type", Schema::Literal(&[$kind])), $($field),*],
         ))
     };
 }
@@ -24,13 +24,13 @@ macro_rules! block {
 const BLOCK: Schema = Schema::Tagged {
     by: "type",
     choices: &[
-        ("text", &block!("TextBlock", "text", [required("text", STR)])),
+        ("text", &block!("TextBlock", "text", [required_field("text", STR)])),
         (
             "image",
             &block!(
                 "ImageBlock",
                 "image",
-                [optional("source", Schema::Nullable(&Schema::Union(&[OBJECT, STR])))]
+                [optional_field("source", Schema::Nullable(&Schema::Union(&[OBJECT, STR])))]
             ),
         ),
         (
@@ -38,7 +38,11 @@ const BLOCK: Schema = Schema::Tagged {
             &block!(
                 "ToolUseBlock",
                 "tool_use",
-                [required("id", STR), required("name", STR), optional("input", OBJECT)]
+                [
+                    required_field("id", STR),
+                    required_field("name", STR),
+                    optional_field("input", OBJECT)
+                ]
             ),
         ),
         (
@@ -47,10 +51,10 @@ const BLOCK: Schema = Schema::Tagged {
                 "ToolResultBlock",
                 "tool_result",
                 [
-                    optional("tool_use_id", Schema::Nullable(&STR)),
-                    optional("id", Schema::Nullable(&STR)),
-                    optional("content", Schema::Nullable(&Schema::Late(|| CONTENT))),
-                    optional("is_error", Schema::Nullable(&Schema::Bool)),
+                    optional_field("tool_use_id", Schema::Nullable(&STR)),
+                    optional_field("id", Schema::Nullable(&STR)),
+                    optional_field("content", Schema::Nullable(&Schema::Late(|| CONTENT))),
+                    optional_field("is_error", Schema::Nullable(&Schema::Bool)),
                 ]
             ),
         ),
@@ -60,9 +64,9 @@ const BLOCK: Schema = Schema::Tagged {
                 "ToolReferenceBlock",
                 "tool_reference",
                 [
-                    optional("name", Schema::Nullable(&STR)),
-                    optional("tool_name", Schema::Nullable(&STR)),
-                    optional("id", Schema::Nullable(&STR)),
+                    optional_field("name", Schema::Nullable(&STR)),
+                    optional_field("tool_name", Schema::Nullable(&STR)),
+                    optional_field("id", Schema::Nullable(&STR)),
                 ]
             ),
         ),
@@ -72,9 +76,9 @@ const BLOCK: Schema = Schema::Tagged {
                 "SearchResultBlock",
                 "search_result",
                 [
-                    optional("source", Schema::Nullable(&Schema::Union(&[STR, OBJECT]))),
-                    optional("title", Schema::Nullable(&STR)),
-                    optional("content", Schema::Nullable(&Schema::List(&OBJECT, ANY_LENGTH))),
+                    optional_field("source", Schema::Nullable(&Schema::Union(&[STR, OBJECT]))),
+                    optional_field("title", Schema::Nullable(&STR)),
+                    optional_field("content", Schema::Nullable(&Schema::List(&OBJECT, ANY_LENGTH))),
                 ]
             ),
         ),
@@ -83,7 +87,10 @@ const BLOCK: Schema = Schema::Tagged {
             &block!(
                 "ThinkingBlock",
                 "thinking",
-                [required("thinking", STR), optional("signature", Schema::Nullable(&STR))]
+                [
+                    required_field("thinking", STR),
+                    optional_field("signature", Schema::Nullable(&STR))
+                ]
             ),
         ),
         (
@@ -91,7 +98,7 @@ const BLOCK: Schema = Schema::Tagged {
             &block!(
                 "RedactedThinkingBlock",
                 "redacted_thinking",
-                [optional("data", Schema::Nullable(&STR))]
+                [optional_field("data", Schema::Nullable(&STR))]
             ),
         ),
     ],
@@ -104,8 +111,8 @@ const MESSAGES: Schema = Schema::List(
     &Schema::Model(&Model::plain(
         "AnthropicMessage",
         &[
-            required("role", Schema::Literal(&["user", "assistant", "system"])),
-            required("content", CONTENT),
+            required_field("role", Schema::Literal(&["user", "assistant", "system"])),
+            required_field("content", CONTENT),
         ],
     )),
     ANY_LENGTH,
@@ -116,7 +123,7 @@ macro_rules! server_tool {
     ($class:literal, [$($name:literal),*]) => {
         Schema::Model(&Model::plain(
             $class,
-            &[required("type", STR), optional("name", Schema::Literal(&[$($name),*]))],
+            &[required_field("type", STR), optional_field("name", Schema::Literal(&[$($name),*]))],
         ))
     };
 }
@@ -139,12 +146,12 @@ const SERVER_TOOLS: [(&str, &str, Schema); 4] = [
 const CUSTOM_TOOL: Schema = Schema::Model(&Model::plain(
     "AnthropicCustomTool",
     &[
-        optional("type", Schema::Nullable(&Schema::Literal(&["custom"]))),
-        required("name", STR),
-        optional("description", Schema::Nullable(&STR)),
-        required("input_schema", OBJECT),
-        optional("strict", Schema::Bool),
-        optional("defer_loading", Schema::Nullable(&Schema::Bool)),
+        optional_field("type", Schema::Nullable(&Schema::Literal(&["custom"]))),
+        required_field("name", STR),
+        optional_field("description", Schema::Nullable(&STR)),
+        required_field("input_schema", OBJECT),
+        optional_field("strict", Schema::Bool),
+        optional_field("defer_loading", Schema::Nullable(&Schema::Bool)),
     ],
 ));
 
@@ -167,9 +174,9 @@ const TOOLS: Schema = Schema::Nullable(&Schema::List(&Schema::Selected(tool_clas
 const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "AnthropicToolChoice",
     &[
-        required("type", Schema::Literal(&["auto", "any", "tool", "none"])),
-        optional("name", Schema::Nullable(&STR)),
-        optional("disable_parallel_tool_use", Schema::Bool),
+        required_field("type", Schema::Literal(&["auto", "any", "tool", "none"])),
+        optional_field("name", Schema::Nullable(&STR)),
+        optional_field("disable_parallel_tool_use", Schema::Bool),
     ],
 )));
 
@@ -178,9 +185,12 @@ const THINKING: Schema = Schema::Nullable(&Schema::After(
     &Schema::Model(&Model::plain(
         "AnthropicThinkingParam",
         &[
-            required("type", Schema::Literal(&["enabled", "disabled", "adaptive"])),
-            optional("budget_tokens", Schema::Nullable(&INT)),
-            optional("display", Schema::Nullable(&Schema::Literal(&["summarized", "omitted"]))),
+            required_field("type", Schema::Literal(&["enabled", "disabled", "adaptive"])),
+            optional_field("budget_tokens", Schema::Nullable(&INT)),
+            optional_field(
+                "display",
+                Schema::Nullable(&Schema::Literal(&["summarized", "omitted"])),
+            ),
         ],
     )),
 ));
@@ -214,18 +224,21 @@ fn check_thinking(thinking: &Value) -> Result<Option<Value>, ValidatorError> {
 const OUTPUT_CONFIG: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "AnthropicOutputConfig",
     &[
-        optional(
+        optional_field(
             "effort",
             Schema::Nullable(&Schema::Literal(&[
                 "minimal", "low", "medium", "high", "xhigh", "max",
             ])),
         ),
-        optional("task_budget", Schema::Nullable(&OBJECT)),
-        optional(
+        optional_field("task_budget", Schema::Nullable(&OBJECT)),
+        optional_field(
             "format",
             Schema::Nullable(&Schema::Model(&Model::plain(
                 "AnthropicJSONOutputFormat",
-                &[required("type", Schema::Literal(&["json_schema"])), required("schema", OBJECT)],
+                &[
+                    required_field("type", Schema::Literal(&["json_schema"])),
+                    required_field("schema", OBJECT),
+                ],
             ))),
         ),
     ],

@@ -12,8 +12,8 @@ use super::completion::DEFAULT_MODEL_NAME;
 use crate::fault::Fault;
 use crate::sampling::STRING_OR_LIST;
 use crate::schema::{
-    ANY_LENGTH, INT, Model, NumberBounds, STR, Schema, ValidatorError, optional, required,
-    wire_model,
+    ANY_LENGTH, INT, Model, NumberBounds, STR, Schema, ValidatorError, optional_field,
+    required_field, wire_model,
 };
 
 const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
@@ -23,9 +23,9 @@ const TEXTS: Schema = Schema::List(&STR, ANY_LENGTH);
 const MULTIMODAL_INPUT: Schema = Schema::Model(&Model::plain(
     "MultimodalEmbeddingInput",
     &[
-        optional("text", Schema::Nullable(&STR)),
-        optional("image", Schema::Nullable(&STR)),
-        optional("video", Schema::Nullable(&STR)),
+        optional_field("text", Schema::Nullable(&STR)),
+        optional_field("image", Schema::Nullable(&STR)),
+        optional_field("video", Schema::Nullable(&STR)),
     ],
 ));
 
@@ -171,7 +171,7 @@ wire_model! {
 
 const RERANK_TEXT_PART: Schema = Schema::Model(&Model::plain(
     "ChatCompletionMessageContentTextPart",
-    &[required("type", Schema::Literal(&["text"])), required("text", STR)],
+    &[required_field("type", Schema::Literal(&["text"])), required_field("text", STR)],
 ));
 const RERANK_CONTENT: Schema = Schema::Union(&[STR, Schema::List(&RERANK_TEXT_PART, ANY_LENGTH)]);
 

@@ -9,7 +9,7 @@ use vllm_sim_python as python;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::STRING_OR_LIST;
 use crate::schema::{
-    ANY_LENGTH, Model, STR, Schema, ValidatorError, optional, required, wire_model,
+    ANY_LENGTH, Model, STR, Schema, ValidatorError, optional_field, required_field, wire_model,
 };
 
 const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
@@ -28,36 +28,36 @@ const ITEMS: &str = "list[union[ResponseInputMessageParam,ResponseFunctionCallIn
 const TEXT_CONFIG: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "ResponseTextConfig",
     &[
-        optional(
+        optional_field(
             "format",
             Schema::Nullable(&Schema::Union(&[
                 Schema::Model(&Model::plain(
                     "ResponseFormatText",
-                    &[required("type", Schema::Literal(&["text"]))],
+                    &[required_field("type", Schema::Literal(&["text"]))],
                 )),
                 Schema::Model(&Model::plain(
                     "ResponseFormatTextJSONSchemaConfig",
                     &[
-                        required("name", STR),
-                        required("schema", Schema::Dict(&STR, &Schema::Any)),
-                        required("type", Schema::Literal(&["json_schema"])),
-                        optional("description", Schema::Nullable(&STR)),
-                        optional("strict", Schema::Nullable(&Schema::Bool)),
+                        required_field("name", STR),
+                        required_field("schema", Schema::Dict(&STR, &Schema::Any)),
+                        required_field("type", Schema::Literal(&["json_schema"])),
+                        optional_field("description", Schema::Nullable(&STR)),
+                        optional_field("strict", Schema::Nullable(&Schema::Bool)),
                     ],
                 )),
                 Schema::Model(&Model::plain(
                     "ResponseFormatJSONObject",
-                    &[required("type", Schema::Literal(&["json_object"]))],
+                    &[required_field("type", Schema::Literal(&["json_object"]))],
                 )),
             ])),
         ),
-        optional("verbosity", Schema::Nullable(&Schema::Literal(&["low", "medium", "high"]))),
+        optional_field("verbosity", Schema::Nullable(&Schema::Literal(&["low", "medium", "high"]))),
     ],
 )));
 
 const REASONING: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "ResponseReasoningParam",
-    &[optional(
+    &[optional_field(
         "effort",
         Schema::Nullable(&Schema::Literal(&[
             "none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max",

@@ -142,8 +142,8 @@ impl SglangSampling {
     /// for a parameter that is not simulated.
     pub fn parse(value: &Value, vocabulary: u32) -> Result<Self, Fault> {
         let sampling = Self::read(value)?;
-        if sampling.outputs() < 1 {
-            let text = match sampling.outputs() {
+        if sampling.output_count() < 1 {
+            let text = match sampling.output_count() {
                 0 => "range() arg 3 must not be zero".to_owned(),
                 outputs => format!("n must be at least 1, got {outputs}."),
             };
@@ -294,7 +294,7 @@ impl SglangSampling {
     }
 
     /// Returns the number of outputs per prompt.
-    pub fn outputs(&self) -> i64 {
+    pub fn output_count(&self) -> i64 {
         self.n.unwrap_or(1)
     }
 
@@ -357,7 +357,7 @@ impl SglangSampling {
         let token = |text: &str| Some(parse_python_int(text)?.as_u64()?.into());
         let bias = bias.filter_map(|(id, bias)| Some((token(id)?, *bias)));
         let params = SamplingParams {
-            n: self.outputs().into(),
+            n: self.output_count().into(),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
             repetition_penalty: self.repetition_penalty.unwrap_or(1.0),

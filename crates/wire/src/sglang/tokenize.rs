@@ -11,7 +11,7 @@ wire_model! {
     /// A request for the token ids of texts or of a conversation.
     pub struct SglangTokenizeRequest: Plain "TokenizeRequest" after check_one_input {
         /// Texts to encode.
-        prompt: Option<Value> [super::chat_schema::STOP] = None,
+        prompt: Option<Value> [super::chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Conversation to encode with the chat template.
         messages: Option<Vec<Value>> = None,
         /// Whether special tokens are added to texts.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{STR, Schema, int_within, wire_model};
+use crate::schema::{STR, Schema, int_between_schema, wire_model};
 
 const PAUSE_MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
 
@@ -14,7 +14,7 @@ wire_model! {
     /// Query parameters of `POST /sleep`.
     pub struct SleepQuery: Plain "Query" {
         /// Level of sleep. 0: pause scheduling; 1: offload weights; 2: discard weights.
-        level: i128 [int_within(0, 2)] = 1,
+        level: i128 [int_between_schema(0, 2)] = 1,
         /// Handling of running requests: `abort`, `wait` or `keep`.
         mode: String [PAUSE_MODE] = "abort".to_owned(),
     }

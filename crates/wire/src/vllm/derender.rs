@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{ANY_LENGTH, LengthLimits, STR, Schema, ValidatorError, int_above, wire_model};
+use crate::schema::{
+    ANY_LENGTH, LengthLimits, STR, Schema, ValidatorError, int_greater_than_schema, wire_model,
+};
 
 /// Schema of a response from `/inference/v1/generate`; its members are checked separately.
 const GENERATE_RESPONSE: Schema = Schema::Dict(&STR, &Schema::Any);
@@ -66,7 +68,7 @@ wire_model! {
         /// All output token ids so far, if a tool or reasoning parser needs them.
         output_token_ids: Vec<u64> = Vec::new(),
         /// Number of output tokens in each chunk so far.
-        output_chunk_lens: Vec<u64> [Schema::List(&int_above(0), ANY_LENGTH)] = Vec::new(),
+        output_chunk_lens: Vec<u64> [Schema::List(&int_greater_than_schema(0), ANY_LENGTH)] = Vec::new(),
         /// Whether a chunk with a tool call was sent.
         tools_streamed: bool = false,
         /// Ids of the tool calls in the output so far.

@@ -15,7 +15,7 @@ use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
     ANY_LENGTH, ClassKind, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
-    int_above, int_from, optional, required, wire_model,
+    int_at_least_schema, int_greater_than_schema, optional_field, required_field, wire_model,
 };
 
 /// Schema of the request field `output_mode`: the content of a response.
@@ -39,7 +39,10 @@ const MEDIA_PLACEHOLDERS: Schema = Schema::Dict(
     &Schema::List(
         &Schema::Model(&Model::plain(
             "PlaceholderRangeInfo",
-            &[required("offset", int_from(0)), required("length", int_above(0))],
+            &[
+                required_field("offset", int_at_least_schema(0)),
+                required_field("length", int_greater_than_schema(0)),
+            ],
         )),
         ANY_LENGTH,
     ),
@@ -53,35 +56,35 @@ const MEDIA_ITEMS: Schema =
 const MEDIA_FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "MultiModalFeatures",
     &[
-        required("mm_hashes", Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH))),
-        required("mm_placeholders", MEDIA_PLACEHOLDERS),
-        optional("kwargs_data", MEDIA_ITEMS),
-        optional("mm_metadata", MEDIA_ITEMS),
+        required_field("mm_hashes", Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH))),
+        required_field("mm_placeholders", MEDIA_PLACEHOLDERS),
+        optional_field("kwargs_data", MEDIA_ITEMS),
+        optional_field("mm_metadata", MEDIA_ITEMS),
     ],
 )));
 
 const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "ParseContext",
     &[
-        optional("tools", Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH))),
-        optional(
+        optional_field("tools", Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH))),
+        optional_field(
             "tool_choice",
             Schema::Nullable(&Schema::Union(&[
                 Schema::Literal(&["none", "auto", "required"]),
                 NamedToolChoice::SCHEMA,
             ])),
         ),
-        optional("parallel_tool_calls", Schema::Nullable(&Schema::Bool)),
-        optional("include_reasoning", Schema::Bool),
-        optional("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any)),
-        optional("history_tool_call_cnt", int_from(0)),
+        optional_field("parallel_tool_calls", Schema::Nullable(&Schema::Bool)),
+        optional_field("include_reasoning", Schema::Bool),
+        optional_field("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any)),
+        optional_field("history_tool_call_cnt", int_at_least_schema(0)),
     ],
 )));
 
 const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
     name: "ReasoningParserKwargs",
     kind: ClassKind::Strict,
-    fields: &[optional("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any))],
+    fields: &[optional_field("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any))],
     before: &[],
     after: None,
 }));

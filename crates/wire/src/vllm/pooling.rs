@@ -159,7 +159,7 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
-        let checked = check::checked_body(&Schema::Union(SCORE_REQUEST), value)?;
+        let checked = check::validate_body(&Schema::Union(SCORE_REQUEST), value)?;
         let form = check::best_union_branch(SCORE_REQUEST, value).map_or(0, |(form, _)| form);
         let (one, two) = SCORE_SIDE_NAMES[form];
         Ok(Self::read(
@@ -173,7 +173,7 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_rerank(value: &Value) -> Result<Self, Fault> {
-        let checked = check::checked_body(&Schema::Model(&RERANK_REQUEST), value)?;
+        let checked = check::validate_body(&Schema::Model(&RERANK_REQUEST), value)?;
         let pair = PoolingInput::Pair(
             member_or_null(&checked, "query"),
             member_or_null(&checked, "documents"),
@@ -182,7 +182,7 @@ impl PoolingRequest {
     }
 
     fn parse_forms(forms: &'static [Schema], value: &Value) -> Result<Self, Fault> {
-        let checked = check::checked_body(&Schema::Union(forms), value)?;
+        let checked = check::validate_body(&Schema::Union(forms), value)?;
         let prompts =
             || checked.get("input").and_then(CompletionPrompts::read).map(PoolingInput::Prompts);
         let either = |key: &str| {

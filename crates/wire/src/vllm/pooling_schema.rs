@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::openai::completion::PromptTokenIds;
 use crate::openai::message::RequestMessage;
-use crate::openai::message_schema::{SCORE_INPUT, SCORE_INPUTS};
+use crate::openai::message_schema::{SCORE_INPUT_SCHEMA, SCORE_INPUTS_SCHEMA};
 use crate::openai::shared::{CACHE_SALT, TRUNCATION_SIDE};
 use crate::openai::validators::{self, JsonBody, ValidatorResult};
 use crate::schema::{
     ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, LengthLimits, Model, RequestField,
-    STR, Schema, ValidatorError, int_from, optional, required,
+    STR, Schema, ValidatorError, int_at_least_schema, optional_field, required_field,
 };
 
 const NULLABLE_BOOL: Schema = Schema::Nullable(&Schema::Bool);
@@ -40,11 +40,11 @@ fn require_nonempty_list(list: &Value) -> Result<Option<Value>, ValidatorError> 
 }
 
 const PADDING: Field =
-    optional("padding", Schema::Nullable(&Schema::Literal(&["max_length", "do_not_pad"])));
-const USE_ACTIVATION: Field = optional("use_activation", NULLABLE_BOOL);
-const ADD_SPECIAL_TOKENS: Field = optional("add_special_tokens", Schema::Bool);
-const DIMENSIONS: Field = optional("dimensions", NULLABLE_INT);
-const INPUT: Field = required(
+    optional_field("padding", Schema::Nullable(&Schema::Literal(&["max_length", "do_not_pad"])));
+const USE_ACTIVATION: Field = optional_field("use_activation", NULLABLE_BOOL);
+const ADD_SPECIAL_TOKENS: Field = optional_field("add_special_tokens", Schema::Bool);
+const DIMENSIONS: Field = optional_field("dimensions", NULLABLE_INT);
+const INPUT: Field = required_field(
     "input",
     Schema::Union(&[
         PromptTokenIds::SCHEMA,
@@ -53,25 +53,25 @@ const INPUT: Field = required(
         Schema::List(&STR, ANY_LENGTH),
     ]),
 );
-const MESSAGES: Field = required("messages", CONVERSATION);
+const MESSAGES: Field = required_field("messages", CONVERSATION);
 
 /// Request fields for the encoding of returned vectors.
 const ENCODING_FIELDS: [Field; 3] = [
-    optional("encoding_format", Schema::Literal(&["float", "base64", "bytes", "bytes_only"])),
-    optional(
+    optional_field("encoding_format", Schema::Literal(&["float", "base64", "bytes", "bytes_only"])),
+    optional_field(
         "embed_dtype",
         Schema::Literal(&["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]),
     ),
-    optional("endianness", Schema::Literal(&["native", "big", "little"])),
+    optional_field("endianness", Schema::Literal(&["native", "big", "little"])),
 ];
 
 /// Request fields for the chat template.
 const RENDERING_FIELDS: [Field; 5] = [
-    optional("add_generation_prompt", Schema::Bool),
-    optional("continue_final_message", Schema::Bool),
-    optional("chat_template", NULLABLE_STR),
-    optional("chat_template_kwargs", NULLABLE_OBJECT),
-    optional(
+    optional_field("add_generation_prompt", Schema::Bool),
+    optional_field("continue_final_message", Schema::Bool),
+    optional_field("chat_template", NULLABLE_STR),
+    optional_field("chat_template_kwargs", NULLABLE_OBJECT),
+    optional_field(
         "media_io_kwargs",
         Schema::Nullable(&Schema::Dict(&STR, &Schema::Dict(&STR, &Schema::Any))),
     ),
@@ -79,18 +79,18 @@ const RENDERING_FIELDS: [Field; 5] = [
 
 /// First fields of every pooling request class, in order of declaration.
 const FIRST_FIELDS: [Field; 3] = [
-    optional("model", NULLABLE_STR),
-    optional("user", NULLABLE_STR),
-    optional("truncate_prompt_tokens", Schema::Nullable(&int_from(-1))),
+    optional_field("model", NULLABLE_STR),
+    optional_field("user", NULLABLE_STR),
+    optional_field("truncate_prompt_tokens", Schema::Nullable(&int_at_least_schema(-1))),
 ];
 
 /// Last fields of every pooling request class, in order of declaration.
 const LAST_FIELDS: [Field; 5] = [
-    optional("truncation_side", TRUNCATION_SIDE),
-    optional("request_id", STR),
-    optional("priority", INT64),
-    optional("mm_processor_kwargs", NULLABLE_OBJECT),
-    optional("cache_salt", CACHE_SALT),
+    optional_field("truncation_side", TRUNCATION_SIDE),
+    optional_field("request_id", STR),
+    optional_field("priority", INT64),
+    optional_field("mm_processor_kwargs", NULLABLE_OBJECT),
+    optional_field("cache_salt", CACHE_SALT),
 ];
 
 const TASK_SCHEMA: Schema = Schema::Literal(&[
@@ -166,7 +166,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
             &RENDERING_FIELDS,
             &FIRST_FIELDS,
             &LAST_FIELDS,
-            &[required("messages", CONVERSATIONS)],
+            &[required_field("messages", CONVERSATIONS)],
         ]),
         CHAT_CHECKS,
     )),
@@ -180,7 +180,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
             &[MESSAGES],
             &FIRST_FIELDS,
             &LAST_FIELDS,
-            &[required("input", CONVERSATION)],
+            &[required_field("input", CONVERSATION)],
         ]),
         &[
             normalize_input_messages,
@@ -197,7 +197,7 @@ pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
             &RENDERING_FIELDS,
             &FIRST_FIELDS,
             &LAST_FIELDS,
-            &[required("messages", CONVERSATIONS), required("input", CONVERSATIONS)],
+            &[required_field("messages", CONVERSATIONS), required_field("input", CONVERSATIONS)],
         ]),
         &[
             normalize_input_conversations,
@@ -217,7 +217,7 @@ pub(super) static POOLING_REQUEST: &[Schema] = &[
             &FIRST_FIELDS,
             &[PADDING],
             &LAST_FIELDS,
-            &[optional("task", Schema::Nullable(&TASK_SCHEMA))],
+            &[optional_field("task", Schema::Nullable(&TASK_SCHEMA))],
         ]),
         TEXT_CHECKS,
     )),
@@ -232,7 +232,7 @@ pub(super) static POOLING_REQUEST: &[Schema] = &[
             &FIRST_FIELDS,
             &[PADDING],
             &LAST_FIELDS,
-            &[optional("task", Schema::Nullable(&TASK_SCHEMA))],
+            &[optional_field("task", Schema::Nullable(&TASK_SCHEMA))],
         ]),
         CHAT_CHECKS,
     )),
@@ -243,7 +243,7 @@ pub(super) static POOLING_REQUEST: &[Schema] = &[
             &FIRST_FIELDS,
             &[PADDING],
             &LAST_FIELDS,
-            &[required("data", Schema::Any), optional("task", TASK_SCHEMA)],
+            &[required_field("data", Schema::Any), optional_field("task", TASK_SCHEMA)],
         ]),
         TEXT_CHECKS,
     )),
@@ -274,8 +274,8 @@ pub(super) static CLASSIFY_REQUEST: &[Schema] = &[
     )),
 ];
 
-const ONE_SCORE_INPUT: Schema = Schema::Union(SCORE_INPUT);
-const ONE_OR_MORE_SCORE_INPUTS: Schema = Schema::Union(SCORE_INPUTS);
+const ONE_SCORE_INPUT: Schema = Schema::Union(SCORE_INPUT_SCHEMA);
+const ONE_OR_MORE_SCORE_INPUTS: Schema = Schema::Union(SCORE_INPUTS_SCHEMA);
 
 /// First fields of the score and rerank request classes.
 const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
@@ -284,10 +284,10 @@ const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
     &[PADDING],
     &LAST_FIELDS,
     &[
-        optional("max_tokens_per_query", INT),
-        optional("max_tokens_per_doc", INT),
-        optional("instruction", NULLABLE_STR),
-        optional("chat_template_kwargs", NULLABLE_OBJECT),
+        optional_field("max_tokens_per_query", INT),
+        optional_field("max_tokens_per_doc", INT),
+        optional_field("instruction", NULLABLE_STR),
+        optional_field("chat_template_kwargs", NULLABLE_OBJECT),
     ],
 ]);
 
@@ -298,7 +298,10 @@ pub(super) const SCORE_SIDE_NAMES: [(&str, &str); 4] =
 const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
     concat_fields::<16>(&[
         &SCORING_FIELDS,
-        &[required(pair.0, ONE_OR_MORE_SCORE_INPUTS), required(pair.1, ONE_OR_MORE_SCORE_INPUTS)],
+        &[
+            required_field(pair.0, ONE_OR_MORE_SCORE_INPUTS),
+            required_field(pair.1, ONE_OR_MORE_SCORE_INPUTS),
+        ],
     ])
 }
 
@@ -322,9 +325,9 @@ pub(super) static RERANK_REQUEST: Model = form(
     &concat_fields::<17>(&[
         &SCORING_FIELDS,
         &[
-            required("query", ONE_SCORE_INPUT),
-            required("documents", ONE_OR_MORE_SCORE_INPUTS),
-            optional("top_n", int_from(0)),
+            required_field("query", ONE_SCORE_INPUT),
+            required_field("documents", ONE_OR_MORE_SCORE_INPUTS),
+            optional_field("top_n", int_at_least_schema(0)),
         ],
     ]),
     TEXT_CHECKS,

@@ -11,11 +11,11 @@ use crate::limits::ServerLimits;
 use crate::openai::message::RequestMessage;
 use crate::openai::shared::ChatTool;
 use crate::openai::validators;
-use crate::schema::{ANY_LENGTH, RequestField, Schema, int_within, wire_model};
+use crate::schema::{ANY_LENGTH, RequestField, Schema, int_between_schema, wire_model};
 
 wire_model! {
     /// A request to tokenize a text.
-    pub struct TokenizeText: Wrapped "TokenizeCompletionRequest" {
+    pub struct TokenizeTextRequest: Wrapped "TokenizeCompletionRequest" {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// The text to tokenize.
@@ -29,7 +29,7 @@ wire_model! {
 
 wire_model! {
     /// A request to render a conversation by the chat template and tokenize it.
-    pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [validators::check_generation_prompt] {
+    pub struct TokenizeChatRequest: Wrapped "TokenizeChatRequest" before [validators::check_generation_prompt] {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Messages of the conversation, oldest first.
@@ -59,9 +59,9 @@ wire_model! {
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenizeRequest {
     /// A text to tokenize (`prompt`).
-    Text(TokenizeText),
+    Text(TokenizeTextRequest),
     /// A conversation to tokenize (`messages`).
-    Chat(Box<TokenizeChat>),
+    Chat(Box<TokenizeChatRequest>),
 }
 
 impl TokenizeRequest {
@@ -70,21 +70,22 @@ impl TokenizeRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        static REQUEST_FORMS: &[Schema] = &[TokenizeText::SCHEMA, TokenizeChat::SCHEMA];
+        static REQUEST_FORMS: &[Schema] =
+            &[TokenizeTextRequest::SCHEMA, TokenizeChatRequest::SCHEMA];
 
-        let checked = check::checked_body(&Schema::Union(REQUEST_FORMS), value)?;
+        let checked = check::validate_body(&Schema::Union(REQUEST_FORMS), value)?;
         let chat =
             check::best_union_branch(REQUEST_FORMS, value).is_some_and(|(form, _)| form == 1);
         let read = if chat {
-            TokenizeChat::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
+            TokenizeChatRequest::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
         } else {
-            TokenizeText::read(&checked).map(Self::Text)
+            TokenizeTextRequest::read(&checked).map(Self::Text)
         };
         read.ok_or_else(|| Fault::bad_request("The request could not be read."))
     }
 
     /// Returns the model name in the request; `None` selects the base model.
-    pub fn model(&self) -> Option<&str> {
+    pub fn model_name(&self) -> Option<&str> {
         match self {
             Self::Text(request) => request.model.as_deref(),
             Self::Chat(request) => request.model.as_deref(),
@@ -92,7 +93,7 @@ impl TokenizeRequest {
     }
 }
 
-impl TokenizeChat {
+impl TokenizeChatRequest {
     /// Rejects a chat template and arguments for media if clients are untrusted.
     ///
     /// # Errors
@@ -115,7 +116,7 @@ wire_model! {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Token ids to convert to text.
-        tokens: Vec<i64> [Schema::List(&int_within(0, i64::MAX as i128), ANY_LENGTH)],
+        tokens: Vec<i64> [Schema::List(&int_between_schema(0, i64::MAX as i128), ANY_LENGTH)],
     }
 }
 

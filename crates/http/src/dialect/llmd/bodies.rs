@@ -10,7 +10,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 ///
 /// # Errors
 /// llm-d's 400 for a missing or empty prompt.
-pub(super) fn check_prompt(prompt: &Value) -> Result<(), Fault> {
+pub(super) fn check_completion_prompt(prompt: &Value) -> Result<(), Fault> {
     let words = match prompt {
         Value::Null => "prompt array must contain at least one prompt",
         Value::String(text) if text.is_empty() => "prompt must not contain an empty string",
@@ -30,7 +30,7 @@ pub(super) fn check_prompt(prompt: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-pub(super) fn check_messages(body: &Value) -> Result<(), Fault> {
+pub(super) fn check_messages_body(body: &Value) -> Result<(), Fault> {
     let messages = body.get("messages").and_then(Value::as_array);
     let blocks = messages.into_iter().flatten();
     let blocks = blocks.filter_map(|message| message.get("content")?.as_array());
@@ -81,7 +81,7 @@ pub(super) fn check_forced_tool(body: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-pub(super) fn check_generate(body: &Value) -> Result<(), Fault> {
+pub(super) fn check_generate_body(body: &Value) -> Result<(), Fault> {
     let ids = body.get("token_ids").and_then(Value::as_array);
     if ids.is_none_or(Vec::is_empty) {
         return Err(Fault::bad_request("Missing input token_ids"));

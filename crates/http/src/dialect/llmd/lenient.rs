@@ -10,9 +10,9 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use super::Endpoint;
-use super::responses::type_of;
-use vllm_sim_service::dialect::Llmd;
+use super::ApiEndpoint;
+use super::responses::type_member;
+use vllm_sim_service::dialect::LlmdDialect;
 
 /// A check whether vLLM's schema accepts a JSON value; null is always accepted.
 type FieldCheck = fn(&Value) -> bool;
@@ -48,11 +48,11 @@ type MemberEdit = (&'static str, Option<Value>);
 
 /// Returns the request body without the values that vLLM rejects and llm-d-inference-sim ignores.
 pub(super) fn remove_rejected_values(
-    endpoint: Endpoint,
+    endpoint: ApiEndpoint,
     mut body: Cow<'_, Value>,
 ) -> Cow<'_, Value> {
     let inner = match endpoint {
-        Endpoint::Generate => Some("sampling_params"),
+        ApiEndpoint::Generate => Some("sampling_params"),
         _ => None,
     };
     let members = |body: &Value| match inner {
@@ -78,7 +78,7 @@ pub(super) fn remove_rejected_values(
     body
 }
 
-fn member_edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<MemberEdit> {
+fn member_edits(endpoint: ApiEndpoint, members: &Map<String, Value>) -> Vec<MemberEdit> {
     let given = |key: &str| members.get(key).filter(|value| !value.is_null());
     let mut edits: Vec<MemberEdit> = Vec::new();
     for (key, fits) in IGNORED_FIELDS {
@@ -106,14 +106,15 @@ fn member_edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<MemberE
         edits.push(("min_tokens", None));
     }
     edits.extend(limit_top_logprobs(endpoint, members));
-    if endpoint == Endpoint::Embeddings && given("encoding_format").is_some_and(|f| *f != "base64")
+    if endpoint == ApiEndpoint::Embeddings
+        && given("encoding_format").is_some_and(|f| *f != "base64")
     {
         edits.push(("encoding_format", None));
     }
-    if endpoint == Endpoint::Messages {
+    if endpoint == ApiEndpoint::Messages {
         edits.extend(fix_anthropic_members(members));
     }
-    if endpoint == Endpoint::Chat {
+    if endpoint == ApiEndpoint::Chat {
         edits.extend(fix_tool_choice(members));
         edits.extend(fill_in_messages(members));
     }
@@ -122,16 +123,17 @@ fn member_edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<MemberE
 
 /// Limits the requested number of alternative tokens, and removes it if no log probabilities are
 /// requested.
-fn limit_top_logprobs(endpoint: Endpoint, members: &Map<String, Value>) -> Option<MemberEdit> {
+fn limit_top_logprobs(endpoint: ApiEndpoint, members: &Map<String, Value>) -> Option<MemberEdit> {
     let key = match endpoint {
-        Endpoint::Completions | Endpoint::Generate => "logprobs",
+        ApiEndpoint::Completions | ApiEndpoint::Generate => "logprobs",
         _ => "top_logprobs",
     };
     let count = members.get(key).filter(|value| !value.is_null())?;
-    let wanted = endpoint != Endpoint::Chat || members.get("logprobs") == Some(&Value::Bool(true));
+    let wanted =
+        endpoint != ApiEndpoint::Chat || members.get("logprobs") == Some(&Value::Bool(true));
     match count.as_i64() {
-        Some(count) if wanted && count > Llmd::MAX_LOGPROBS => {
-            Some((key, Some(Llmd::MAX_LOGPROBS.into())))
+        Some(count) if wanted && count > LlmdDialect::MAX_LOGPROBS => {
+            Some((key, Some(LlmdDialect::MAX_LOGPROBS.into())))
         }
         Some(count) if wanted && count >= 0 => None,
         _ => Some((key, None)),
@@ -174,7 +176,7 @@ fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
     let known = ["auto", "any", "tool", "none"];
     if members
         .get("tool_choice")
-        .is_some_and(|choice| choice.is_object() && !known.contains(&type_of(choice)))
+        .is_some_and(|choice| choice.is_object() && !known.contains(&type_member(choice)))
     {
         edits.push(("tool_choice", None));
     }
@@ -191,7 +193,7 @@ fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
         }
         if let Some(Value::Array(blocks)) = message.get_mut("content") {
             let known = ["text", "image", "tool_use", "tool_result"];
-            blocks.retain(|block| known.contains(&type_of(block)));
+            blocks.retain(|block| known.contains(&type_member(block)));
         }
     }
     if messages != *listed {
@@ -263,7 +265,7 @@ fn is_response_format(value: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn read(endpoint: Endpoint, given: Value) -> Value {
+    fn read(endpoint: ApiEndpoint, given: Value) -> Value {
         remove_rejected_values(endpoint, Cow::Owned(given)).into_owned()
     }
 
@@ -273,9 +275,9 @@ mod tests {
             "stream": true, "stream_options": {"include_usage": true}, "top_logprobs": 3,
             "logprobs": true, "tools": [{}], "tool_choice": "auto",
             "messages": [{"role": "user", "content": "x"}]});
-        assert_eq!(read(Endpoint::Chat, good.clone()), good);
+        assert_eq!(read(ApiEndpoint::Chat, good.clone()), good);
         assert!(matches!(
-            remove_rejected_values(Endpoint::Chat, Cow::Borrowed(&good)),
+            remove_rejected_values(ApiEndpoint::Chat, Cow::Borrowed(&good)),
             Cow::Borrowed(_)
         ));
     }
@@ -284,12 +286,12 @@ mod tests {
     fn fields_that_only_vllm_rejects_are_removed() {
         let odd = json!({"temperature": 5, "top_p": 7, "top_k": "x", "stop": [""], "n": 2,
             "stream_options": {}, "top_logprobs": 30, "tool_choice": "sometimes"});
-        assert_eq!(read(Endpoint::Chat, odd), json!({"n": 2}));
+        assert_eq!(read(ApiEndpoint::Chat, odd), json!({"n": 2}));
         let params = json!({"sampling_params": {"temperature": -1, "max_tokens": 3}});
         let kept = json!({"sampling_params": {"max_tokens": 3}});
-        assert_eq!(read(Endpoint::Generate, params), kept);
+        assert_eq!(read(ApiEndpoint::Generate, params), kept);
         let many = json!({"logprobs": 1_000_000});
-        assert_eq!(read(Endpoint::Completions, many), json!({"logprobs": 100}));
+        assert_eq!(read(ApiEndpoint::Completions, many), json!({"logprobs": 100}));
     }
 
     #[test]
@@ -299,6 +301,6 @@ mod tests {
         let whole = json!({"messages": [{"content": "a", "role": "user"},
             {"role": "user", "content": ""},
             {"role": "assistant", "content": null, "tool_calls": []}]});
-        assert_eq!(read(Endpoint::Chat, bare), whole);
+        assert_eq!(read(ApiEndpoint::Chat, bare), whole);
     }
 }

@@ -17,7 +17,7 @@ const CONTENT_TYPES: [&str; 5] = ["", "input_text", "output_text", "input_image"
 ///
 /// # Errors
 /// llm-d's 400 for missing input and for unknown items, parts or tools.
-pub(super) fn convert_body(body: &mut Value) -> Result<(), Fault> {
+pub(super) fn convert_responses_body(body: &mut Value) -> Result<(), Fault> {
     match body.get("input") {
         None | Some(Value::Null) => return Err(unreadable_body("input is required")),
         Some(Value::Array(items)) => {
@@ -66,7 +66,7 @@ fn convert_content_parts(item: &mut Value) {
         return;
     };
     for part in parts {
-        let text = match type_of(part) {
+        let text = match type_member(part) {
             "" | "output_text" => part.get("text").cloned().unwrap_or_else(|| "".into()),
             "input_audio" => format!("audio: {}", part["format"].as_str().unwrap_or("")).into(),
             _ => continue,
@@ -75,12 +75,12 @@ fn convert_content_parts(item: &mut Value) {
     }
 }
 
-pub(super) fn type_of(value: &Value) -> &str {
+pub(super) fn type_member(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("")
 }
 
 fn check_item(item: &Value) -> Result<(), Fault> {
-    let kind_of_item = type_of(item);
+    let kind_of_item = type_member(item);
     let bare = kind_of_item.is_empty() && item.get("role").is_some();
     if !bare && !ITEM_TYPES.contains(&kind_of_item) {
         let words = format!("unsupported input item type {kind_of_item:?}");
@@ -88,8 +88,8 @@ fn check_item(item: &Value) -> Result<(), Fault> {
     }
     let parts = item.get("content").and_then(Value::as_array);
     for part in parts.into_iter().flatten() {
-        if !CONTENT_TYPES.contains(&type_of(part)) {
-            let words = format!("unsupported input content type {:?}", type_of(part));
+        if !CONTENT_TYPES.contains(&type_member(part)) {
+            let words = format!("unsupported input content type {:?}", type_member(part));
             return Err(unreadable_body(words));
         }
     }
@@ -97,8 +97,8 @@ fn check_item(item: &Value) -> Result<(), Fault> {
 }
 
 fn flatten_tool(tool: &mut Value) -> Result<(), Fault> {
-    if !["", "function"].contains(&type_of(tool)) {
-        return Err(unreadable_body(format!("unsupported tool type {:?}", type_of(tool))));
+    if !["", "function"].contains(&type_member(tool)) {
+        return Err(unreadable_body(format!("unsupported tool type {:?}", type_member(tool))));
     }
     if let Some(Value::Object(inner)) = tool.get("function").cloned() {
         let mut flat = json!({"type": "function"});
@@ -127,7 +127,7 @@ pub(super) fn set_tool_choice(request: &ResponsesRequest, chat: &mut ChatRequest
     let answered = match &request.input {
         ResponsesInput::Text(_) => false,
         ResponsesInput::Items(items) => {
-            items.iter().any(|item| type_of(item) == "function_call_output")
+            items.iter().any(|item| type_member(item) == "function_call_output")
         }
     };
     chat.parallel_tool_calls = Some(false);
@@ -147,7 +147,7 @@ mod tests {
         let mut flat = json!({"input": "x", "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {}}},
         ]});
-        convert_body(&mut flat).expect("it is good");
+        convert_responses_body(&mut flat).expect("it is good");
         let expected = json!([{"type": "function", "name": "f", "parameters": {}}]);
         assert_eq!(flat["tools"], expected);
     }
@@ -172,7 +172,7 @@ mod tests {
             (json!({"input": "x", "tools": ["x"]}), "a tool is expected to be a JSON object"),
             (json!({"input": "x", "tools": [["a"]]}), "a tool is expected to be a JSON object"),
         ] {
-            let fault = convert_body(&mut bad).expect_err(words);
+            let fault = convert_responses_body(&mut bad).expect_err(words);
             assert!(fault.message.ends_with(words), "{}", fault.message);
         }
     }

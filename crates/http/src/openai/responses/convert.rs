@@ -56,7 +56,7 @@ fn chat_tool_call(item: &Value) -> Value {
     let input = item.get("input");
     let arguments = if has_type(item, "custom_tool_call") {
         let input = input.and_then(Value::as_str).unwrap_or_default();
-        Some(custom::arguments_of_input(input).into())
+        Some(custom::custom_tool_arguments(input).into())
     } else {
         item.get("arguments").or(input).cloned()
     };
@@ -244,7 +244,7 @@ pub(crate) fn to_chat_request(
         .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
     // Parts of the Responses API (`input_text`) are not valid in a chat, so messages skip that
     // check.
-    chat.messages = messages.iter().cloned().map(RequestMessage::trusted).collect();
+    chat.messages = messages.iter().cloned().map(RequestMessage::from_trusted_json).collect();
     Ok(chat)
 }
 

@@ -26,13 +26,13 @@ pub(super) fn custom_tool_function(tool: &Value) -> Value {
     }})
 }
 
-pub(super) fn arguments_of_input(input: &str) -> String {
+pub(super) fn custom_tool_arguments(input: &str) -> String {
     format!("{{\"input\": {}}}", Value::from(input))
 }
 
 /// Returns the free text in the complete arguments of a custom tool's call; arguments of another
 /// form are returned unchanged.
-pub(super) fn input_of_arguments(arguments: &str) -> String {
+pub(super) fn custom_tool_input(arguments: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(arguments).ok();
     let text = parsed.and_then(|parsed| Some(parsed.get("input")?.as_str()?.to_owned()));
     text.unwrap_or_else(|| arguments.to_owned())
@@ -40,7 +40,7 @@ pub(super) fn input_of_arguments(arguments: &str) -> String {
 
 /// Returns the free text with which the call of a custom tool begins, as far as incomplete
 /// arguments determine it.
-pub(super) fn partial_input(arguments: &str) -> String {
+pub(super) fn partial_custom_tool_input(arguments: &str) -> String {
     let value = || {
         let rest = arguments.trim_start().strip_prefix('{')?.trim_start();
         let rest = rest.strip_prefix("\"input\"")?.trim_start();
@@ -77,20 +77,20 @@ mod tests {
     fn partial_input_is_a_prefix_of_the_whole_input() {
         let payload = "say \"hi\"\\ \u{1f600} ü\n";
         let written = [
-            arguments_of_input(payload),
+            custom_tool_arguments(payload),
             "{ \"input\" :\"say \\\"hi\\\"\\\\ \\ud83d\\ude00 \\u00fc\\n\"}".to_owned(),
         ];
         for text in &written {
-            assert_eq!(input_of_arguments(text), payload);
+            assert_eq!(custom_tool_input(text), payload);
             let mut longest = 0;
             for (end, _) in text.char_indices() {
-                let begun = partial_input(&text[..end]);
+                let begun = partial_custom_tool_input(&text[..end]);
                 assert!(payload.starts_with(&begun), "{begun}");
                 assert!(begun.len() >= longest, "{begun}");
                 longest = begun.len();
             }
-            assert_eq!(partial_input(text), payload);
+            assert_eq!(partial_custom_tool_input(text), payload);
         }
-        assert_eq!(input_of_arguments("bare"), "bare");
+        assert_eq!(custom_tool_input("bare"), "bare");
     }
 }

@@ -16,16 +16,16 @@ impl OutputItemIds {
         Self {
             reasoning: format!("rs_{}", new_uid()),
             message: format!("msg_{}", new_uid()),
-            items: ToolCallIds::random_hex().with_prefix("fc_"),
-            calls: ToolCallIds::random_hex(),
+            items: ToolCallIds::with_random_hex_ids().with_prefix("fc_"),
+            calls: ToolCallIds::with_random_hex_ids(),
         }
     }
 
     /// Creates item ids in llm-d's form: the message has the number of the response, and a tool
     /// call has one number with its item.
-    pub(crate) fn numbered(response: &str) -> Self {
+    pub(crate) fn with_decimal_ids(response: &str) -> Self {
         let number = response.strip_prefix("resp_").unwrap_or(response);
-        let items = ToolCallIds::numbered("fc_");
+        let items = ToolCallIds::with_decimal_ids("fc_");
         Self {
             reasoning: format!("rs_{number}"),
             message: format!("msg_{number}"),
@@ -38,12 +38,12 @@ impl OutputItemIds {
     pub(super) fn item_id(&self, channel: OutputChannel) -> String {
         match channel {
             OutputChannel::Reasoning => self.reasoning.clone(),
-            OutputChannel::Call(call) => self.items.id_of_call(0, usize::from(call)),
+            OutputChannel::Call(call) => self.items.tool_call_id(0, usize::from(call)),
             _ => self.message.clone(),
         }
     }
 
     pub(super) fn call_id(&self, call: u16) -> String {
-        self.calls.id_of_call(0, usize::from(call))
+        self.calls.tool_call_id(0, usize::from(call))
     }
 }

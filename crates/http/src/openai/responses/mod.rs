@@ -19,14 +19,14 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use self::object::{DeliveryMode, ResponseObjectBuilder, reply_status};
-use self::store::{CancelOutcome, ResponseEventLog, ResponseStore, StoreSlot};
+use self::store::{CancelOutcome, ResponseEventLog, ResponseStore, ResponseStoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
 use crate::app::App;
 use crate::body::JsonRequest;
-use crate::dialect::Endpoint;
+use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use crate::openai::logprobs;
 use crate::openai::response_shape::ResponseShape;
 use crate::request_head::RequestHead;
@@ -40,11 +40,13 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::openai::responses_rules::{response_not_cancellable, response_not_stored};
+use vllm_sim_wire::openai::responses_rules::{
+    response_not_cancellable_fault, response_not_stored_fault,
+};
 use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 impl GenerationBody for ResponsesRequest {
-    const ENDPOINT: Endpoint = Endpoint::Responses;
+    const ENDPOINT: ApiEndpoint = ApiEndpoint::Responses;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -61,7 +63,7 @@ pub(crate) async fn create_response(
 ) -> HandlerResult {
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     let read = ParsedBody::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
-    let (request, resolved) = read.resolve(&app, &head)?;
+    let (request, resolved) = read.into_body_and_model(&app, &head)?;
     answer_response(&app, &head, *request, resolved, threshold).await
 }
 
@@ -84,8 +86,8 @@ pub(crate) async fn retrieve_response(
         Some(Ok(after)) => after.saturating_add(1),
         None => 0,
     };
-    let Some(response) = ResponseStore::of_app(&app).get(&id) else {
-        return error::fault_response(&response_not_stored(&id));
+    let Some(response) = ResponseStore::of_app(&app).stored_response(&id) else {
+        return error::fault_response(&response_not_stored_fault(&id));
     };
     let stream = given("stream").unwrap_or_default().to_ascii_lowercase();
     if !matches!(stream.as_str(), "true" | "1" | "t" | "yes" | "y" | "on") {
@@ -102,10 +104,10 @@ pub(crate) async fn cancel_response(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Response<Body> {
-    match ResponseStore::of_app(&app).cancel(&id) {
+    match ResponseStore::of_app(&app).cancel_response(&id) {
         CancelOutcome::Cancelled(response) => object_response(&response),
-        CancelOutcome::Ended => error::fault_response(&response_not_cancellable()),
-        CancelOutcome::NotFound => error::fault_response(&response_not_stored(&id)),
+        CancelOutcome::Ended => error::fault_response(&response_not_cancellable_fault()),
+        CancelOutcome::NotFound => error::fault_response(&response_not_stored_fault(&id)),
     }
 }
 
@@ -141,7 +143,7 @@ async fn answer_response(
         .map_err(|refused| refused.into_stream_report(app.dialect.late_error_reporting()))
     {
         Ok(started) => started,
-        Err(RejectedRequest::Late { facts, .. }) if stream => {
+        Err(RejectedGeneration::Late { facts, .. }) if stream => {
             return Ok(failed_response_stream(app, response.object_builder(app, &facts)));
         }
         Err(refused) => return Err(refused.into()),
@@ -193,7 +195,7 @@ fn check_before_store_lookup(app: &App, request: &ResponsesRequest) -> Result<()
 struct PreparedResponse {
     request: Arc<ResponsesRequest>,
     terms: KvTransferTerms,
-    keep: Option<StoreSlot>,
+    keep: Option<ResponseStoreSlot>,
     parses: bool,
 }
 
@@ -257,12 +259,12 @@ fn prepare_response(
 fn messages_and_slot(
     app: &App,
     request: &mut ResponsesRequest,
-) -> Result<(Vec<Value>, Option<StoreSlot>), Fault> {
+) -> Result<(Vec<Value>, Option<ResponseStoreSlot>), Fault> {
     check_before_store_lookup(app, request)?;
     let previous = match &request.previous_response_id {
         Some(id) => {
             let previous = ResponseStore::of_app(app).previous_response(id);
-            Some(previous.ok_or_else(|| response_not_stored(id))?)
+            Some(previous.ok_or_else(|| response_not_stored_fault(id))?)
         }
         None => None,
     };
@@ -282,7 +284,7 @@ impl PreparedResponse {
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
-                kv_transfer_params: self.terms.response_params(app, &facts.prompts),
+                kv_transfer_params: self.terms.response_transfer_params(app, &facts.prompts),
                 ..ResponseShape::new(app, facts)
             },
             temperature: facts.params.temperature,
@@ -325,7 +327,7 @@ fn respond_in_background(
     head: &RequestHead,
     frame: Arc<ResponseObjectBuilder>,
     reply: Reply,
-    keep: StoreSlot,
+    keep: ResponseStoreSlot,
 ) -> Response<Body> {
     let queued = frame.response_object("queued", Vec::new(), None);
     keep.store_finished(&queued);
@@ -353,7 +355,7 @@ fn respond_in_background(
                 events.add_events(&data);
             }
         }
-        events.end();
+        events.end_log();
     });
     store.attach_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
     event_stream_response(log.stream_from(0))

@@ -15,7 +15,7 @@ use crate::openai::response_shape::{ResponseShape, TokenCounts, end_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{EndReason, OutputChannel};
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
@@ -37,7 +37,7 @@ pub(super) struct ResponseObjectBuilder {
 }
 
 /// Returns the status of a Responses API object by how its reply ended.
-pub(super) fn reply_status(choice: &Choice) -> &'static str {
+pub(super) fn reply_status(choice: &ReplyChoice) -> &'static str {
     match (end_of_choice(choice), choice.script.finish.reason) {
         (SequenceEndReason::Finished, EndReason::Length) => "incomplete",
         (SequenceEndReason::Cancelled, _) => "cancelled",
@@ -151,7 +151,7 @@ impl ResponseObjectBuilder {
         let templated = prompt.strip_prefix(&*added).unwrap_or(prompt);
         let input = raw(tokenizer.decode(templated, SpecialTokens::With), prompt);
         let choice = &reply?.choices[0];
-        let tokens = choice.script.tokens().take(choice.released_tokens() as usize);
+        let tokens = choice.script.output_tokens().take(choice.released_tokens() as usize);
         let ids: Vec<u32> = tokens.map(|t| t.id).collect();
         let skips = self.request.skip_special_tokens.unwrap_or(true);
         let output = tokenizer.decode(&ids, SpecialTokens::from_bool(!skips));
@@ -169,7 +169,11 @@ impl ResponseObjectBuilder {
     /// Returns the output items of a Responses API object for an ended reply.
     ///
     /// A stream reports its reasoning as completed; a unary response leaves its status null.
-    pub(super) fn output_items(&self, choice: &Choice, delivery: DeliveryMode<'_>) -> Vec<Value> {
+    pub(super) fn output_items(
+        &self,
+        choice: &ReplyChoice,
+        delivery: DeliveryMode<'_>,
+    ) -> Vec<Value> {
         let streamed = delivery != DeliveryMode::Whole;
         let released = choice.released_tokens();
         let text = |channel| choice.script.channel_text(channel, released);
@@ -189,7 +193,7 @@ impl ResponseObjectBuilder {
         let silent = items.is_empty() && calls.is_empty() && content.is_empty();
         if silent && !streamed && !choice.script.calls.is_empty() {
             // The parser treats a call that was cut before its first argument as text.
-            let tokens = choice.script.tokens().take(released as usize);
+            let tokens = choice.script.output_tokens().take(released as usize);
             let ids: Vec<u32> = tokens.map(|token| token.id).collect();
             content = self.view.tokenizer.decode(&ids, SpecialTokens::Without);
         }
@@ -200,7 +204,7 @@ impl ResponseObjectBuilder {
                 false => "completed",
             };
             let state = self.message_status(ended);
-            let tokens = choice.script.tokens().take(released as usize);
+            let tokens = choice.script.output_tokens().take(released as usize);
             let logprobs = match (delivery, self.logprobs) {
                 (DeliveryMode::Streamed(sent), _) => streamed_logprobs(sent),
                 (DeliveryMode::Whole, Some(top)) => {
@@ -246,15 +250,15 @@ impl ResponseObjectBuilder {
 
     pub(super) fn call_item(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         call: u16,
         arguments: &str,
         status: &str,
     ) -> Value {
         let name = choice.script.calls.get(usize::from(call));
-        if self.is_custom(choice, call) {
+        if self.is_custom_tool_call(choice, call) {
             return json!({
-                "call_id": self.ids.call_id(call), "input": custom::input_of_arguments(arguments), "name": name,
+                "call_id": self.ids.call_id(call), "input": custom::custom_tool_input(arguments), "name": name,
                 "type": "custom_tool_call", "id": self.item_id(choice, OutputChannel::Call(call)),
                 "async": null, "caller": null, "namespace": null,
             });
@@ -267,7 +271,7 @@ impl ResponseObjectBuilder {
     }
 
     /// Returns whether a tool call is of a custom tool, which takes free text.
-    pub(super) fn is_custom(&self, choice: &Choice, call: u16) -> bool {
+    pub(super) fn is_custom_tool_call(&self, choice: &ReplyChoice, call: u16) -> bool {
         let name = choice.script.calls.get(usize::from(call));
         let custom = |tool: &&Value| tool["type"] == "custom";
         let mut tools = self.request.tools.iter().filter(custom);
@@ -275,10 +279,10 @@ impl ResponseObjectBuilder {
     }
 
     /// Returns the id of the output item for a channel: reasoning, message or tool call.
-    pub(super) fn item_id(&self, choice: &Choice, channel: OutputChannel) -> String {
+    pub(super) fn item_id(&self, choice: &ReplyChoice, channel: OutputChannel) -> String {
         let id = self.ids.item_id(channel);
         match channel {
-            OutputChannel::Call(call) if self.is_custom(choice, call) => {
+            OutputChannel::Call(call) if self.is_custom_tool_call(choice, call) => {
                 id.replacen("fc_", "ctc_", 1)
             }
             _ => id,
@@ -288,7 +292,7 @@ impl ResponseObjectBuilder {
     /// Returns the log probabilities of tokens of the reply, given by position and id.
     pub(super) fn logprobs_json(
         &self,
-        choice: &Choice,
+        choice: &ReplyChoice,
         tokens: impl Iterator<Item = (usize, u32)>,
         top: u32,
     ) -> Vec<Value> {

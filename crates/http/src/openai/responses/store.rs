@@ -69,7 +69,7 @@ impl StoredResponse {
             task.abort();
         }
         if let Some(log) = &self.log {
-            log.end();
+            log.end_log();
         }
     }
 
@@ -108,7 +108,7 @@ pub(super) enum CancelOutcome {
 impl ResponseStore {
     /// Returns the store of responses of `app`; empties it if the server had a simulated restart.
     pub(super) fn of_app(app: &App) -> &Arc<Self> {
-        let lives = app.availability().borrow().lives;
+        let lives = app.availability_sender().borrow().lives;
         let mut entries = app.responses.0.lock();
         if entries.lives != lives {
             let slots = entries.slots;
@@ -120,17 +120,22 @@ impl ResponseStore {
     }
 
     /// Reserves a slot in the store for the response to a request with these chat messages.
-    pub(super) fn reserve_slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
+    pub(super) fn reserve_slot(self: &Arc<Self>, messages: Vec<Value>) -> ResponseStoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;
-        StoreSlot { slot: entries.slots, lives: entries.lives, store: self.clone(), messages }
+        ResponseStoreSlot {
+            slot: entries.slots,
+            lives: entries.lives,
+            store: self.clone(),
+            messages,
+        }
     }
 
     /// Stores a Responses API response; it replaces the response of an earlier request with the
     /// same id.
     ///
     /// A cancelled response stays cancelled.
-    fn store_response(&self, slot: &StoreSlot, response: &Value) {
+    fn store_response(&self, slot: &ResponseStoreSlot, response: &Value) {
         let id = response_id(response);
         let mut entries = self.0.lock();
         if entries.lives != slot.lives {
@@ -180,7 +185,7 @@ impl ResponseStore {
         }
     }
 
-    pub(super) fn get(&self, id: &str) -> Option<Value> {
+    pub(super) fn stored_response(&self, id: &str) -> Option<Value> {
         self.0.lock().by_id.get(id).map(|entry| entry.response.clone())
     }
 
@@ -200,7 +205,7 @@ impl ResponseStore {
         })
     }
 
-    pub(super) fn cancel(&self, id: &str) -> CancelOutcome {
+    pub(super) fn cancel_response(&self, id: &str) -> CancelOutcome {
         let mut entries = self.0.lock();
         let Some(entry) = entries.by_id.get_mut(id) else {
             return CancelOutcome::NotFound;
@@ -219,7 +224,7 @@ fn response_id(response: &Value) -> String {
 }
 
 /// A reserved slot for one response in the store of Responses API responses.
-pub(super) struct StoreSlot {
+pub(super) struct ResponseStoreSlot {
     store: Arc<ResponseStore>,
     slot: u64,
     /// Number of simulated restarts of the server when the slot was reserved.
@@ -227,7 +232,7 @@ pub(super) struct StoreSlot {
     messages: Vec<Value>,
 }
 
-impl StoreSlot {
+impl ResponseStoreSlot {
     pub(super) fn store_finished(&self, response: &Value) {
         self.store.store_response(self, response);
     }
@@ -254,7 +259,7 @@ impl ResponseEventLog {
         self.events.lock().0.iter().map(Bytes::len).sum()
     }
 
-    pub(super) fn end(&self) {
+    pub(super) fn end_log(&self) {
         self.events.lock().1 = true;
         self.changed.notify_waiters();
     }
@@ -304,11 +309,12 @@ mod tests {
         for id in 0..6 {
             store.store_response(&slot, &response(&id.to_string(), MAX_STORED_BYTES / 4));
         }
-        let kept: Vec<bool> = (0..6).map(|id| store.get(&id.to_string()).is_some()).collect();
+        let kept: Vec<bool> =
+            (0..6).map(|id| store.stored_response(&id.to_string()).is_some()).collect();
         assert_eq!(kept, [false, false, false, true, true, true]);
         // A larger one takes the place of what was measured before.
         store.store_response(&slot, &response("4", MAX_STORED_BYTES / 2));
-        assert!(store.get("3").is_none() && store.get("4").is_some());
+        assert!(store.stored_response("3").is_none() && store.stored_response("4").is_some());
         assert!(store.0.lock().bytes <= MAX_STORED_BYTES);
     }
 
@@ -318,6 +324,6 @@ mod tests {
         let slot = store.reserve_slot(Vec::new());
         store.store_response(&slot, &response("a", 10));
         store.store_response(&slot, &response("b", MAX_STORED_BYTES + 1));
-        assert!(store.get("a").is_none() && store.get("b").is_some());
+        assert!(store.stored_response("a").is_none() && store.stored_response("b").is_some());
     }
 }

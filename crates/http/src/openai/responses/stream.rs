@@ -10,12 +10,12 @@ use super::custom;
 use super::object::{
     DeliveryMode, ResponseObjectBuilder, output_text_part, reply_status, streamed_logprobs,
 };
-use super::store::StoreSlot;
+use super::store::ResponseStoreSlot;
 use crate::json;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::OutputChannel;
-use vllm_sim_service::{Choice, Reply};
+use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
 
 struct OpenItem {
@@ -28,7 +28,7 @@ struct OpenItem {
 
 pub(super) struct ResponseStream {
     frame: Arc<ResponseObjectBuilder>,
-    keep: Option<StoreSlot>,
+    keep: Option<ResponseStoreSlot>,
     sequence: u64,
     output_index: u32,
     open: Option<OpenItem>,
@@ -37,7 +37,7 @@ pub(super) struct ResponseStream {
 }
 
 impl ResponseStream {
-    pub(super) fn new(frame: Arc<ResponseObjectBuilder>, keep: Option<StoreSlot>) -> Self {
+    pub(super) fn new(frame: Arc<ResponseObjectBuilder>, keep: Option<ResponseStoreSlot>) -> Self {
         Self { frame, keep, sequence: 0, output_index: 0, open: None, text_logprobs: Vec::new() }
     }
 
@@ -66,7 +66,7 @@ impl ResponseStream {
     }
 
     /// Appends the events that open the output item of a channel, unless it is open already.
-    fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
+    fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &ReplyChoice) {
         if self.open.as_ref().is_some_and(|open| open.channel == channel) {
             return;
         }
@@ -97,7 +97,7 @@ impl ResponseStream {
 
     /// Appends the events that close the open output item; `status` is the status of the reply so
     /// far.
-    fn close_item(&mut self, out: &mut String, choice: &Choice, status: &str) {
+    fn close_item(&mut self, out: &mut String, choice: &ReplyChoice, status: &str) {
         let Some(open) = self.open.take() else {
             return;
         };
@@ -115,8 +115,8 @@ impl ResponseStream {
                     Some(json!({"text": text, "type": "reasoning_text"})),
                 )
             }
-            OutputChannel::Call(call) if frame.is_custom(choice, call) => {
-                let whole = custom::input_of_arguments(&text);
+            OutputChannel::Call(call) if frame.is_custom_tool_call(choice, call) => {
+                let whole = custom::custom_tool_input(&text);
                 // Text already sent that does not match cannot be revoked, so the whole text is
                 // sent again.
                 let delta = whole.strip_prefix(&*input).unwrap_or(&whole);
@@ -159,7 +159,7 @@ impl ResponseStream {
     }
 
     /// Appends the events for consecutive tokens of one channel: reasoning, text or a tool call.
-    fn write_run(&mut self, out: &mut String, group: &ChannelRun, choice: &Choice) {
+    fn write_run(&mut self, out: &mut String, group: &ChannelRun, choice: &ReplyChoice) {
         let shown = match group.channel {
             OutputChannel::Marker => false,
             OutputChannel::Reasoning => self.frame.request.include_reasoning,
@@ -174,9 +174,9 @@ impl ResponseStream {
         open.text.push_str(&group.text);
         let (id, delta) = (open.id.clone(), &group.text);
         if let OutputChannel::Call(call) = group.channel
-            && self.frame.is_custom(choice, call)
+            && self.frame.is_custom_tool_call(choice, call)
         {
-            let begun = custom::partial_input(&open.text);
+            let begun = custom::partial_custom_tool_input(&open.text);
             let more = begun.strip_prefix(&*open.input).unwrap_or_default().to_owned();
             if !more.is_empty() {
                 open.input = begun;
@@ -246,7 +246,7 @@ impl StreamRenderer for ResponseStream {
         self.write_head_events(out);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStep) {
         let from = (choice.sent - step.tokens) as usize;
         let mut called = false;
         let mut group: Option<ChannelRun> = None;

@@ -11,7 +11,7 @@ use vllm_sim_wire::fault::Fault;
 ///
 /// # Errors
 /// vLLM's 400 for the first count above its limit.
-pub(super) fn check_replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
+pub(super) fn check_generate_responses(app: &App, replies: &[Value]) -> Result<(), Fault> {
     let most = app.settings.answers.max_choices as usize;
     let longest = app.settings.model.max_model_len as usize;
     let widest = app.settings.answers.max_logprobs.map(|n| n as usize);

@@ -50,16 +50,16 @@ pub(crate) async fn derender_chat(
     let request = DerenderChatRequest::parse(&value)?;
     let reply = &request.generate_response;
     let model = response_model(&app, request.model.as_deref(), reply)?;
-    bounds::check_replies(&app, std::slice::from_ref(reply))?;
+    bounds::check_generate_responses(&app, std::slice::from_ref(reply))?;
     let prompt = request.prompt_token_ids.as_deref();
     bounds::check_prompt_length(&app, prompt)?;
     let options = DerenderOptions::from_request(request.chat_request.as_ref());
     let parsers = OutputParsers::of_server(&app, &options);
     if parsers.is_some() && request.chat_request.is_none() {
-        return Err(Fault::bad_request(parsed_text::NEEDS_CHAT_REQUEST));
+        return Err(Fault::bad_request(parsed_text::CHAT_REQUEST_REQUIRED_MESSAGE));
     }
     let prompt_ids = token_choice::prompt_ids(prompt, reply)?;
-    let ids = ToolCallIds::random_hex();
+    let ids = ToolCallIds::with_random_hex_ids();
     let mut choices = Vec::new();
     for (at, choice) in iter_list_member(reply, "choices").enumerate() {
         let choice = TokenChoice::parse_choice(choice)?;
@@ -76,7 +76,7 @@ pub(crate) async fn derender_chat(
         let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
             Some(parsers) => parsers.parse_text(&text, TextExtent::Whole),
-            None => ParsedText::plain(text),
+            None => ParsedText::from_plain_text(text),
         };
         let finish_reason = chat_finish_reason(choice.finish_reason().unwrap_or("stop"), &parsed);
         let logprobs = (!options.hides_tokens(parsers.as_ref()))
@@ -127,7 +127,7 @@ pub(crate) async fn derender_completion(
         return Err(Fault::bad_request("generate_responses must not be empty"));
     };
     let model = response_model(&app, request.model.as_deref(), first)?;
-    bounds::check_replies(&app, replies)?;
+    bounds::check_generate_responses(&app, replies)?;
     let options = DerenderOptions::from_request(request.completion_request.as_ref());
     let seeds = request.prompt_token_ids.as_deref().unwrap_or_default();
     let mut choices = Vec::new();
@@ -207,7 +207,7 @@ fn chat_message_json(
         message["tool_calls"] = calls
             .map(|(call, (name, arguments))| {
                 json!({
-                    "id": ids.id_of_call(choice, call),
+                    "id": ids.tool_call_id(choice, call),
                     "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 })

@@ -6,7 +6,7 @@ use vllm_sim_service::generate::hermes;
 
 /// vLLM's error for a derender request without the original chat request, in which parser markup
 /// would leak.
-pub(super) const NEEDS_CHAT_REQUEST: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
+pub(super) const CHAT_REQUEST_REQUIRED_MESSAGE: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
 
 const THINK_TAGS: (&str, &str) = ("<think>", "</think>");
 const TOOL_CALL_TAGS: (&str, &str) = ("<tool_call>", "</tool_call>");
@@ -19,7 +19,7 @@ pub(super) struct ParsedText {
 }
 
 impl ParsedText {
-    pub(super) fn plain(text: String) -> Self {
+    pub(super) fn from_plain_text(text: String) -> Self {
         Self { content: Some(text), ..Self::default() }
     }
 }

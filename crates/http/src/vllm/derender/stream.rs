@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::json_list::iter_list_member;
 use super::options::DerenderOptions;
-use super::parsed_text::{NEEDS_CHAT_REQUEST, OutputParsers, ParsedText, TextExtent};
+use super::parsed_text::{CHAT_REQUEST_REQUIRED_MESSAGE, OutputParsers, ParsedText, TextExtent};
 use super::reply::{
     add_weight_versions, chat_finish_reason, clamped_token_count, response_model, usage_json,
 };
@@ -88,7 +88,7 @@ pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) ->
         return Err(Fault::bad_request(STOPS_UNSUPPORTED));
     }
     if parsers.is_some() && request.chat_request.is_none() {
-        return Err(Fault::bad_request(NEEDS_CHAT_REQUEST));
+        return Err(Fault::bad_request(CHAT_REQUEST_REQUIRED_MESSAGE));
     }
     if parsers.is_some() && request.prompt_token_ids.is_none() {
         return Err(Fault::bad_request(NEEDS_PROMPT_IDS));
@@ -149,7 +149,7 @@ pub(super) fn derender_completion_chunk(
     }
     bounds::check_prompt_length(app, request.prompt_token_ids.as_deref())?;
     check_single_choice(chunk, "derender_completion_stream")?;
-    bounds::check_replies(app, std::slice::from_ref(chunk))?;
+    bounds::check_generate_responses(app, std::slice::from_ref(chunk))?;
     let mut state = DerenderState::from_wire(request.stream_state.as_ref())?;
     let mut choices = Vec::new();
     for choice in iter_list_member(chunk, "choices") {
@@ -231,11 +231,11 @@ fn parsed_delta(
         "content": text_after(&before.content, &now.content),
         "reasoning": reasoning.filter(|_| options.include_reasoning),
     });
-    let ids = ToolCallIds::random_hex();
+    let ids = ToolCallIds::with_random_hex_ids();
     let mut calls = Vec::new();
     for (index, (name, arguments)) in now.calls.iter().enumerate().skip(before.calls.len()) {
         while state.last_tool_call_ids.len() <= index {
-            state.last_tool_call_ids.push(ids.id_of_call(0, index));
+            state.last_tool_call_ids.push(ids.tool_call_id(0, index));
         }
         calls.push(json!({
             "id": state.last_tool_call_ids[index],

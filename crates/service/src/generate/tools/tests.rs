@@ -3,11 +3,16 @@ use std::collections::BTreeSet;
 use super::*;
 use vllm_sim_random::{StreamPurpose, request_rng};
 
-fn tool(name: &str, parameters: Value) -> ToolDef {
-    ToolDef { name: name.to_owned(), description: None, parameters: Some(parameters), strict: None }
+fn tool(name: &str, parameters: Value) -> ToolDefinition {
+    ToolDefinition {
+        name: name.to_owned(),
+        description: None,
+        parameters: Some(parameters),
+        strict: None,
+    }
 }
 
-fn weather() -> Vec<ToolDef> {
+fn weather() -> Vec<ToolDefinition> {
     vec![
         tool(
             "get_weather",
@@ -35,7 +40,8 @@ fn weather() -> Vec<ToolDef> {
 
 fn plan(choice: &ToolChoice, settings: &ToolSettings, seed: u64) -> Vec<ToolCall> {
     let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
-    plan_calls(&weather(), choice, settings, &SchemaCache::default(), &mut rng).expect("a plan")
+    plan_tool_calls(&weather(), choice, settings, &SchemaCache::default(), &mut rng)
+        .expect("a plan")
 }
 
 fn counts(choice: &ToolChoice, settings: &ToolSettings) -> BTreeSet<usize> {
@@ -71,7 +77,7 @@ fn a_forced_tool_is_called_once_and_no_other() {
 #[test]
 fn an_unknown_forced_tool_is_refused() {
     let mut rng = request_rng(1, 0, StreamPurpose::Structured);
-    let error = plan_calls(
+    let error = plan_tool_calls(
         &weather(),
         &ToolChoice::Named("zip".to_owned()),
         &ToolSettings::default(),
@@ -109,7 +115,7 @@ fn the_ranges_of_the_flags_hold() {
     let cache = SchemaCache::default();
     for seed in 0..100 {
         let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
-        let calls = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
+        let calls = plan_tool_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
         for call in calls.expect("calls") {
             let value: Value = serde_json::from_str(&call.arguments).expect("JSON");
             let integer = |v: &Value| v.as_i64().is_some_and(|i| (7..=9).contains(&i));
@@ -142,7 +148,8 @@ fn optional_arguments_follow_their_probability() {
         let with_b = (0..400)
             .filter(|&seed| {
                 let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
-                let calls = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
+                let calls =
+                    plan_tool_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
                 calls.expect("calls")[0].arguments.contains("\"b\"")
             })
             .count();
@@ -153,10 +160,14 @@ fn optional_arguments_follow_their_probability() {
 #[test]
 fn tools_without_parameters_get_an_empty_object() {
     for parameters in [None, Some(Value::Null), Some(json!({})), Some(json!({"type": "object"}))] {
-        let tools =
-            [ToolDef { name: "now".to_owned(), description: None, parameters, strict: None }];
+        let tools = [ToolDefinition {
+            name: "now".to_owned(),
+            description: None,
+            parameters,
+            strict: None,
+        }];
         let mut rng = request_rng(1, 0, StreamPurpose::Structured);
-        let calls = plan_calls(
+        let calls = plan_tool_calls(
             &tools,
             &ToolChoice::Required,
             &ToolSettings::default(),
@@ -173,7 +184,7 @@ fn bad_parameters_name_the_tool() {
     let mut rng = request_rng(1, 0, StreamPurpose::Structured);
     let settings = ToolSettings::default();
     let cache = SchemaCache::default();
-    let error = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
+    let error = plan_tool_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
     assert_eq!(
         error.expect_err("a bad schema").to_string(),
         "tool 'f': Grammar error: Invalid type: objekt"
