@@ -51,8 +51,8 @@ pub use parts::EngineCoreParts;
 pub use reasoning::ReasoningMarkers;
 pub use waves::DataParallelWaves;
 
-/// Channel on which the observer of a simulated engine sends the engine's events to the engine core
-/// that serves vLLM front ends.
+/// The channel on which the observer of a simulated engine sends the engine's events to the engine
+/// core that serves vLLM front ends.
 pub struct EngineEventChannel {
     queue: Sender<OutputThreadMessage>,
     steps: Receiver<OutputThreadMessage>,

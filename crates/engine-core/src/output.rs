@@ -190,7 +190,7 @@ pub(crate) struct OutputThread {
     announced: HashSet<Arc<str>>,
     /// Ids of the requests that the front end aborted while they were being submitted.
     aborted_early: HashSet<Arc<str>>,
-    /// Steps whose outputs are held back, because they have an event of a request that is still
+    /// The steps whose outputs are held back, because they have an event of a request that is still
     /// being submitted.
     held: VecDeque<EngineStep>,
     step: u64,
