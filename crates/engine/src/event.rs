@@ -122,9 +122,9 @@ pub enum SchedulerEvent {
     Reused {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Number of found blocks, at least one.
+        /// Number of KV blocks found in the prefix cache, at least one.
         blocks: u32,
-        /// Number of layer groups.
+        /// Number of layer groups of the model's KV cache.
         groups: u32,
     },
     /// KV blocks left the prefix cache.
@@ -141,7 +141,7 @@ pub enum SchedulerEvent {
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
-        /// Start of the step.
+        /// Simulated time at which the step started.
         begun: SimTime,
         /// Number of prompt tokens that the step computed, without cached ones.
         prompt_tokens: u32,
@@ -208,8 +208,8 @@ pub enum HostCacheEvent {
     },
     /// Chunks of KV blocks were evicted from host memory.
     Removed {
-        /// Layer group of each evicted chunk, key of its last block, and full hash if the block
-        /// plan had one.
+        /// Layer group of each chunk evicted from host memory, key of the chunk's last block, and
+        /// full hash if the block plan had one.
         keys: Vec<(u32, BlockKey, Option<[u8; 32]>)>,
     },
     /// A copy between GPU and host memory ended.
@@ -223,7 +223,7 @@ pub enum HostCacheEvent {
     },
     /// Room in host memory was found for the KV blocks of a request.
     Allocated {
-        /// Number of chunks of KV blocks allocated in host memory.
+        /// Number of chunks allocated in host memory for KV blocks.
         chunks: u32,
     },
     /// No room in host memory was found for the KV blocks of a request, or not for all of them.
@@ -376,11 +376,11 @@ pub struct EngineStats {
     /// Number of token slots in used KV blocks without keys and values; only counted if an observer
     /// needs it.
     pub empty_token_slots: u64,
-    /// Tokens looked up in the prefix cache since the start.
+    /// Number of tokens looked up in the prefix cache since the engine's start.
     pub cache_queries: u64,
-    /// Tokens found in the prefix cache since the start.
+    /// Number of tokens found in the prefix cache since the engine's start.
     pub cache_hits: u64,
-    /// Number of preemptions since the start.
+    /// Number of preemptions since the engine's start.
     pub preemptions: u64,
     /// Numbers of chunks in the prefix cache in host memory, by state.
     pub host: HostChunkCounts,

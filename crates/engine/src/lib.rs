@@ -54,7 +54,7 @@ pub use timer_queue::TimerQueue;
 /// Queue of a scheduler's events, in the order they happened.
 pub type Outbox = VecDeque<(SimTime, SchedulerEvent)>;
 
-/// Reports why the engine rejected a submitted sequence. The scheduler keeps nothing of it.
+/// Reports why the engine rejected a submitted sequence, which the scheduler then does not keep.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The waiting queue is full.
@@ -112,7 +112,7 @@ pub trait Scheduler {
     fn sequence_progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
-    /// Counts by use the KV blocks with these ids, which go from 1 to [`EngineStats::total_blocks`].
+    /// Counts the KV blocks with these ids by use; ids go from 1 to [`EngineStats::total_blocks`].
     fn block_usage(&self, _numbers: Range<u32>) -> KvBlockUsage {
         KvBlockUsage::default()
     }

@@ -38,10 +38,11 @@ pub(crate) struct BlockAllocationRequest {
     pub is_capped: bool,
 }
 
-/// Describes the layer groups of a model.
+/// Describes the KV cache groups of a model's layers: groups with full attention, and groups of
+/// sliding-window or state layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerGroups {
-    /// Number of full-attention groups.
+    /// Number of layer groups with full attention.
     pub full: u32,
     /// Number of groups of sliding-window or state layers; the group numbers in events start with
     /// them.
@@ -57,16 +58,17 @@ pub struct LayerGroups {
 /// Selects the part of the KV cache that sparse layers keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SparseLayerKind {
-    /// The KV cache of the newest tokens: a sliding window of this many tokens.
+    /// Sliding-window layers keep the KV cache of the newest tokens; the value is the window in
+    /// tokens.
     Window(u32),
-    /// A state that sums up all previous tokens (Mamba). The value is the maximum number of tokens
-    /// of a sequence.
+    /// State layers (Mamba) keep a state that sums up all previous tokens. The value is the maximum
+    /// number of tokens of a sequence.
     State(u32),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerGroupLimits {
-    /// Maximum number of scheduled tokens whose steps have not ended.
+    /// Maximum number of a sequence's scheduled tokens whose steps have not ended.
     pub in_flight: u32,
     pub max_model_len: u32,
     /// Number of draft tokens per step; each has a state of its own.
@@ -128,7 +130,7 @@ pub(super) struct ExtraLayerGroups {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct GroupBlockTable {
-    /// Index in the sequence of the first block in `blocks`.
+    /// Index in the sequence of the first KV block that `blocks` lists.
     pub(super) first: u32,
     /// KV block ids of the group; 0 for a missing block.
     pub(super) blocks: Vec<u32>,

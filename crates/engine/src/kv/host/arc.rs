@@ -9,9 +9,9 @@ use crate::{BlockKey, SeqId};
 /// Kind of a request's use of a chunk of KV blocks in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkUseKind {
-    /// The request added the chunk to the host tier.
+    /// The request added the chunk to host memory.
     Stored,
-    /// The host tier already held the chunk.
+    /// The request found the chunk in host memory.
     Reused,
 }
 
@@ -73,7 +73,7 @@ struct RequestChunkAccesses {
 pub(super) struct ArcPolicy {
     capacity: u32,
     recent: KeyList,
-    /// Target size of `recent`, the list of chunks used by one request, in chunks.
+    /// Target size of `recent`, the list of chunks that only one request has used, in chunks.
     target: f64,
     frequent: KeyList,
     ghosts: [KeyList; 2],

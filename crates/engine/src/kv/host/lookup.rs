@@ -12,7 +12,8 @@ use crate::{BlockKey, BlockPlan, HostCacheEvent, SchedulerEvent, SeqId, SimTime}
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostLookupRequest {
     pub(crate) id: SeqId,
-    /// Number of prompt tokens and, after a preemption, output tokens; at least one is computed.
+    /// Number of the sequence's prompt tokens and, after a preemption, output tokens; at least one
+    /// is computed.
     pub(crate) known: u32,
     pub(crate) from: u32,
     pub(crate) size: u32,
@@ -29,8 +30,8 @@ impl HostLookupRequest {
 }
 
 impl LayerGroup {
-    /// Returns the first of chunks `first..end` that the layer group reads after `tokens` tokens;
-    /// at most the last one.
+    /// Returns the index of the first chunk in `first..end` that the layer group still reads after
+    /// `tokens` tokens; at most that of the last chunk.
     fn first_needed_chunk(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.has_full_attention() {
             true => first,

@@ -93,7 +93,7 @@ pub struct HostChunkCounts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostLookupResult {
-    /// A copy of the prompt's chunks is in progress; look up again later.
+    /// A copy of the prompt's chunks is in progress; the lookup must be repeated later.
     Wait,
     Blocks(u32),
 }
@@ -148,7 +148,8 @@ impl<T> HostCopyQueue<T> {
         Self { copies: VecDeque::new(), tail: SimTime::ZERO }
     }
 
-    /// Queues a copy that takes `takes` and starts at `from` or later. Returns the end of the copy.
+    /// Queues a copy between GPU and host memory that starts at `from` or later and lasts `takes`.
+    /// Returns the end of the copy.
     fn push(&mut self, from: SimTime, takes: Duration, copy: T) -> SimTime {
         self.tail = self.tail.max(from) + takes;
         self.copies.push_back((self.tail, takes, copy));

@@ -115,8 +115,8 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Schedules all running sequences if tokens and KV blocks suffice for them. Otherwise moves
-    /// all sequences out of the bulk and returns false.
+    /// Schedules all running sequences in bulk if tokens and KV blocks suffice for them. Otherwise
+    /// ends the bulk decoding of all sequences and returns false.
     pub(super) fn schedule_bulk_decodes(&mut self, pass: &mut SchedulingPass) -> bool {
         if self.bulk.count == 0 {
             return false;
@@ -263,9 +263,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.register_need(slot, due);
     }
 
-    /// Moves sequences that only decode from now on into the bulk, after a step that gave every
-    /// sequence a token. The token before a run of bulk steps was therefore sampled in the previous
-    /// step.
+    /// Begins to decode in bulk the sequences that only decode from now on, after a step that gave
+    /// every sequence a token. The token before a run of bulk steps was therefore sampled in the
+    /// previous step.
     pub(super) fn begin_bulk_decodes(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;

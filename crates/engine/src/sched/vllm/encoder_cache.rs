@@ -56,11 +56,11 @@ pub(super) struct MediaChunk {
     pub slot: SequenceSlot,
     /// Number of the prompt's tokens before the chunk.
     pub past: u32,
-    /// Number of tokens of the chunk.
+    /// Number of tokens of the prompt chunk.
     pub new: u32,
-    /// Maximum number of tokens of a chunk. An item that is longer may be split.
+    /// Maximum number of tokens of a prompt chunk. An item that is longer may be split.
     pub most: u32,
-    /// Number of tokens after the chunk that the drafter reads.
+    /// Number of tokens after the prompt chunk that the drafter reads.
     pub lookahead: u32,
 }
 
@@ -187,8 +187,8 @@ impl EncoderCache {
         tokens
     }
 
-    /// Schedules the encodings of the chunk that was planned for a sequence, if any. Passes their
-    /// indices and items to `encode`.
+    /// Schedules the encodings that were planned for a sequence's prompt chunk, if any. Passes the
+    /// index and description of each media item to `encode`.
     pub(super) fn schedule_planned_encoding(
         &mut self,
         slot: SequenceSlot,

@@ -248,8 +248,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
-    /// its chunks.
+    /// Returns the number of sequences that wait for a lookup in host memory, and the counts of the
+    /// chunks there by state.
     pub(super) fn host_cache_counts(&self) -> (usize, HostChunkCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))

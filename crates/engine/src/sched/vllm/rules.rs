@@ -141,7 +141,7 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the number of leading tokens that are cached, for a sequence with `known` tokens.
+    /// Returns how many leading tokens of a sequence with `known` tokens are in the prefix cache.
     fn cached_prefix_tokens(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
         // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
@@ -206,7 +206,7 @@ pub trait SchedulingRules: Debug + Sized {
         true
     }
 
-    /// Handles the end of a step, before it is reported.
+    /// Handles the end of a step, before the scheduler reports it.
     fn on_step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Handles a step whose events were reported, after the start of the next one.

@@ -103,8 +103,8 @@ pub(in crate::sched) struct SequenceStepState {
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
     pub is_prefill_chunk: bool,
-    /// Whether the next step of the sequence has draft tokens only to compute as many tokens as
-    /// other sequences.
+    /// Whether the next step of the sequence has draft tokens only as padding, to compute as many
+    /// tokens as other sequences.
     pub is_padded: bool,
     /// Whether the sequence was passed over in the waiting queue since it was queued.
     pub is_deferred: bool,
@@ -119,7 +119,7 @@ pub(in crate::sched) struct StaleSteps {
     output: StepOutputUse,
 }
 
-/// Treatment of the output of a step that has ended.
+/// Treatment of the output that an ended step has computed for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum StepOutputUse {
     #[default]

@@ -53,8 +53,8 @@ pub(in crate::sched) struct ScheduledStep {
     /// Step number; set when the step is scheduled.
     pub number: u64,
     pub loading: Duration,
-    /// Media items to encode before the step's computation, with their sequences and their indices
-    /// in the prompts.
+    /// Media items to encode before the step's computation, each with its sequence and its index in
+    /// the prompt.
     pub encoded: Vec<(SequenceSlot, u32, PromptMediaItem)>,
     /// KV blocks to copy to host memory after the step.
     pub stores: Vec<HostStoreCopy>,
@@ -150,7 +150,7 @@ impl SequenceStepWork {
     }
 }
 
-/// Holds what the scheduler reports or frees when a step ends.
+/// Holds the events that the scheduler reports, and the KV blocks that it frees, when a step ends.
 #[derive(Debug)]
 pub(in crate::sched) struct StepReports {
     /// KV events to publish at the end of the next step.
