@@ -148,7 +148,7 @@ fn split_pattern_of(steps: &Json) -> Option<SplitPattern> {
 
 #[derive(Debug)]
 struct AddedTokens {
-    /// For each byte, whether an added token starts with it.
+    /// Flags by byte value: whether an added token starts with the byte.
     starts: Box<[bool; 256]>,
     tokens: Vec<(Box<str>, u32)>,
 }
