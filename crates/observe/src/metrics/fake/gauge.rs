@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 use vllm_sim_engine::duration;
 
-/// Shape of a function of time.
+/// Shape of a fake gauge as a function of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waveform {
     /// Sine around the mean of start and end value.
