@@ -75,7 +75,7 @@ pub enum EngineCoreError {
 }
 
 pub(crate) struct HandshakeSockets {
-    /// Input sockets, one per front end.
+    /// Input sockets of the engine core, one per front end.
     pub(crate) inputs: Vec<zmq::Socket>,
     pub(crate) outputs: Vec<zmq::Socket>,
     pub(crate) coordinator: Option<CoordinatorSockets>,

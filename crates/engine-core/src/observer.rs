@@ -21,8 +21,8 @@ pub struct OutputObserver {
     steps: bool,
     cache: bool,
     connector: bool,
-    /// Scheduler statistics since the last message; the coordinator needs them even with
-    /// `--disable-log-stats`.
+    /// Scheduler statistics since the last message to the output thread; the coordinator needs them
+    /// even with `--disable-log-stats`.
     stats: SchedulerStats,
     /// Number of running, waiting and deferred sequences in the statistics sent last.
     last_sent: (usize, usize, usize),

@@ -173,7 +173,7 @@ impl ActiveRequest {
 
 pub(crate) struct OutputThread {
     rank: u32,
-    /// Output queues, one per front end.
+    /// Queues of messages to the front ends, one per front end.
     output_queues: Vec<OutputQueue>,
     coordinator: Option<zmq::Socket>,
     /// Number of running and waiting sequences in the last message to the coordinator.

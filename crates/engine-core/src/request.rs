@@ -38,7 +38,7 @@ pub(crate) struct RequestFields {
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i64,
-    /// Trace headers `traceparent` and `tracestate`.
+    /// Trace headers `traceparent` and `tracestate` of the request.
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
     /// All trace headers of the request, which its outputs repeat.
     pub(crate) trace_headers: Option<Arc<Value>>,
