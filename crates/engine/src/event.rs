@@ -7,9 +7,9 @@ use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId, SimTime};
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SequenceEndReason {
-    /// All planned output tokens were released.
+    /// The sequence released all its planned output tokens.
     Finished,
-    /// The client disconnected or cancelled.
+    /// The client disconnected or cancelled the request.
     Aborted,
     /// The engine cancelled the sequence (pause, sleep); clients receive the finish reason `abort`.
     Cancelled,
@@ -36,7 +36,7 @@ pub enum SchedulerEvent {
     Fetched {
         /// Id of the sequence whose prompt is transferred.
         id: SeqId,
-        /// Number of prompt tokens to transfer.
+        /// Number of prompt tokens whose KV cache is transferred.
         tokens: u32,
         /// Duration of the KV transfer.
         took: Duration,
@@ -127,7 +127,7 @@ pub enum SchedulerEvent {
         /// Number of layer groups of the model's KV cache.
         groups: u32,
     },
-    /// KV blocks left the prefix cache.
+    /// KV blocks were removed from the prefix cache.
     Removed {
         /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
@@ -194,7 +194,7 @@ pub enum HostCopyDirection {
     ToDevice,
 }
 
-/// Event of the host tier ([`HostCacheConfig`](crate::kv::HostCacheConfig)).
+/// Event of the prefix cache in host memory ([`HostCacheConfig`](crate::kv::HostCacheConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostCacheEvent {
     /// Chunks of KV blocks were written to host memory.
@@ -214,19 +214,19 @@ pub enum HostCacheEvent {
     },
     /// A copy between GPU and host memory ended.
     Copied {
-        /// Direction of the copy.
+        /// Direction of the copy between GPU and host memory.
         direction: HostCopyDirection,
         /// Number of copied bytes, summed over all GPUs.
         bytes: u64,
         /// Duration of the copy, without the wait for earlier copies.
         took: Duration,
     },
-    /// Room in host memory was found for the KV blocks of a request.
+    /// Host memory had room for the KV blocks of a request.
     Allocated {
         /// Number of chunks allocated in host memory for KV blocks.
         chunks: u32,
     },
-    /// No room in host memory was found for the KV blocks of a request, or not for all of them.
+    /// Host memory had no room for the KV blocks of a request, or not for all of them.
     Refused,
     /// A request's lookup in host memory, which waited for copies in progress, was answered.
     Answered {
@@ -277,7 +277,8 @@ pub enum EngineCommand {
     /// Stops the admission of waiting sequences that hold no KV blocks; the others run to their
     /// end. Supported only by the vLLM scheduler and the mocker.
     PauseAdmission,
-    /// Continues after [`EngineCommand::Pause`] or [`EngineCommand::PauseAdmission`].
+    /// Continues the scheduling after [`EngineCommand::Pause`] or
+    /// [`EngineCommand::PauseAdmission`].
     Resume,
     /// Ends every sequence, waiting or running, with [`SequenceEndReason::Cancelled`].
     CancelAll,
@@ -348,7 +349,7 @@ pub struct KvBlockUsage {
 /// Progress of an unfinished sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceProgress {
-    /// Prompt and output tokens in the KV cache, including those of steps in flight.
+    /// Number of prompt and output tokens in the KV cache, including those of steps in flight.
     pub computed: u32,
     /// Whether the sequence waits for the KV cache of its prompt from another engine or from host
     /// memory.

@@ -63,7 +63,7 @@ pub enum SubmitError {
         /// Maximum number of sequences in the waiting queue.
         limit: usize,
     },
-    /// The KV cache can never hold the sequence.
+    /// The sequence needs more KV blocks than the engine has.
     #[error("the sequence needs {needed} blocks, the cache has {total}")]
     TooLarge {
         /// Number of KV blocks that the whole sequence needs.

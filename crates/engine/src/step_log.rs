@@ -15,9 +15,9 @@ use crate::{
 /// Record of one change of a scheduler's steps: a step was planned, or its output was processed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRecord {
-    /// Simulated time of the change.
+    /// Simulated time at which the step was planned or its output was processed.
     pub at: SimTime,
-    /// Kind of the change, with its details.
+    /// Kind of the change of a step, with its details.
     pub change: StepChange,
     /// Number of KV blocks held by sequences after the step was planned or processed.
     pub used_blocks: u32,

@@ -44,8 +44,8 @@ pub(crate) struct BlockAllocationRequest {
 pub struct LayerGroups {
     /// Number of layer groups with full attention.
     pub full: u32,
-    /// Number of groups of sliding-window or state layers; the group numbers in events start with
-    /// them.
+    /// Number of groups of sliding-window or state layers, which have the first group indices in KV
+    /// events.
     pub sparse: u32,
     /// Kind of the sparse layer groups.
     pub kind: SparseLayerKind,

@@ -63,8 +63,8 @@ impl HostCache {
         request.known.saturating_sub(u32::from(!all)) / request.size
     }
 
-    /// Returns the end of the hit in the host tier, as a chunk index: all layer groups have the
-    /// chunks that they need before it.
+    /// Returns the end of the prefix-cache hit in host memory, as a chunk index: all layer groups
+    /// have the chunks that they need before it.
     fn hit_end_chunk(
         &self,
         plan: &BlockPlan,

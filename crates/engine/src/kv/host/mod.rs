@@ -81,9 +81,9 @@ pub enum HostEvictionPolicy {
 /// Counts the chunks in host memory by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostChunkCounts {
-    /// Capacity of host memory, in chunks.
+    /// Capacity of the prefix cache in host memory, in chunks.
     pub total: u32,
-    /// Number of KV chunks in host memory, including those being written.
+    /// Number of chunks in host memory, including those being written.
     pub used: u32,
     /// Number of chunks being written to host memory.
     pub storing: u32,

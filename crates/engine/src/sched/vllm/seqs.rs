@@ -78,7 +78,8 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoadState,
-    /// Last start of the sequence, if it was preempted before without a new token.
+    /// Time and progress count at the last start of the sequence, if it was preempted before
+    /// without a new token.
     pub vain_start: Option<ProgressMark>,
     pub draws: Option<Box<ChaCha8Rng>>,
     /// Media items of the prompt; `None` if there are none or no encoder is simulated.
