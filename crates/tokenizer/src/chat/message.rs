@@ -22,7 +22,7 @@ use vllm_sim_python::{PythonValue, loads};
 pub enum ChatMessage {
     /// JSON message of the OpenAI API, parsed when a template is rendered.
     Sent(Json),
-    /// Message that is already parsed to the form that chat templates receive.
+    /// Message in the form that chat templates receive, already parsed from JSON.
     Read(TemplateMessage),
 }
 

@@ -57,7 +57,8 @@ impl Hasher for PrehashedHasher {
 }
 
 impl ByteLevelEncoder {
-    /// Returns a fast encoder for `tokenizer`, if there is one with equal results.
+    /// Creates a fast encoder with the same results as `tokenizer`; returns `None` if it does not
+    /// support that tokenizer.
     pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let composed = match tokenizer.get_normalizer() {
             None => false,
