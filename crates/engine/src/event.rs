@@ -46,9 +46,9 @@ pub enum SchedulerEvent {
     LoadFailed {
         /// Id of the sequence whose prompt could not be loaded.
         id: SeqId,
-        /// Number of prompt tokens missing after the load.
+        /// Number of prompt tokens missing after the KV load.
         tokens: u32,
-        /// Policy for the sequence after the failed load: end or recompute.
+        /// Policy for the sequence after the failed KV load: end or recompute.
         policy: LoadFailurePolicy,
         /// Whether the KV cache was to come from another engine; false: from host memory.
         remote: bool,
@@ -201,7 +201,8 @@ pub enum HostCacheEvent {
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Layer group of each written chunk, and the chunk's index in the block plan, from 0.
+        /// Layer group of each written chunk of KV blocks, and the chunk's index in the block plan,
+        /// from 0.
         chunks: Vec<(u32, u32)>,
         /// Number of KV blocks per chunk.
         blocks_per_chunk: u32,
@@ -367,8 +368,8 @@ pub struct EngineStats {
     pub deferred: usize,
     /// Number of waiting and deferred sequences that a pause of admissions holds back.
     pub held: usize,
-    /// Numbers of sequences with a prompt to fetch or load from elsewhere: not started, in
-    /// progress, and done but waiting for admission.
+    /// Numbers of sequences whose KV cache is loaded from another engine or from host memory: not
+    /// started, in progress, and done but waiting for admission.
     pub fetches: [u32; 3],
     /// Number of KV blocks held by sequences.
     pub used_blocks: u32,

@@ -160,7 +160,7 @@ pub trait Scheduler {
     // Methods for ranks in a [`RankLockStep`](lock_step::RankLockStep).
 
     /// Returns whether the engine is a data-parallel rank that runs each step together with the
-    /// others.
+    /// other ranks.
     fn is_in_lock_step(&self) -> bool {
         false
     }

@@ -106,9 +106,10 @@ pub(crate) struct LayerGroup {
     /// tokens.
     pub(super) is_state: bool,
     pub(super) spare: u32,
-    /// Number of cached blocks that the group needs directly before the end of a prefix-cache hit.
+    /// Number of cached KV blocks that the layer group needs directly before the end of a
+    /// prefix-cache hit.
     pub(super) run: u32,
-    /// Number of cached blocks that the group needs after the end of a prefix-cache hit.
+    /// Number of cached KV blocks that the layer group needs after the end of a prefix-cache hit.
     pub(super) peek: u32,
     /// Salt of the block keys of this group, different from those of other groups.
     pub(super) salt: u64,
@@ -132,7 +133,7 @@ pub(super) struct ExtraLayerGroups {
 pub(super) struct GroupBlockTable {
     /// Index in the sequence of the first KV block that `blocks` lists.
     pub(super) first: u32,
-    /// KV block ids of the group; 0 for a missing block.
+    /// KV block ids of the layer group; 0 for a missing block.
     pub(super) blocks: Vec<u32>,
     pub(super) spare: Vec<u32>,
 }
@@ -189,7 +190,7 @@ impl LayerGroup {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
-    /// Returns the number of tokens for which the group needs blocks.
+    /// Returns the number of tokens for which the layer group needs KV blocks.
     pub(super) fn tokens_needing_blocks(&self, need: &BlockAllocationRequest) -> u32 {
         match self.is_state {
             true => need.tokens.saturating_sub(need.lookahead),
@@ -197,7 +198,8 @@ impl LayerGroup {
         }
     }
 
-    /// Returns the number of KV blocks that the group's block table lacks for the needed tokens.
+    /// Returns the number of KV blocks that the layer group's block table lacks for the needed
+    /// tokens.
     pub(super) fn missing_block_count(
         &self,
         table: &GroupBlockTable,
@@ -279,8 +281,8 @@ impl ExtraLayerGroups {
         }
     }
 
-    /// Returns whether the prefix cache keeps block `i` of a group. `ends` are the block indices at
-    /// which later prompts may diverge from the sequence.
+    /// Returns whether the prefix cache keeps block `i` of a layer group. `ends` are the block
+    /// indices at which later prompts may diverge from the sequence.
     pub(super) fn keeps_block_cached(&self, group: &LayerGroup, ends: &[u32], i: u32) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.has_full_attention()) else {
             return true;

@@ -112,7 +112,7 @@ pub struct BlockHashConfig {
 pub struct LoraAdapter {
     /// Id of the LoRA adapter within the engine, from 1.
     pub id: LoraId,
-    /// Served model name of the adapter.
+    /// Served model name of the LoRA adapter.
     pub name: Arc<str>,
     /// Path of the LoRA adapter, as configured.
     pub path: Arc<str>,
@@ -134,7 +134,7 @@ pub struct MediaSpan {
 pub struct ExtraKeys {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraAdapter>,
-    /// First served model name; root of llm-d's hashes if there is no adapter.
+    /// First served model name; root of llm-d's hashes if there is no LoRA adapter.
     pub model: Arc<str>,
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,

@@ -17,7 +17,7 @@ pub(crate) struct HostLookupRequest {
     pub(crate) known: u32,
     pub(crate) from: u32,
     pub(crate) size: u32,
-    /// Whether the sequence waits for loads of the same blocks, which it then finds on the GPU.
+    /// Whether the sequence waits for KV loads of the same blocks, which it then finds on the GPU.
     pub(crate) shares_loads: bool,
 }
 
@@ -30,8 +30,8 @@ impl HostLookupRequest {
 }
 
 impl LayerGroup {
-    /// Returns the index of the first chunk in `first..end` that the layer group still reads after
-    /// `tokens` tokens; at most that of the last chunk.
+    /// Returns the index of the first chunk of KV blocks in `first..end` that the layer group still
+    /// reads after `tokens` tokens; at most that of the last chunk.
     fn first_needed_chunk(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.has_full_attention() {
             true => first,
@@ -51,7 +51,7 @@ impl HostCache {
         self.chunks.find_chunk(self.chunk_key(plan, group, chunk)?)
     }
 
-    /// Returns the number of full chunks in the first `blocks` KV blocks of a block plan.
+    /// Returns the number of full chunks of KV blocks in the first `blocks` blocks of a block plan.
     pub(super) fn full_chunk_count(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }

@@ -34,8 +34,8 @@ pub(super) struct BulkDecode {
     allowed: bool,
     count: u32,
     context: u64,
-    /// Sum of the context lengths of the bulk sequences, each clipped to the sliding window, in
-    /// tokens.
+    /// Sum of the context lengths of the sequences decoded in bulk, each clipped to the sliding
+    /// window, in tokens.
     clipped: u64,
     /// Number of sequences decoded in bulk that are shorter than the sliding window.
     growing: u32,
@@ -97,7 +97,7 @@ impl BulkDecode {
         }
     }
 
-    /// Returns the number of the newest step.
+    /// Returns the number of the newest scheduled step.
     pub(super) fn newest_step_number(&self) -> u64 {
         self.planned
     }
@@ -244,8 +244,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         debug_assert!(done, "there were enough blocks for all");
     }
 
-    /// Registers the step after step `number` in which a bulk sequence next needs a KV block, a
-    /// prefix-cache entry or its end.
+    /// Registers the step after step `number` in which a sequence decoded in bulk next needs a KV
+    /// block, a prefix-cache entry or its end.
     fn register_next_need(&mut self, slot: SequenceSlot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.bulk.joined) as u32;

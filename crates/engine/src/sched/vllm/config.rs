@@ -100,7 +100,7 @@ impl Default for ChunkedPrefillConfig {
 pub struct LoraConfig {
     /// Maximum number of LoRA adapters in one batch; 0: no limit. Default: 0.
     pub max_loras: u32,
-    /// Number of LoRA adapters that need no reload, at least `max_loras`. Default: 0.
+    /// Maximum number of LoRA adapters that stay loaded, at least `max_loras`. Default: 0.
     pub max_cpu_loras: u32,
     /// Delay of a step for each LoRA adapter that must first be loaded. Default: zero.
     pub load_time: Duration,

@@ -96,7 +96,7 @@ struct EncodedItem {
     given_up: u64,
 }
 
-/// Lists the media items to encode with the next chunk.
+/// Lists the media items to encode with the next prompt chunk.
 #[derive(Debug, Default)]
 struct PlannedEncoding {
     /// Slot of the sequence whose prompt chunk is encoded.
@@ -105,7 +105,7 @@ struct PlannedEncoding {
     items: Vec<usize>,
     /// Indices of further occurrences of the media items to encode.
     repeated: Vec<usize>,
-    /// Encoder budget left after the chunk, in embeddings.
+    /// Encoder budget left after the prompt chunk, in embeddings.
     budget: u32,
 }
 

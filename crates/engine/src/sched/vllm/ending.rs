@@ -10,8 +10,8 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
-    /// sequence ended.
+    /// Reports the output tokens of a step and the sequences that end with it. Returns the number
+    /// of tokens, and whether a sequence ended.
     pub(super) fn release_step_outputs(
         &mut self,
         step: &ScheduledStep,

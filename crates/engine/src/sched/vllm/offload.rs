@@ -120,7 +120,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.stores.extend(host.finish_ended_requests(&mut |event| events.push(event)));
     }
 
-    /// Starts the copies of a step without sequences, or leaves them to the last step in flight.
+    /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to
+    /// the last step in flight.
     pub(super) fn start_copies_of_empty_step(&mut self, step: &mut ScheduledStep, now: SimTime) {
         match (&mut self.host, self.flight.back_mut()) {
             (_, Some(last)) => last.stores.append(&mut step.stores),

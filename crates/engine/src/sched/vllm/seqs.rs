@@ -39,7 +39,7 @@ pub(in crate::sched) enum SequenceRunState {
 pub(in crate::sched) enum FetchStage {
     Expected,
     Begun,
-    /// The fetch of the prompt has ended and the sequence waits for admission.
+    /// The fetch of the prompt's KV cache has ended and the sequence waits for admission.
     Done,
 }
 
@@ -184,14 +184,15 @@ pub(in crate::sched) struct BulkDecodeState {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PromptLoadState {
     stage: Option<FetchStage>,
-    /// Whether the fetch of the remote prompt has ended, even if it failed or the prompt was lost
-    /// again.
+    /// Whether the fetch of the remote prompt's KV cache has ended, even if it failed or the KV
+    /// cache was lost again.
     pub is_here: bool,
-    /// Whether the fetch of the prompt failed, so that the sequence computes the missing tokens.
+    /// Whether the fetch of the prompt's KV cache failed, so that the sequence computes the missing
+    /// tokens.
     pub is_lost: bool,
-    /// End of the fetch of the prompt.
+    /// End time of the fetch of the prompt's KV cache.
     pub ends: SimTime,
-    /// Whether the loaded blocks are not in the prefix cache yet.
+    /// Whether the loaded KV blocks are not in the prefix cache yet.
     pub is_uncached: bool,
     /// Number of prompt tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
@@ -207,7 +208,7 @@ pub(in crate::sched) enum GrammarState {
     Compiling,
     /// The compilation of the grammar has failed.
     Failed,
-    /// The scheduler has found that the compilation failed, and ends the sequence.
+    /// The scheduler has found that the compilation of the grammar failed, and ends the sequence.
     Reported,
 }
 
