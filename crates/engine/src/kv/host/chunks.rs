@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::arc::{ArcPolicy, ChunkUseKind};
 use crate::{BlockKey, SeqId};
 
-/// Order in which chunks of KV blocks are evicted; the lower value is evicted first. Orders by last
-/// use, then by position in the prompt, so that the end of a prompt is evicted before its start.
+/// Eviction order of a chunk of KV blocks; the lower value is evicted first. Orders by last use,
+/// then by position in the prompt, so that the end of a prompt is evicted before its start.
 pub(super) type ChunkRecency = (u64, Reverse<u32>);
 
 /// Identifies a chunk of KV blocks in KV events: index of its layer group, and key of its last

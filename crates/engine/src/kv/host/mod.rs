@@ -35,7 +35,7 @@ use uses::EndedHostCacheRequest;
 pub struct HostCacheConfig {
     /// KV offloading connector of vLLM whose behavior is simulated.
     pub rules: OffloadConnector,
-    /// Eviction policy of the chunks in host memory.
+    /// Eviction policy of the chunks of KV blocks in host memory.
     pub eviction: HostEvictionPolicy,
     /// Capacity of the prefix cache in host memory, in chunks of `blocks_per_chunk` KV blocks; at
     /// least 1.
@@ -383,15 +383,15 @@ impl HostCache {
         }
     }
 
-    /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered for
-    /// storing.
+    /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered to
+    /// host memory.
     pub(crate) fn has_unstored_blocks(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         offered < self.full_chunk_count(plan, blocks)
     }
 
-    /// Evicts chunks until the missing ones fit in host memory. If that is impossible, evicts none
-    /// and returns `None`.
+    /// Evicts chunks of KV blocks until the missing chunks of a request fit in host memory. If that
+    /// is impossible, evicts none and returns `None`.
     fn make_room(
         &mut self,
         missing: &mut Vec<(usize, u32, BlockKey)>,

@@ -157,7 +157,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns whether the token budget and the KV blocks suffice for all running sequences. `todo`
-    /// lists those outside the bulk or to be checked in it, in scheduling order.
+    /// lists, in scheduling order, the sequences that are not decoded in bulk or must be checked.
     fn has_enough_for_all(&self, todo: &[SequenceSlot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {

@@ -32,7 +32,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether a sequence that was preempted without a new token waits for progress before
     /// it starts again ([`progress`](super::progress)).
     const WAITS_AFTER_VAIN_START: bool = true;
-    /// Decides whether a step ends when all its sequences have left. vLLM cannot stop a step.
+    /// Decides whether a step ends early when all its sequences have ended. vLLM cannot stop a
+    /// step.
     const ABANDONED_STEPS_END: bool = false;
     /// Decides whether the last token of a prompt loaded from host memory is computed as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;

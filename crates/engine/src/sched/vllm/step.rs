@@ -172,7 +172,7 @@ pub(in crate::sched) struct StepReports {
     pub invalid_grammars: Vec<(SequenceSlot, u32)>,
     /// Failed KV loads to handle when the running step has ended.
     pub failed_loads: Vec<(SequenceSlot, u32, LoadFailure)>,
-    /// Sequences whose KV load ended during a pause.
+    /// The sequences whose KV load ended during a pause.
     pub loads_in_pause: Vec<(SequenceSlot, u32)>,
     /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
     pub reset_preempted: Vec<SeqId>,

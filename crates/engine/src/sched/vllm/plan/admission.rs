@@ -360,8 +360,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate_first_chunk(candidate, pass)
     }
 
-    /// Returns the number of KV blocks that must stay free when a load begins: those that prompts
-    /// still need, and those of the first step after the load.
+    /// Returns the number of KV blocks that must stay free when a KV load begins: those that
+    /// prompts still need, and those of the first step after the load.
     ///
     /// **Source:** `_inflight_prefill_reserved_blocks`, `vllm/v1/core/sched/scheduler.py`.
     fn owed_to_loads_and_prompts(&self) -> u32 {
