@@ -21,7 +21,7 @@ struct LoadedAdapters {
     /// Loaded adapters by name, in order of loading.
     by_name: IndexMap<Arc<str>, LoraAdapter>,
     last_id: u32,
-    /// List of all adapters, cached by the first reader after a change.
+    /// List of all loaded LoRA adapters, cached by the first reader after a change.
     list: Option<Arc<Vec<LoraAdapter>>>,
 }
 
@@ -87,7 +87,7 @@ impl ServedModels {
         self
     }
 
-    /// Returns the names of the base model; responses show the first one.
+    /// Returns the served names of the base model; responses show the first one.
     pub fn served_names(&self) -> &[Arc<str>] {
         &self.served
     }

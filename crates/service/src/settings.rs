@@ -10,7 +10,7 @@ use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::BlockHashConfig;
 use vllm_sim_tokenizer::{ContentFormat, MediaTokenRules};
 
-/// Settings of the service that hold for all requests.
+/// Settings of the service that apply to all requests.
 #[derive(Debug, Clone)]
 pub struct ServiceSettings {
     /// Maximum length of prompt plus output, in tokens.
