@@ -61,8 +61,8 @@ struct RecordedRequests {
     /// Size of all recorded headers and bodies, in bytes.
     kept_bytes: usize,
     records: VecDeque<RequestRecord>,
-    /// Ids of the latest attempts by request key, oldest first; an attempt is removed when another
-    /// one follows it.
+    /// Ids of the latest attempts by request key, oldest first; an attempt is removed when a retry
+    /// follows it.
     attempts: HashMap<String, VecDeque<u64>>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct RecordedRequestFilter {
     pub(crate) after: Option<u64>,
 }
 
-/// The record of a request in progress; dropping it before its end records the request as cut off.
+/// Record of a request in progress; dropping it before its end records the request as cut off.
 pub(super) struct RecordingGuard {
     history: Arc<RequestHistory>,
     id: u64,

@@ -131,7 +131,7 @@ pub(super) fn read_value<T: RequestField>(
     read.map_err(|refusal| refusal.to_fault(endpoint))
 }
 
-/// Reads these parameters of a query, each the last of its name.
+/// Reads the query parameters `names`; the last of several parameters with one name wins.
 ///
 /// # Errors
 /// SGLang's 400 for a parameter of another type.

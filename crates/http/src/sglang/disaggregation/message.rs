@@ -3,7 +3,8 @@
 //! SGLang's servers send such messages over ZeroMQ, too, in forms that depend on the transfer
 //! backend. These are forms of their own: only servers of vllm-sim understand each other.
 
-/// Message about a room, the number of a request on both servers.
+/// Message between a prefill and a decode server about a bootstrap room: the number of a request on
+/// both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RoomMessage {
     /// A decode server waits for the prompt of a room; `endpoint` is that of its listener.
@@ -32,7 +33,7 @@ impl RoomMessage {
         }
     }
 
-    /// Reads the frames of a message; `None` for those of anything else.
+    /// Parses the frames of a message between servers; `None` if they are of another form.
     pub(super) fn from_frames(frames: &[Vec<u8>]) -> Option<Self> {
         let text = |frame: &[u8]| std::str::from_utf8(frame).ok().map(str::to_owned);
         if let [word, request] = frames {
