@@ -7,11 +7,11 @@ use vllm_sim_engine::SimTime;
 /// Final state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestStatus {
-    /// All output tokens were generated.
+    /// All output tokens of the request were generated.
     Completed,
     /// The engine rejected, cancelled or aborted the request.
     Rejected,
-    /// The run ended before the request did.
+    /// The replay ended before the request did.
     Incomplete,
     /// The server returned an error, or the worker of the request was lost.
     Failed,
@@ -227,14 +227,15 @@ pub enum WorkerChange {
 /// Task of the workers of a pool. Each pool numbers its workers from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRole {
-    /// Computes the prompts of a disaggregated deployment.
+    /// The workers compute the prompts of a disaggregated deployment.
     Prefill,
-    /// Generates tokens: the decode pool of a disaggregated deployment, or the only pool.
+    /// The workers generate tokens, as the decode pool of a disaggregated deployment or as the only
+    /// pool.
     Serving,
 }
 
 impl PoolRole {
-    /// Returns the word before a worker's number on the page.
+    /// Returns the word before a worker's number on the HTML page.
     pub(super) fn page_label(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",

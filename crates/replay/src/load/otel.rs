@@ -20,7 +20,7 @@ use super::otel_prompt::PromptContents;
 use super::otel_span::{GenAiSpan, SpanKind, spans_of_document};
 use crate::workload::{SessionTurn, WorkloadError};
 
-/// Maximum number of spans above a span, which bounds the search in a cycle of parents.
+/// Maximum number of ancestors of a span that are searched, as a guard against a cycle of parents.
 const MAX_SPAN_DEPTH: usize = 1000;
 
 pub(super) fn is_otel_document(row: &Map<String, Value>) -> bool {

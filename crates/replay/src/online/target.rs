@@ -15,7 +15,7 @@ use vllm_sim_http_client::{Connector, PooledHttpClient, ServerEndpoint};
 
 /// Maximum size of a response without a stream, in bytes.
 const MAX_JSON_RESPONSE_BYTES: usize = 16 << 20;
-/// Maximum size of a response to [`TargetServer::request_json`], in bytes.
+/// Maximum size of a response to [`TargetServer::request_any_status`], in bytes.
 const MAX_CALL_RESPONSE_BYTES: usize = 256 << 20;
 const MAX_ERROR_TEXT_BYTES: usize = 2048;
 

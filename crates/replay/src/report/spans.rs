@@ -64,7 +64,7 @@ impl SampledRequestSpans {
         &self.kept
     }
 
-    /// Returns the number of requests from which [`SampledRequestSpans::kept`] is sampled.
+    /// Returns the number of requests from which [`SampledRequestSpans::kept_spans`] is sampled.
     pub fn requests_seen(&self) -> u64 {
         self.seen
     }
