@@ -87,7 +87,7 @@ pub(super) enum ReplayMode {
     Online,
 }
 
-/// Flags that describe the workload.
+/// Command-line flags for the workload.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
@@ -221,7 +221,7 @@ impl TypedValueParser for FormatParser {
     }
 }
 
-/// Routing policy that chooses the worker of each request.
+/// Routing policy: the choice of a worker for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum RouterName {
