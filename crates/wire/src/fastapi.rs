@@ -103,7 +103,7 @@ pub enum BodyReadError {
 }
 
 impl BodyReadError {
-    /// Returns SGLang's error response.
+    /// Returns SGLang's error response for a request body that cannot be read.
     pub fn to_fault(self, endpoint: &RouteFunction) -> Fault {
         match self {
             Self::Errors(errors) => errors.to_fault(endpoint),
@@ -154,7 +154,8 @@ fn read_at<T: RequestField>(
     read.ok_or_else(|| BodyReadError::Fault(Fault::bad_request("The request could not be read.")))
 }
 
-/// Reads an object that SGLang's code builds from a request, as the constructor of its class does.
+/// Validates and reads an object that SGLang's code builds from a request, as the constructor of
+/// its class does.
 ///
 /// # Errors
 /// A 400 with the text of pydantic's exception, and of its absent cause.
