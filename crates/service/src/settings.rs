@@ -42,12 +42,13 @@ pub struct ServiceSettings {
 /// The phases of a request that a server performs (disaggregated serving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServingRole {
-    /// Prefill and decode on the same server.
+    /// The server performs prefill and decode.
     #[default]
     Whole,
-    /// Prefill and one output token, for a decode server.
+    /// The server performs prefill and generates one token; a decode server continues.
     Prefill,
-    /// Decode; the KV cache of a prompt without a named source is fetched as well.
+    /// The server performs decode; the KV cache of a prompt without a named source is fetched as
+    /// well.
     Decode,
 }
 

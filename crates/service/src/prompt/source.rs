@@ -106,7 +106,7 @@ pub enum PromptLengthLimit {
     Context,
     /// The prompt must leave room in the context for one output token (Responses API).
     RoomForOutput,
-    /// No limit, because the tokens are only returned, as by `/tokenize`.
+    /// The prompt's length is not limited, because its tokens are only returned, as by `/tokenize`.
     None,
 }
 
