@@ -80,8 +80,8 @@ struct RequestRecord {
     body: Option<Vec<u8>>,
     key: Option<String>,
     attempt: u32,
-    /// Time from the end of the client's previous attempt to this one; `None` if that was still
-    /// running.
+    /// Time from the end of the client's previous attempt to this one; `None` if the previous
+    /// attempt was still running.
     gap: Option<Duration>,
     status: Option<u16>,
     grpc_status: Option<u16>,

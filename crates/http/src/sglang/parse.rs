@@ -87,10 +87,10 @@ fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fau
 #[derive(Debug, Clone, Copy)]
 struct ReasoningMarkers {
     open: &'static str,
-    /// Further text of the opening marker.
+    /// Text after `open` that also belongs to the opening marker of the reasoning.
     label: &'static str,
     close: &'static str,
-    /// Whether the text begins inside reasoning.
+    /// Whether generated texts begin inside the reasoning, without an opening marker.
     begins_inside: bool,
     /// The beginning of a tool call, which also ends reasoning.
     tool: Option<&'static str>,
@@ -160,7 +160,7 @@ impl ReasoningMarkers {
 enum CallFormat {
     /// Tool calls are between tags on lines of their own; a call that is not JSON is left out.
     Qwen25,
-    /// Tool calls are between tags, of which the last needs no closing tag; a call that is not JSON
+    /// Tool calls are between tags; the last one needs no closing tag. A call that is not JSON
     /// makes the whole text content.
     Hermes,
 }

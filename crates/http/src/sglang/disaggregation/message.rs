@@ -7,15 +7,17 @@
 /// both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RoomMessage {
-    /// A decode server waits for the prompt of a room; `endpoint` is that of its listener.
+    /// Message of a decode server: it waits for the prompt of a room, with its listener at
+    /// `endpoint`.
     Announced { room: u64, endpoint: String },
-    /// A decode server no longer waits for a room.
+    /// Message of a decode server: it no longer waits for a room.
     Aborted { room: u64 },
-    /// A prefill server has computed the prompt of a room, and keeps its pages as `request`.
+    /// Message of a prefill server: it has computed the prompt of a room, and keeps its pages as
+    /// `request`.
     Prefilled { room: u64, request: String },
-    /// A prefill server cannot compute the prompt of a room.
+    /// Message of a prefill server: it cannot compute the prompt of a room.
     Failed { room: u64, reason: String },
-    /// A decode server has read the pages that a prefill server keeps as `request`.
+    /// Message of a decode server: it has read the pages that a prefill server keeps as `request`.
     Read { request: String },
 }
 

@@ -180,7 +180,7 @@ impl RoomRequest {
 /// Result of the negotiation of a prefill/decode pair on one request.
 type Met = Result<KvTransfer, Fault>;
 
-/// Prefill server and room of a request.
+/// Prefill server and bootstrap room of a request, as its body or headers name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct BootstrapTarget {
     host: Option<String>,
