@@ -172,7 +172,7 @@ pub struct HttpResponseInfo {
 pub struct HandoffTimes {
     /// End of the prefill; the prompt's KV blocks are then held for the transfer.
     pub held: Option<SimTime>,
-    /// Time of the block reservation on the decode worker.
+    /// Time of the KV block reservation on the decode worker.
     pub reserved: Option<SimTime>,
     /// End of the KV transfer, when decoding starts.
     pub activated: Option<SimTime>,
@@ -185,7 +185,7 @@ pub struct HandoffTimes {
 /// Describes one step of a simulated engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineStep {
-    /// Pool of the worker.
+    /// Pool of the worker whose engine ran the step.
     pub pool: PoolRole,
     /// Index of the worker in its pool.
     pub worker: u32,
@@ -202,7 +202,7 @@ pub struct EngineStep {
 /// Record of the step log of a simulated engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoggedStepRecord {
-    /// Pool of the worker.
+    /// Pool of the worker whose engine logged the record.
     pub pool: PoolRole,
     /// Index of the worker in its pool.
     pub worker: u32,
@@ -251,9 +251,9 @@ pub struct WorkerSample {
     pub at: SimTime,
     /// Index of the sampled worker in its pool.
     pub worker: u32,
-    /// Pool of the worker.
+    /// Pool of the sampled worker.
     pub pool: PoolRole,
-    /// Number of running sequences.
+    /// Number of running sequences on the worker.
     pub running: u32,
     /// Number of waiting sequences on the worker.
     pub waiting: u32,

@@ -30,7 +30,7 @@ pub(super) fn is_otel_document(row: &Map<String, Value>) -> bool {
             && (row.contains_key("trace_id") || row.contains_key("span_id")))
 }
 
-/// Reads all requests in files of spans.
+/// Reads all generation requests in files of OpenTelemetry spans.
 pub(super) fn open_otel_traces(
     paths: &[PathBuf],
     options: &WorkloadReadOptions,

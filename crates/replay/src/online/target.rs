@@ -21,7 +21,7 @@ const MAX_ERROR_TEXT_BYTES: usize = 2048;
 
 type Body = Full<Bytes>;
 
-/// HTTP headers to identify a turn.
+/// HTTP headers to identify one turn of a session.
 #[derive(Clone, Copy, Default)]
 pub(super) struct TurnIdentity<'a> {
     /// Names of the headers behind a gateway, number of the session, and index of the turn.
