@@ -119,7 +119,7 @@ pub struct WorkloadArgs {
     /// Number of groups of sessions that share a prefix, for traces with lengths only.
     #[arg(long, default_value_t = 0)]
     pub trace_num_prefix_groups: u32,
-    /// Tokens of a synthetic prompt, as a distribution of lengths.
+    /// Length of a synthetic prompt in tokens, as a distribution.
     #[arg(
         long,
         alias = "random-input-len",
