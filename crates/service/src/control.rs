@@ -33,7 +33,7 @@ pub enum SleepTag {
     Weights,
     /// Memory of the KV cache.
     KvCache,
-    /// Scheduling of requests.
+    /// Scheduling of requests, which sleep pauses and wake-up resumes.
     Scheduling,
 }
 

@@ -25,7 +25,7 @@ use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct GenerationJob {
-    /// Request without prompts and sampling parameters, which `facts` holds.
+    /// Request without prompts and sampling parameters, which are in `facts`.
     pub(crate) request: Box<GenerationRequest>,
     pub(crate) facts: ReplyFacts,
     /// Number of choices per prompt, at least 1.

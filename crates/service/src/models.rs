@@ -54,7 +54,7 @@ pub enum AdapterLoadMode {
 /// Error of loading a LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdapterLoadError {
-    /// Another loaded adapter has the name.
+    /// A loaded LoRA adapter already has the name.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
     )]

@@ -34,7 +34,7 @@ pub struct Reply {
 #[derive(Debug, Default)]
 pub struct TokenUsage(Mutex<UsageCounts>);
 
-/// Numbers of tokens of a request.
+/// Token counts of a request: prompt, cached and output tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UsageCounts {
     /// Prompt tokens; each prompt counts once, not once per choice.

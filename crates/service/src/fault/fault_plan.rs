@@ -7,7 +7,7 @@ use super::StreamFault;
 pub enum FaultAction {
     /// Pauses the reply for the given time.
     Stall(Duration),
-    /// Closes the client's connection regularly.
+    /// Closes the client's connection in the normal way, without a TCP reset.
     Cut,
     /// Resets the client's connection (TCP RST).
     Reset,

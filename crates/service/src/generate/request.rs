@@ -100,16 +100,16 @@ pub struct StopConditions {
 /// Kind of content that a reply must have: free text, a fixed text, tool calls or a scripted reply.
 #[derive(Debug, Clone, Default)]
 pub enum ReplyForm {
-    /// Free text, from the generator's text mode.
+    /// The reply is free text, from the generator's text mode.
     #[default]
     Text,
-    /// A fixed text (structured output), cut only by the token limit.
+    /// The reply is a fixed text (structured output), cut only by the token limit.
     Exact(Arc<str>),
-    /// A fixed text that is parsed for tool calls in the format of Hermes models.
+    /// The reply is a fixed text that is parsed for tool calls in the format of Hermes models.
     Parsed(Arc<str>),
-    /// Tool calls, written as the raw text of a model.
+    /// The reply is one or more tool calls, written as the raw text of a model.
     Calls(Vec<ToolCall>),
-    /// A scripted reply, cut only by the token limit.
+    /// The reply is a scripted one, cut only by the token limit.
     Scripted(Arc<ScriptedReply>),
 }
 

@@ -92,7 +92,7 @@ pub(super) enum TokenSource {
     Sentences { start: u32, first: bool },
     /// A text outside the corpus, by its index in the script's list `own`.
     Own(u16),
-    /// One token without text.
+    /// One output token without text, by its id.
     Silent(u32),
 }
 

@@ -152,8 +152,8 @@ impl MatchedRequest<'_> {
 }
 
 impl ConversationFacts {
-    /// Reads the facts of a conversation that conditions look at; `tools` has the names of the
-    /// offered tools.
+    /// Reads the facts of a conversation that conditions of scripted replies look at; `tools` has
+    /// the names of the offered tools.
     pub fn new(messages: &[RequestMessage], tools: Arc<[String]>) -> Self {
         Self { tools, ..Self::of_messages(messages) }
     }

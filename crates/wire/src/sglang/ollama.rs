@@ -9,7 +9,7 @@ use crate::schema::{ANY_LENGTH, STR, Schema, wire_model};
 wire_model! {
     /// A chat message of a request to an Ollama route.
     pub struct OllamaMessage: Plain "OllamaMessage" {
-        /// Role of the speaker.
+        /// Role of the message's author.
         role: String,
         /// Text of the chat message.
         content: String,

@@ -158,7 +158,7 @@ wire_model! {
         temperature: f64 [Schema::Float(NumberBounds { ge: None, le: None, gt: Some(0.0) })] = 1.0,
         /// Whether the response contains the log probabilities of the label tokens.
         return_token_logprobs: bool = false,
-        /// Whether the item precedes the query.
+        /// Whether the prompt has the item before the query.
         item_first: bool = false,
         /// Whether the response contains hidden states, which are not simulated.
         return_pooled_hidden_states: bool = false,

@@ -134,13 +134,13 @@ wire_model! {
 wire_model! {
     /// A request to join the process group that sends weights.
     pub struct InitGroupRequest: TypedDict "function-after[build_struct(), InitWeightsUpdateGroupReqInput]" {
-        /// Address of the group's first process.
+        /// Address of the process group's first process.
         master_address: String,
-        /// Port of the group's first process.
+        /// Port of the process group's first process.
         master_port: i64,
         /// Number of the first rank of this server.
         rank_offset: i64,
-        /// Number of ranks of the group.
+        /// Number of ranks of the process group.
         world_size: i64,
         /// Name of the process group.
         group_name: String = default_group(),
