@@ -194,8 +194,8 @@ async fn serve_connection<S>(
 /// A hyper method that ends a connection after its current response.
 type GracefulShutdown<C> = fn(Pin<&mut C>);
 
-/// Runs an HTTP connection to its end; closes it after its current response when the server leaves
-/// or stops.
+/// Runs an HTTP connection to its end; closes it after its current response when the server stops,
+/// or asks clients to move to other servers.
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
     conn: &ConnectionHandle,

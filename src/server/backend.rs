@@ -44,7 +44,7 @@ pub(super) struct EngineBackend {
     engine_ids: Arc<OnceLock<Vec<String>>>,
 }
 
-/// Values from which a backend is created, in addition to its configuration.
+/// Values from which an [`EngineBackend`] is created, in addition to its configuration.
 pub(super) struct BackendInputs {
     pub(super) texts: SharedAssets,
     pub(super) paths: Vec<String>,

@@ -19,7 +19,8 @@ pub(super) fn kv_cache_capacity(config: &Config) -> (u64, f64) {
     ((concurrency * f64::from(context)) as u64, concurrency)
 }
 
-/// Returns the fields of CacheConfig that depend on the configuration, as Python text.
+/// Returns the fields of vLLM's CacheConfig that depend on the configuration, each value as Python
+/// text.
 pub(super) fn cache_config_fields(config: &Config) -> [(&'static str, String); 16] {
     let engine = &config.engine;
     let (cache, memory) = (&engine.prefix_cache, &engine.memory);

@@ -162,7 +162,7 @@ fn config_per_server(config: &Config) -> Result<Vec<Config>, StartError> {
     Ok(members)
 }
 
-/// Moves the sockets of a server by `by` ports; port 0 stays 0, and a Unix path gets a suffix.
+/// Adds `by` to the ports of a server's sockets; port 0 stays 0, and a Unix path gets a suffix.
 fn offset_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
     let server = &mut config.server;
     for port in [Some(&mut server.port), server.grpc_port.as_mut()]

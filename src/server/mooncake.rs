@@ -37,15 +37,16 @@ pub(super) struct MooncakeHandshake {
 
 #[derive(Debug)]
 struct MooncakePeers {
-    /// Ids of the prefill engines that a bootstrap server has listed before.
+    /// Ids of the prefill engines that a bootstrap server has listed so far.
     met: Mutex<HashSet<String>>,
     block_size: u32,
-    /// Duration of a request's wait for an engine that was listed before and is no longer.
+    /// Waiting time of a request for a prefill engine that its bootstrap server listed before and
+    /// no longer lists.
     lost_timeout: Duration,
 }
 
 impl MooncakeHandshake {
-    /// Creates the handshakes of a server; `abort_timeout` is
+    /// Creates the handshakes of a decode server; `abort_timeout` is
     /// `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`.
     pub(super) fn new(block_size: u32, abort_timeout: Duration) -> Self {
         let lost_timeout = abort_timeout.saturating_add(Duration::from_secs(60));
@@ -72,8 +73,8 @@ impl PrefillHandshake for MooncakeHandshake {
 impl MooncakePeers {
     /// Returns whether KV blocks can be read from the prefill engine of a request.
     ///
-    /// vLLM asks the bootstrap server only for an engine that it has not met. A request to an engine
-    /// that has gone since waits for an answer, here too.
+    /// vLLM asks the bootstrap server only for an engine that is not known yet. A request to an
+    /// engine that is no longer listed waits for an answer, here too.
     async fn is_alive(&self, source: &KvSourceServer) -> bool {
         let is_met = self.met.lock().contains(&source.engine_id);
         let reason = match list_engines(&source.endpoint).await {

@@ -89,7 +89,7 @@ impl PrefillHandshake for ZmqHandshake {
     }
 }
 
-/// Returns the handshakes of a decode server; `None` if it does none.
+/// Starts the handshakes of a decode server with prefill servers; returns `None` if it does none.
 ///
 /// # Errors
 /// [`StartError::Thread`] if the thread of the handshakes cannot be started.

@@ -102,7 +102,7 @@ pub(super) fn pool_kv_config(config: &Config) -> Option<BlockPoolConfig> {
     })
 }
 
-/// Returns the time that KV blocks are kept for another server; `None` keeps none.
+/// Returns the time that KV blocks are kept for another server; `None`: no blocks are kept.
 pub(super) fn kv_block_lease(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransferConfig::block_lease_duration)

@@ -21,7 +21,8 @@ pub(super) struct SglangPairServer {
 }
 
 impl SglangPairServer {
-    /// Starts the sockets of a server of a pair; `None` if `config` is no such server.
+    /// Starts the sockets of a server of an SGLang prefill/decode pair; returns `None` if `config`
+    /// describes another server.
     ///
     /// # Errors
     /// [`StartError::Thread`] if a thread or socket cannot be opened.

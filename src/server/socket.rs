@@ -47,7 +47,8 @@ impl ServerSockets {
         Ok(Self { http, grpc })
     }
 
-    /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for others.
+    /// Returns the TCP addresses of the HTTP and gRPC sockets; `None` for a Unix socket or a
+    /// missing one.
     pub(super) fn tcp_addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         (self.http.tcp_address(), self.grpc.as_ref().and_then(ServerSocket::tcp_address))
     }

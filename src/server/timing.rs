@@ -326,7 +326,7 @@ fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheM
     memory.minus_bytes(engine.memory.reserved.total_bytes_per_gpu())
 }
 
-/// Returns the bytes per number in the KV cache, rounded as step times count them.
+/// Returns the size of a number in the KV cache, in whole bytes, as the latency model uses it.
 fn kv_dtype_bytes(config: &Config) -> u32 {
     let width = kv_bytes_per_value(&config.engine.memory.kv_cache_dtype, 128);
     width.map_or(2, |bytes| bytes.round().max(1.0) as u32)

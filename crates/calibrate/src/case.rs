@@ -27,7 +27,7 @@ pub(super) struct CalibrationCase {
     /// Model, GPU and tensor-parallel size of the run, for the report.
     pub(super) label: String,
     run: RecordedRun,
-    /// Start of a long run, with enough requests to compute slopes of its latencies.
+    /// First requests of a long run, enough of them to compute slopes of its latencies.
     start: Option<RecordedRun>,
     /// Whether the API server's time is fitted for the run; in-process runs have none, and a
     /// measured value is kept.
@@ -95,7 +95,7 @@ const SLOPE_REQUESTS_PER_STAGE: usize = 500;
 const OVERLOAD_TTFT_GROWTH: f64 = 3.0;
 
 impl CalibrationCase {
-    /// Prepares a load generator's run against a deployment, given as `(engine, setup)`.
+    /// Prepares a load generator's run for the fit; its deployment is given as `(engine, setup)`.
     pub(super) fn from_bench_run(
         bench: &BenchRun,
         (engine, setup): (&VllmConfig, &RooflineSetup),
@@ -149,7 +149,7 @@ impl CalibrationCase {
         .require_targets()
     }
 
-    /// Prepares a recorded run whose JSON describes its deployment.
+    /// Prepares a recorded run for the fit; the run's JSON describes its deployment.
     pub(super) fn from_recorded_run(
         json: &Value,
         options: &CalibrateOptions,
@@ -285,7 +285,7 @@ impl CalibrationCase {
         self.has_front_end.then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns by how much each fit target changes if the parameter moves by the scale of its
+    /// Returns by how much each fit target changes if the parameter changes by the scale of its
     /// prior; `None` if only a simulation can show it.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation of

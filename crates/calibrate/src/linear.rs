@@ -7,7 +7,7 @@ const SOFT_L1_WIDTH: f64 = 0.06;
 /// Number of reweighting rounds of a soft L1 fit, after which it has converged.
 const REWEIGHT_ROUNDS: usize = 8;
 
-/// Fit plan: the parameter columns that may move, each with its ridge penalty.
+/// Fit plan: the parameter columns that the fit may change, each with its ridge penalty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct RidgeFitPlan {
     pub(super) terms: Vec<(usize, f64)>,

@@ -18,7 +18,8 @@ const FINITE_DIFFERENCE_STEP: f64 = 0.25;
 /// A few requests that catch or miss a step cause jumps, which carry no information.
 const CURVATURE_HALF_WEIGHT: f64 = 0.01;
 
-/// Movable parameter of the fit: for all runs, or additionally for those of one deployment.
+/// Column of the fit: the value of a parameter for all runs, or its shift for the runs of one
+/// deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FitColumn {
     pub(super) parameter: RooflineParameter,

@@ -123,8 +123,8 @@ fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice
 }
 
 impl ParameterChoice {
-    /// Returns a column for every parameter that may move: one for all deployments, and one per
-    /// deployment if there are several.
+    /// Returns a column for every parameter that the fit may change: one for all deployments, and
+    /// one per deployment if there are several.
     pub(super) fn fit_columns(&self, deployments: usize) -> Vec<FitColumn> {
         let shared = |parameter: RooflineParameter| FitColumn { parameter, deployment: None };
         let mut columns: Vec<FitColumn> = self.chosen.iter().copied().map(shared).collect();

@@ -147,7 +147,8 @@ fn write_parameter_line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -
     )
 }
 
-/// Returns a file for `--config`: the flags in `deployment`, then the fitted coefficients.
+/// Returns the text of a file for `--config`: the flags in `deployment`, then the fitted
+/// coefficients.
 pub fn fitted_config_yaml(
     fitted: &FittedRoofline,
     base: &RooflineCoefficients,

@@ -77,7 +77,8 @@ pub fn check_output_conflicts(
 
 type FlagAndPath = (String, String);
 
-/// Returns the output files of a command line, the last of each flag, and all other words.
+/// Splits the words of a command line into the output files, the last of each flag, and all other
+/// words; each with the flag before it.
 fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAndPath>) {
     let (mut outputs, mut inputs) = (Vec::<FlagAndPath>::new(), Vec::new());
     let mut last = String::from("an argument");
@@ -204,7 +205,8 @@ pub fn write_new_file(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
-    /// Path of the temporary file; empty after the commit, and for a stream.
+    /// Path of the temporary file; empty once it has replaced the target, and if the target is a
+    /// stream.
     path: PathBuf,
     target: PathBuf,
 }

@@ -103,7 +103,7 @@ pub struct DisaggregatedServingRoutes {
     /// Whether the routes for render, derender and `/inference/v1/generate` are enabled; they
     /// return 403 otherwise.
     pub enable_scale_out: bool,
-    /// Whether requests and responses hold token ids only.
+    /// Whether requests and responses contain only token ids, no text.
     pub tokens_only: bool,
     /// Whether only the render routes are served (`vllm launch render`).
     pub render_only: bool,

@@ -61,7 +61,7 @@ pub enum PerRequestDraftStats {
 pub(crate) enum PerformanceMode {
     #[default]
     Balanced,
-    /// Captures a CUDA graph for every small batch size.
+    /// vLLM captures a CUDA graph for every small batch size.
     Interactivity,
     Throughput,
 }

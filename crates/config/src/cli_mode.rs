@@ -35,7 +35,7 @@ pub const TOOL_COMMANDS: [&str; 15] = [
     "man",
 ];
 
-/// Commands with this crate's flags as arguments.
+/// Names of the commands that take this crate's flags as arguments.
 const FLAG_COMMANDS: [&str; 6] = ["serve", "sglang", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +61,8 @@ pub(super) struct CommandInvocation<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Environment variable with a name that replaces the program name, for container images without a
-/// command.
+/// Name of the environment variable whose value replaces the program's name, for container images
+/// without a command.
 const PROGRAM_NAME_VARIABLE: &str = "VLLM_SIM_PROGRAM";
 const PROGRAM_NAMES: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 

@@ -34,7 +34,7 @@ pub(super) enum HelpRequest {
 }
 
 impl HelpRequest {
-    /// Returns the command-line argument that asks for this help.
+    /// Returns the command-line argument that requests this help text, such as `--help`.
     pub(super) fn help_argument(&self) -> String {
         match self {
             Self::Short => "-h".to_owned(),

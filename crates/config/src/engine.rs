@@ -33,7 +33,7 @@ pub struct EngineConfig {
     pub max_num_seqs: u32,
     /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
-    /// Further limits of a step, and limits of the waiting queue.
+    /// Further limits of a scheduler step, and limits of the waiting queue.
     pub queue: QueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: SchedulingConfig,
@@ -43,11 +43,13 @@ pub struct EngineConfig {
     pub speedup: SpeedupRatios,
     /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Tokens per KV block, over all GPUs of a context (default 16; with `serve` by GPU and model).
+    /// Size of a KV block in tokens, over all GPUs that share a context (default 16; with `serve`
+    /// by GPU and model).
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
-    /// Size of the KV cache as vLLM plans it; `None`: model, memory or vLLM's scheduler missing.
+    /// Size of the KV cache as vLLM plans it; `None`: the model's shape or the memory is unknown,
+    /// or another scheduler than vLLM's is simulated.
     pub kv_cache: Option<KvCacheCapacity>,
     /// KV cache offloading to CPU memory; `None`: disabled.
     pub kv_offload: Option<KvOffloadConfig>,
@@ -77,7 +79,7 @@ pub struct EngineConfig {
     pub quantization: Option<String>,
 }
 
-/// Limits of a step and of the waiting queue, in tokens and requests.
+/// Limits of a scheduler step and of the waiting queue, in tokens and requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueueLimits {
     /// Maximum number of tokens scheduled per step, at most the token budget.
@@ -97,9 +99,11 @@ pub struct SchedulingConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether `long_prefill_token_threshold` is at least a step's tokens per sequence (default no).
+    /// Whether `long_prefill_token_threshold` is raised to at least the token budget divided by the
+    /// number of sequences (default no).
     pub long_prefill_token_threshold_adaptive: bool,
-    /// Number of steps between prefills while requests decode (default 1: none skipped).
+    /// Number of steps from one step with prompt tokens to the next while sequences decode (default
+    /// 1).
     pub prefill_schedule_interval: u32,
     /// Sequence to preempt when KV blocks run out (default the youngest).
     pub victim: PreemptionVictim,
@@ -122,7 +126,7 @@ pub struct StepTiming {
     pub latency_source: LatencySource,
 }
 
-/// Divisors of modelled durations.
+/// Divisors of simulated durations (speed-up ratios).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SpeedupRatios {
     /// Divisor of every modelled duration, more than 0 (default 1).
@@ -498,7 +502,8 @@ fn scheduler_for_replay_timing(
     Ok(SchedulerKind::Pool)
 }
 
-/// Returns the scheduler kind; a latency model without `--scheduler` selects one that runs steps.
+/// Returns the scheduler kind; if `--scheduler` is not given, a latency model selects a scheduler
+/// that runs steps.
 fn read_scheduler_kind(
     v: &FlagValues,
     latency: &LatencySource,

@@ -10,8 +10,8 @@ use super::error::ConfigError;
 use super::values::FlagValues;
 use vllm_sim_engine::duration;
 
-/// Keys of fake histograms with counts per bucket: maximum number of buckets, and upstream's name
-/// if it limits them.
+/// Keys of fake histograms with counts per bucket, each with its maximum number of buckets and, if
+/// upstream limits that number, upstream's name of the metric.
 const HISTOGRAM_BUCKET_KEYS: [(&str, usize, Option<&str>); 12] = [
     ("ttft-buckets-values", 23, Some("time-to-first-token")),
     ("tpot-buckets-values", 20, Some("time-per-output-token")),

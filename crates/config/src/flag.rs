@@ -6,7 +6,7 @@ use std::ops::Deref;
 use super::cli_mode::CliMode;
 use super::group::FlagGroup;
 
-/// Upper bound of values of flags that hold a count.
+/// Upper bound of the values of flags that take a count.
 pub(crate) const MAX_COUNT: i64 = u32::MAX as i64;
 
 #[derive(Debug, Clone, Copy)]

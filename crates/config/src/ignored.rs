@@ -110,7 +110,7 @@ pub fn is_vllm_serve_flag(name: &str) -> bool {
     find_vllm_serve_flag(name).is_some()
 }
 
-/// Returns the switch that a flag turns off, as `--disable-lora` does `--enable-lora`.
+/// Returns the name of the switch that a flag turns off: `enable-lora` for `disable-lora`.
 pub(super) fn inverse_switch(name: &str) -> Option<&'static str> {
     find_vllm_serve_flag(name)?.inverse
 }
@@ -120,7 +120,8 @@ pub(super) fn is_release_dependent_flag(name: &str) -> bool {
     find_vllm_serve_flag(name).is_some_and(|flag| flag.since.is_some() || flag.until.is_some())
 }
 
-/// Returns the flags whose default is another one in this release, each with its default.
+/// Returns the flags whose default in the vLLM release `version` differs from the current one, each
+/// with its default in that release.
 pub(super) fn flags_with_older_defaults(
     version: VllmVersion,
 ) -> Vec<(&'static FlagSpec, &'static str)> {

@@ -24,7 +24,7 @@ pub struct MetricsConfig {
     /// Interval of the statistics log line of each engine with `serve` (default 10 s); zero: no
     /// line.
     pub log_interval: Duration,
-    /// Families of open pull requests of vLLM that are exposed (`--preview`).
+    /// Metric families from open pull requests of vLLM that are exposed (`--preview`).
     pub previews: MetricPreviews,
     /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,

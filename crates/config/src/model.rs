@@ -28,7 +28,7 @@ pub struct ModelConfig {
     pub hf_config: Option<Arc<Value>>,
     /// Revision of the model on the Hugging Face Hub, if given.
     pub revision: Option<String>,
-    /// Location of the tokenizer and access to its download.
+    /// Location of the tokenizer, and settings for its download.
     pub tokenizer: TokenizerSource,
     /// Jinja chat template of `--chat-template`, as text.
     pub chat_template: Option<String>,
@@ -55,7 +55,7 @@ pub struct ModelConfig {
     pub cli_mode: CliMode,
 }
 
-/// Location of the tokenizer and access to its download.
+/// Location of the tokenizer, and settings for its download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerSource {
     /// Folder, file or Hugging Face name of the tokenizer (default the model's).

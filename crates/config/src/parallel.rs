@@ -34,7 +34,7 @@ pub struct ParallelConfig {
     pub api_servers: u32,
     /// Whether the model's experts are spread over data-parallel ranks (expert parallelism).
     pub expert: bool,
-    /// Backend of the token exchange between the ranks of experts.
+    /// Backend of the all-to-all exchange of tokens between expert-parallel ranks.
     pub all2all: All2AllBackend,
 }
 

@@ -20,13 +20,13 @@ const REMAINING_COPY_COUNTS: PreviewedPullRequest =
 const REMOVAL_AFTER_LAST_COPY: PreviewedPullRequest =
     PreviewedPullRequest { name: "removal-after-last-copy", pull_request: 55_092 };
 
-/// The metric `vllm:kv_cache_token_usage_perc`.
+/// Preview of the pull request with the metric `vllm:kv_cache_token_usage_perc`.
 pub(super) const KV_CACHE_TOKEN_USAGE: PreviewedPullRequest =
     PreviewedPullRequest { name: "kv-cache-token-usage", pull_request: 57_336 };
-/// The metrics of adapters that stay in memory.
+/// Preview of the pull request with metrics of the LoRA adapters that stay in memory.
 pub(super) const LORA_ADAPTER_LOADED: PreviewedPullRequest =
     PreviewedPullRequest { name: "lora-adapter-loaded", pull_request: 54_830 };
-/// The readiness check that looks for progress.
+/// Preview of the pull request with a readiness check that examines the progress of the engines.
 pub(super) const READINESS: PreviewedPullRequest =
     PreviewedPullRequest { name: "readiness", pull_request: 43_122 };
 
@@ -38,7 +38,7 @@ const PREVIEWS: [PreviewedPullRequest; 5] = [
     READINESS,
 ];
 
-/// Reads the previews that are switched on.
+/// Returns the pull requests whose behaviour `--preview` switches on.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] for an unknown name, with the list of names.
@@ -60,7 +60,7 @@ pub(super) fn checks_readiness(previews: &[PreviewedPullRequest]) -> bool {
     previews.contains(&READINESS)
 }
 
-/// Returns the metric families that the previews add.
+/// Returns the metric families that the previewed pull requests add.
 pub(super) fn metric_previews(previews: &[PreviewedPullRequest]) -> MetricPreviews {
     MetricPreviews {
         token_usage: previews.contains(&KV_CACHE_TOKEN_USAGE),
@@ -68,7 +68,7 @@ pub(super) fn metric_previews(previews: &[PreviewedPullRequest]) -> MetricPrevie
     }
 }
 
-/// Returns what the previews change in KV events.
+/// Returns the changes of KV events by the previewed pull requests.
 pub(super) fn kv_event_preview(previews: &[PreviewedPullRequest]) -> KvEventPreview {
     KvEventPreview {
         remaining_copy_counts: previews.contains(&REMAINING_COPY_COUNTS),

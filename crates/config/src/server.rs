@@ -69,16 +69,17 @@ pub struct ServerTimeouts {
     pub startup: Duration,
     /// Idle time until a connection is closed (default 5 s).
     pub keep_alive: Duration,
-    /// Times without output after which `/health/ready` returns 503; `None`: it does not check.
+    /// Times without engine output after which `/health/ready` returns 503; `None`: the route does
+    /// not check the output.
     pub ready_check: Option<ReadyCheckTimeouts>,
 }
 
 /// Times without output after which an engine with requests is not ready (`--preview readiness`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadyCheckTimeouts {
-    /// Time from the first request of an idle engine to its first output (default 60 s).
+    /// Maximum time from the first request of an idle engine to its first output (default 60 s).
     pub first_output: Duration,
-    /// Time since the last output (default 60 s).
+    /// Maximum time since the last output of an engine with requests (default 60 s).
     pub next_output: Duration,
 }
 

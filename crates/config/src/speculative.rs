@@ -41,7 +41,7 @@ pub struct SpeculativeConfig {
     pub draft: Option<ModelShape>,
     /// Whether one forward pass of the draft model proposes all draft tokens.
     pub parallel: bool,
-    /// Tensor-parallel size of the draft model; `None`: that of the target.
+    /// Tensor-parallel size of the draft model; `None`: that of the target model.
     pub tensor: Option<u32>,
     /// Reason why asynchronous scheduling is disabled, as text; `None`: it stays enabled.
     pub synchronous: Option<String>,
@@ -403,8 +403,8 @@ fn parse_acceptance_rates(typed: &Value, drafts: usize) -> Result<Vec<f64>, Conf
     Ok(rates)
 }
 
-/// Returns the unconditional acceptance rates of least variance with a mean of `typed` tokens per
-/// step.
+/// Returns the unconditional acceptance rates of least variance with which a step produces `typed`
+/// tokens on average.
 fn rates_of_acceptance_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let most = f64::from(drafts) + 1.0;
     let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));

@@ -60,7 +60,8 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     }
 }
 
-/// Returns the reason why a preview has no effect with this configuration; `None` if it has.
+/// Returns the reason why a preview has no effect with this configuration; `None` if it has an
+/// effect.
 fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option<&'static str> {
     if config.model.compat == Compat::Sglang {
         return Some("the API of SGLang is served (--compat sglang)");

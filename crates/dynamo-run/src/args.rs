@@ -347,7 +347,7 @@ fn set_data_parallel_rank_config(
     }
 }
 
-/// Returns the number of the engine's scheduler: 0 for vLLM, 1 for SGLang, 2 for TensorRT-LLM.
+/// Returns the index of the engine's scheduler: 0 for vLLM, 1 for SGLang, 2 for TensorRT-LLM.
 ///
 /// Without an argument, the backend of the kernel tables decides; TensorRT-LLM's batches are
 /// closest to vLLM's.

@@ -469,7 +469,8 @@ fn take_load(
     }
 }
 
-/// Removes the paths of a trace and returns its files; a folder means all JSON files in it.
+/// Removes the trace's format, block size and paths from `source` and returns its files; a folder
+/// means all JSON files in it.
 fn take_trace(
     source: &mut JsonArgs,
     kwargs: &mut Map<String, Value>,

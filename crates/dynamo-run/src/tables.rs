@@ -23,8 +23,8 @@ use super::json_args::{JsonArgs, invalid_field_error};
 
 const DEFAULT_AIC_SYSTEM: &str = "h200_sxm";
 const AIC_BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
-/// Names of the kernel-table arguments: after the prefix `aic_` or `ais_`, and in a `timing_model`
-/// of 1.6.
+/// Pairs of names of the kernel-table arguments: after the prefix `aic_` or `ais_`, and in a
+/// `timing_model` of Dynamo 1.6.
 const TABLE_ARG_KEYS: [(&str, &str); 9] = [
     ("backend", "backend"),
     ("system", "system"),

@@ -19,7 +19,7 @@ impl LoraAdapters {
         Self { parts, names: Mutex::default() }
     }
 
-    /// Loads the adapter of a request, as vLLM's workers do on its first use.
+    /// Loads the LoRA adapter of a request, as vLLM's workers do on its first use.
     ///
     /// # Errors
     /// A message for the front end if the adapter cannot be loaded.

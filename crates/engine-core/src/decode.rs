@@ -21,7 +21,7 @@ pub(crate) fn decode_value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
 pub(crate) struct ArrayFields(Vec<Value>);
 
 impl ArrayFields {
-    /// Creates the fields from a MessagePack value, which must be an array.
+    /// Splits a MessagePack array into its fields.
     ///
     /// # Errors
     /// [`DecodeError::Type`] for any value but an array.

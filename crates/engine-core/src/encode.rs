@@ -70,7 +70,8 @@ pub(crate) struct EngineCoreOutput {
     pub(crate) stop: Option<u32>,
     pub(crate) events: Vec<(EngineCoreEventType, SimTime)>,
     pub(crate) prefill: Option<PrefillStats>,
-    /// Log probabilities of the tokens that a scoring request named, per row of its prompt.
+    /// Log probabilities of the tokens named by a scoring request, one row per scored prompt
+    /// position.
     pub(crate) prompt_scores: Option<PoolingTensor>,
     pub(crate) trace: Option<Arc<Value>>,
     pub(crate) error: Option<EngineRequestError>,

@@ -16,7 +16,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a closing socket to send its messages, in milliseconds.
 pub(crate) const SOCKET_LINGER_MS: i32 = 4_000;
 
-/// Message on the stop socket that makes the engine core fail as if it crashed.
+/// Message to the engine core's in-process stop socket that simulates a crash of the engine core.
 pub(crate) const KILL_MESSAGE: &str = "kill";
 
 /// High-water mark of an input socket, in received messages.
@@ -75,7 +75,7 @@ pub enum EngineCoreError {
 }
 
 pub(crate) struct HandshakeSockets {
-    /// Input sockets, one per front end.
+    /// Input sockets of the engine core, one per front end.
     pub(crate) inputs: Vec<zmq::Socket>,
     pub(crate) outputs: Vec<zmq::Socket>,
     pub(crate) coordinator: Option<CoordinatorSockets>,
@@ -95,8 +95,7 @@ struct SocketAddresses {
     stats: Option<String>,
 }
 
-/// Joins the front end by the handshake; returns `None` if the stop socket receives a message
-/// first.
+/// Connects to the front end by the handshake; returns `None` if the engine core is stopped first.
 ///
 /// # Errors
 /// [`EngineCoreError`] if the front end does not answer or its answer is malformed.
@@ -177,7 +176,7 @@ fn connect_socket(
     Ok(socket)
 }
 
-/// Reads the message on the stop socket: a regular stop returns `Ok`, a kill an error.
+/// Reads the message on the engine core's stop socket; returns an error if it simulates a crash.
 pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), EngineCoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
         word if word == KILL_MESSAGE.as_bytes() => Err(EngineCoreError::Killed),
@@ -185,8 +184,7 @@ pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), EngineCo
     }
 }
 
-/// Receives the next message on `socket`; returns `None` if the stop socket receives a message
-/// first.
+/// Receives the next message on `socket`; returns `None` if the engine core is stopped first.
 fn receive_or_stop(
     socket: &zmq::Socket,
     stopped: &zmq::Socket,

@@ -22,8 +22,8 @@ use super::serve::RequestSubmitter;
 /// Number of messages read from one socket before the next socket gets its turn.
 const MAX_CONSECUTIVE_READS: usize = 64;
 
-/// Pause between reads of the sockets while too many prompt tokens are in submission, in
-/// milliseconds.
+/// Pause between reads of the sockets while requests with too many prompt tokens are being
+/// submitted, in milliseconds.
 const BUSY_PAUSE_MS: i64 = 2;
 
 const ADD_REQUEST: &[u8] = &[0];

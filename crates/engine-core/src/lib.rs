@@ -51,13 +51,15 @@ pub use parts::EngineCoreParts;
 pub use reasoning::ReasoningMarkers;
 pub use waves::DataParallelWaves;
 
-/// The channel on which an engine's observer sends events to its engine core.
+/// The channel on which the observer of a simulated engine sends the engine's events to the engine
+/// core that serves vLLM front ends.
 pub struct EngineEventChannel {
     queue: Sender<OutputThreadMessage>,
     steps: Receiver<OutputThreadMessage>,
 }
 
-/// Creates the observer of an engine's events, and the channel to the engine's core.
+/// Creates the observer of a simulated engine, and the channel on which it sends the engine's
+/// events to the engine core.
 pub fn observe_engine(config: &Config) -> (OutputObserver, EngineEventChannel) {
     let (queue, steps) = channel();
     let observer = OutputObserver::new(queue.clone(), config);

@@ -12,13 +12,13 @@ use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
 pub(crate) struct RequestedLogprobs {
     output: Option<OtherTokens>,
     prompt: Option<OtherTokens>,
-    /// Index of the first prompt row to score, and for each row the token ids whose log
-    /// probabilities it gets.
+    /// Index of the first prompt position to score, and for each scored position the token ids
+    /// whose log probabilities are returned.
     scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
 }
 
-/// Tokens in a row of log probabilities other than the chosen one.
+/// The tokens whose log probabilities are returned, in addition to that of the chosen token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum OtherTokens {
     Likeliest(usize),
@@ -36,7 +36,7 @@ pub(crate) struct LogprobRows {
     pub(crate) ranks: Vec<i32>,
 }
 
-/// Vocabulary size and seed, from which the log probabilities are computed.
+/// Vocabulary size and seed, from which simulated log probabilities are computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogprobSource {
     pub(crate) vocabulary: u32,
@@ -44,7 +44,7 @@ pub(crate) struct LogprobSource {
 }
 
 impl RequestedLogprobs {
-    /// Returns the log probabilities that a request asks for; `None` if there are none.
+    /// Returns which log probabilities a request asks for; `None` if it asks for none.
     pub(crate) fn from_sampling(sampling: &RequestSampling) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
@@ -70,7 +70,8 @@ impl RequestedLogprobs {
         self.prompt.is_some() || self.scored.is_some()
     }
 
-    /// Returns the log probabilities of output `tokens`, which begin at `position` of the script.
+    /// Returns the log probabilities of output `tokens`, which begin at token index `position` of
+    /// the scripted reply.
     pub(crate) fn output_logprob_rows(
         &self,
         source: LogprobSource,
@@ -106,8 +107,8 @@ impl RequestedLogprobs {
 }
 
 impl RequestedLogprobs {
-    /// Returns, for each prompt row, the log probabilities with which the tokens named in the
-    /// request come next.
+    /// Returns, for each scored prompt position, the log probabilities with which the tokens named
+    /// in the request come next.
     ///
     /// A negative token id in the request gets a log probability of minus infinity.
     pub(crate) fn prompt_scores(

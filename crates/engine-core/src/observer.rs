@@ -11,7 +11,8 @@ use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 
-/// Sends the events of an engine to its engine core, one batch per step.
+/// Forwards the events of a simulated engine (admissions, output tokens, ends) to the engine core
+/// that serves it, one batch per step.
 ///
 /// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
 /// one instant form a batch.
@@ -20,10 +21,10 @@ pub struct OutputObserver {
     steps: bool,
     cache: bool,
     connector: bool,
-    /// Scheduler statistics since the last message; the coordinator needs them even with
-    /// `--disable-log-stats`.
+    /// Scheduler statistics since the last message to the output thread; the coordinator needs them
+    /// even with `--disable-log-stats`.
     stats: SchedulerStats,
-    /// Number of running, waiting and deferred sequences in the last message.
+    /// Number of running, waiting and deferred sequences in the statistics sent last.
     last_sent: (usize, usize, usize),
     open: Vec<(Arc<str>, StepEvent)>,
     at: SimTime,

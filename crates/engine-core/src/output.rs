@@ -26,15 +26,15 @@ use vllm_sim_wire::VllmVersion;
 /// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
 pub(crate) const ENGINE_CORE_DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// Minimum and maximum time between attempts to send to a slow front end.
+/// Minimum and maximum time between attempts to send messages to a slow front end.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Messages to the output thread, in the order of events.
+/// Message to the output thread of an engine core, sent in the order of events.
 pub(crate) enum OutputThreadMessage {
-    /// The events of one step of the engine.
+    /// The engine reports the events of one step.
     Step(EngineStep),
-    /// A request is in submission; the steps of it may arrive before `Admitted`.
+    /// A request is being submitted to the engine; its events may arrive before `Admitted`.
     Announced(Arc<str>),
     /// The engine accepted the request.
     Admitted(Box<ActiveRequest>),
@@ -42,7 +42,7 @@ pub(crate) enum OutputThreadMessage {
     Answered { client: usize, at: SimTime, output: Box<EngineCoreOutput> },
     /// The front end aborted the requests with these ids.
     Abort(Vec<Arc<str>>),
-    /// The encoded response to a utility call.
+    /// The response to a front end's utility call is ready to be sent.
     Answer { client: usize, message: Vec<u8> },
     /// The engine core stops, regularly or because it failed.
     Stop { dead: bool },
@@ -52,13 +52,13 @@ pub(crate) struct ActiveRequest {
     pub(crate) id: Arc<str>,
     pub(crate) client: usize,
     pub(crate) reply: Reply,
-    /// End-of-sequence token ids of this engine and of the front end.
+    /// End-of-sequence token ids of this engine's tokenizer and of the front end's.
     pub(crate) eos: (Option<u32>, Option<u32>),
     logprobs: Option<ActiveLogprobs>,
     trace: Option<Arc<Value>>,
     events: Vec<(EngineCoreEventType, SimTime)>,
     prefill: Option<PrefillStats>,
-    /// Step number of the latest output, and the output's index in that step.
+    /// Number of the step with the request's latest output, and the output's index in that step.
     latest: (u64, usize),
     /// Reservation of the request's id, which ends when this guard is dropped.
     pub(crate) reserved: Option<ReservedRequestId>,
@@ -67,7 +67,7 @@ pub(crate) struct ActiveRequest {
 pub(crate) struct ActiveLogprobs {
     pub(crate) asked: RequestedLogprobs,
     pub(crate) source: LogprobSource,
-    /// Prompt token ids, until the log probabilities of the prompt are sent.
+    /// Prompt token ids of the request, kept until the log probabilities of the prompt are sent.
     pub(crate) prompt: Option<Vec<u32>>,
 }
 
@@ -173,7 +173,7 @@ impl ActiveRequest {
 
 pub(crate) struct OutputThread {
     rank: u32,
-    /// Output queues, one per front end.
+    /// Queues of messages to the front ends, one per front end.
     output_queues: Vec<OutputQueue>,
     coordinator: Option<zmq::Socket>,
     /// Number of running and waiting sequences in the last message to the coordinator.
@@ -186,11 +186,12 @@ pub(crate) struct OutputThread {
     /// Whether this data-parallel rank has requests, and thus is in a wave.
     busy: bool,
     active: HashMap<Arc<str>, ActiveRequest>,
-    /// Ids of the requests in submission.
+    /// Ids of the requests that are being submitted to the engine.
     announced: HashSet<Arc<str>>,
-    /// Ids of announced requests that the front end has aborted.
+    /// Ids of the requests that the front end aborted while they were being submitted.
     aborted_early: HashSet<Arc<str>>,
-    /// Steps held back because they have an event of an announced request.
+    /// The steps whose outputs are held back, because they have an event of a request that is still
+    /// being submitted.
     held: VecDeque<EngineStep>,
     step: u64,
     at: SimTime,
@@ -226,8 +227,8 @@ impl OutputThread {
         }
     }
 
-    /// Sends the messages of `queue` until stopped; returns `false` after a panic, of which the
-    /// front ends are notified.
+    /// Sends the messages of `queue` to the front ends until stopped; returns `false` after a
+    /// panic, of which the front ends are notified.
     pub(crate) fn run_until_stopped(mut self, queue: &Receiver<OutputThreadMessage>) -> bool {
         let sent = catch_unwind(AssertUnwindSafe(|| self.send_until_stopped(queue)));
         if sent.is_err() {
@@ -341,7 +342,7 @@ impl OutputThread {
         }
     }
 
-    /// Sends the held steps that no longer wait for an announced request.
+    /// Sends the outputs of held-back steps that no longer wait for a request's submission.
     fn send_held_steps(&mut self) {
         while let Some(step) = self.held.front() {
             let unknown = |(id, _): &(Arc<str>, StepEvent)| self.announced.contains(id);

@@ -22,7 +22,8 @@ pub(crate) struct OutputQueue {
     bytes: usize,
     /// Ids of aborted requests of which the front end is not yet notified.
     deferred_aborts: BTreeSet<Arc<str>>,
-    /// Whether the queue reached its limit; reset at half the limit.
+    /// Whether the queue of messages to the front end reached its size limit; reset at half the
+    /// limit.
     full: bool,
 }
 
@@ -46,7 +47,8 @@ impl OutputQueue {
         self.full
     }
 
-    /// Sends queued messages, and waits up to `patience` for room in the output socket.
+    /// Sends queued messages to the front end, and waits up to `patience` for room in the output
+    /// socket.
     ///
     /// Returns whether a message was sent.
     pub(crate) fn send_queued(&mut self, patience: Duration) -> bool {

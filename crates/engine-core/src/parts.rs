@@ -13,7 +13,7 @@ pub struct EngineCoreParts {
     pub config: Arc<Config>,
     /// Limits and defaults of request values.
     pub rules: RequestRules,
-    /// Service over the engine of this data-parallel rank alone.
+    /// The inference service whose only engine is that of this data-parallel rank.
     pub service: Arc<InferenceService>,
     /// Data-parallel rank of the engine.
     pub rank: u32,

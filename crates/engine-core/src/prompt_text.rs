@@ -2,10 +2,10 @@
 
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Role names before messages in chat templates.
+/// Names of chat roles that chat templates write before a message.
 const TEMPLATE_ROLES: [&str; 5] = ["assistant", "developer", "system", "tool", "user"];
 
-/// Returns the text of the last message in a prompt of token ids.
+/// Returns the text of the last chat message in a prompt of token ids.
 ///
 /// The message is between the last two end-of-turn tokens, without special tokens and role. A
 /// prompt without an end-of-turn token is the message as a whole.

@@ -10,7 +10,7 @@ use rmpv::Value;
 use super::decode::map_member;
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Number of tokens at the end of a prompt that are searched for markers.
+/// Number of tokens at the end of a prompt that are searched for reasoning markers.
 const SEARCHED_TAIL_TOKENS: usize = 8;
 
 const THINK_TAGS: [&str; 2] = ["<think>", "</think>"];

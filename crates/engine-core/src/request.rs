@@ -19,7 +19,8 @@ pub(crate) struct CoreRequest {
     pub(crate) client: usize,
     /// Number of the latest wave of data-parallel ranks known to the front end.
     pub(crate) wave: u64,
-    /// Other fields of the request, or the error of the first one that cannot be decoded.
+    /// Fields of the request other than its id, front end and wave, or the error of the first one
+    /// that cannot be decoded.
     pub(crate) fields: Result<RequestFields, DecodeError>,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct RequestFields {
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i64,
-    /// Trace headers `traceparent` and `tracestate`.
+    /// Trace headers `traceparent` and `tracestate` of the request.
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
     /// All trace headers of the request, which its outputs repeat.
     pub(crate) trace_headers: Option<Arc<Value>>,
@@ -74,8 +75,8 @@ pub(crate) struct RequestSampling {
     pub(crate) eos: Option<u32>,
     /// Token ids of the request's bad words, by the front end's tokenizer.
     pub(crate) bad_words: Vec<Vec<u32>>,
-    /// Index of the first prompt row to score, and for each row the token ids whose log
-    /// probabilities it gets.
+    /// Index of the first prompt position to score, and for each scored position the token ids
+    /// whose log probabilities are returned.
     pub(crate) scored: Option<(usize, Vec<Vec<i64>>)>,
 }
 

@@ -7,18 +7,18 @@ use super::control::lock_unpoisoned;
 
 type Ids = Arc<Mutex<HashSet<Arc<str>>>>;
 
-/// The set of the request ids in use.
+/// Ids of the requests that are being submitted or run in the engine.
 #[derive(Default)]
 pub(crate) struct RequestIds(Ids);
 
-/// Guard of a request: its id is in use until the guard is dropped.
+/// Guard of a request's id, which is reserved until the guard is dropped.
 pub(crate) struct ReservedRequestId {
     ids: Ids,
     id: Arc<str>,
 }
 
 impl RequestIds {
-    /// Reserves `id`; `None` if another request uses it.
+    /// Reserves a request id; returns `None` if another request uses it.
     pub(crate) fn reserve_id(&self, id: &Arc<str>) -> Option<ReservedRequestId> {
         let mut used = lock_unpoisoned(&self.0);
         used.insert(id.clone()).then(|| ReservedRequestId { ids: self.0.clone(), id: id.clone() })

@@ -45,18 +45,19 @@ pub(crate) struct RequestSubmitter {
     adapters: Arc<LoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
-    /// Ids of the requests in submission and in the engine.
+    /// Ids of the requests that are being submitted or run in the engine.
     ids: RequestIds,
     /// Whether recorded replies are looked up by the text of a prompt.
     by_text: bool,
 }
 
-/// Number of prompt tokens in submission beyond which input sockets are not read.
+/// Number of prompt tokens of requests being submitted, above which the input sockets are not read.
 ///
 /// The limit is about 64 MiB, copies included.
 const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
 
-/// Guard of a request: its prompt tokens count as in submission until the guard is dropped.
+/// Guard of a request that is being submitted; its prompt tokens are counted until the guard is
+/// dropped.
 struct SubmittingGuard {
     all: Arc<AtomicUsize>,
     own: usize,
@@ -94,8 +95,8 @@ impl RequestSubmitter {
         }
     }
 
-    /// Returns whether further requests should wait in the input sockets, because too many prompt
-    /// tokens are in submission.
+    /// Returns whether further requests should wait in the input sockets, because requests with too
+    /// many prompt tokens are being submitted.
     pub(crate) fn has_prompt_backlog(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }
@@ -289,7 +290,7 @@ impl RequestSubmitter {
         }
     }
 
-    /// Draws the injected faults of a request.
+    /// Draws the faults to inject into a request.
     ///
     /// # Errors
     /// The injected error response that replaces the output.

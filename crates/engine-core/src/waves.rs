@@ -18,7 +18,7 @@ pub struct DataParallelWaves {
 
 #[derive(Debug, Default)]
 struct WaveState {
-    /// Number of the current wave, or of the next one if all ranks are idle.
+    /// Number of the current wave of data-parallel ranks, or of the next one if all ranks are idle.
     wave: u64,
     busy: BTreeSet<u32>,
 }

@@ -13,12 +13,12 @@ pub const MAX_SIMULATED_DELAY: Duration = Duration::from_secs(24 * 3600);
 /// **Source:** `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TtftFormula {
-    /// The constant TTFT if one is set, else a delay per uncached prompt token.
+    /// The delay is the constant TTFT if one is set, else a delay per uncached prompt token.
     #[default]
     Default,
-    /// The constant TTFT only.
+    /// The delay is always the constant TTFT.
     Constant,
-    /// A delay per uncached prompt token only.
+    /// The delay is always a delay per uncached prompt token.
     PerToken,
 }
 

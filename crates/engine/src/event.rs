@@ -7,9 +7,9 @@ use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId, SimTime};
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SequenceEndReason {
-    /// All planned output tokens were released.
+    /// The sequence released all its planned output tokens.
     Finished,
-    /// The client disconnected or cancelled.
+    /// The client disconnected or cancelled the request.
     Aborted,
     /// The engine cancelled the sequence (pause, sleep); clients receive the finish reason `abort`.
     Cancelled,
@@ -36,7 +36,7 @@ pub enum SchedulerEvent {
     Fetched {
         /// Id of the sequence whose prompt is transferred.
         id: SeqId,
-        /// Number of prompt tokens to transfer.
+        /// Number of prompt tokens whose KV cache is transferred.
         tokens: u32,
         /// Duration of the KV transfer.
         took: Duration,
@@ -46,9 +46,9 @@ pub enum SchedulerEvent {
     LoadFailed {
         /// Id of the sequence whose prompt could not be loaded.
         id: SeqId,
-        /// Number of prompt tokens missing after the load.
+        /// Number of prompt tokens missing after the KV load.
         tokens: u32,
-        /// Policy for the sequence after the failed load: end or recompute.
+        /// Policy for the sequence after the failed KV load: end or recompute.
         policy: LoadFailurePolicy,
         /// Whether the KV cache was to come from another engine; false: from host memory.
         remote: bool,
@@ -122,12 +122,12 @@ pub enum SchedulerEvent {
     Reused {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Number of found blocks, at least one.
+        /// Number of KV blocks found in the prefix cache, at least one.
         blocks: u32,
-        /// Number of layer groups.
+        /// Number of layer groups of the model's KV cache.
         groups: u32,
     },
-    /// KV blocks left the prefix cache.
+    /// KV blocks were removed from the prefix cache.
     Removed {
         /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
@@ -141,7 +141,7 @@ pub enum SchedulerEvent {
     Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
-        /// Start of the step.
+        /// Simulated time at which the step started.
         begun: SimTime,
         /// Number of prompt tokens that the step computed, without cached ones.
         prompt_tokens: u32,
@@ -194,39 +194,40 @@ pub enum HostCopyDirection {
     ToDevice,
 }
 
-/// Event of the host tier ([`HostCacheConfig`](crate::kv::HostCacheConfig)).
+/// Event of the prefix cache in host memory ([`HostCacheConfig`](crate::kv::HostCacheConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostCacheEvent {
     /// Chunks of KV blocks were written to host memory.
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Layer group of each written chunk, and the chunk's index in the block plan, from 0.
+        /// Layer group of each written chunk of KV blocks, and the chunk's index in the block plan,
+        /// from 0.
         chunks: Vec<(u32, u32)>,
         /// Number of KV blocks per chunk.
         blocks_per_chunk: u32,
     },
     /// Chunks of KV blocks were evicted from host memory.
     Removed {
-        /// Layer group of each evicted chunk, key of its last block, and full hash if the block
-        /// plan had one.
+        /// Layer group of each chunk evicted from host memory, key of the chunk's last block, and
+        /// full hash if the block plan had one.
         keys: Vec<(u32, BlockKey, Option<[u8; 32]>)>,
     },
     /// A copy between GPU and host memory ended.
     Copied {
-        /// Direction of the copy.
+        /// Direction of the copy between GPU and host memory.
         direction: HostCopyDirection,
         /// Number of copied bytes, summed over all GPUs.
         bytes: u64,
         /// Duration of the copy, without the wait for earlier copies.
         took: Duration,
     },
-    /// Room in host memory was found for the KV blocks of a request.
+    /// Host memory had room for the KV blocks of a request.
     Allocated {
-        /// Number of chunks of KV blocks allocated in host memory.
+        /// Number of chunks allocated in host memory for KV blocks.
         chunks: u32,
     },
-    /// No room in host memory was found for the KV blocks of a request, or not for all of them.
+    /// Host memory had no room for the KV blocks of a request, or not for all of them.
     Refused,
     /// A request's lookup in host memory, which waited for copies in progress, was answered.
     Answered {
@@ -277,7 +278,8 @@ pub enum EngineCommand {
     /// Stops the admission of waiting sequences that hold no KV blocks; the others run to their
     /// end. Supported only by the vLLM scheduler and the mocker.
     PauseAdmission,
-    /// Continues after [`EngineCommand::Pause`] or [`EngineCommand::PauseAdmission`].
+    /// Continues the scheduling after [`EngineCommand::Pause`] or
+    /// [`EngineCommand::PauseAdmission`].
     Resume,
     /// Ends every sequence, waiting or running, with [`SequenceEndReason::Cancelled`].
     CancelAll,
@@ -348,7 +350,7 @@ pub struct KvBlockUsage {
 /// Progress of an unfinished sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceProgress {
-    /// Prompt and output tokens in the KV cache, including those of steps in flight.
+    /// Number of prompt and output tokens in the KV cache, including those of steps in flight.
     pub computed: u32,
     /// Whether the sequence waits for the KV cache of its prompt from another engine or from host
     /// memory.
@@ -366,8 +368,8 @@ pub struct EngineStats {
     pub deferred: usize,
     /// Number of waiting and deferred sequences that a pause of admissions holds back.
     pub held: usize,
-    /// Numbers of sequences with a prompt to fetch or load from elsewhere: not started, in
-    /// progress, and done but waiting for admission.
+    /// Numbers of sequences whose KV cache is loaded from another engine or from host memory: not
+    /// started, in progress, and done but waiting for admission.
     pub fetches: [u32; 3],
     /// Number of KV blocks held by sequences.
     pub used_blocks: u32,
@@ -376,11 +378,11 @@ pub struct EngineStats {
     /// Number of token slots in used KV blocks without keys and values; only counted if an observer
     /// needs it.
     pub empty_token_slots: u64,
-    /// Tokens looked up in the prefix cache since the start.
+    /// Number of tokens looked up in the prefix cache since the engine's start.
     pub cache_queries: u64,
-    /// Tokens found in the prefix cache since the start.
+    /// Number of tokens found in the prefix cache since the engine's start.
     pub cache_hits: u64,
-    /// Number of preemptions since the start.
+    /// Number of preemptions since the engine's start.
     pub preemptions: u64,
     /// Numbers of chunks in the prefix cache in host memory, by state.
     pub host: HostChunkCounts,

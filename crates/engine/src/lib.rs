@@ -54,7 +54,7 @@ pub use timer_queue::TimerQueue;
 /// Queue of a scheduler's events, in the order they happened.
 pub type Outbox = VecDeque<(SimTime, SchedulerEvent)>;
 
-/// Reports why the engine rejected a submitted sequence. The scheduler keeps nothing of it.
+/// Reports why the engine rejected a submitted sequence, which the scheduler then does not keep.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The waiting queue is full.
@@ -63,7 +63,7 @@ pub enum SubmitError {
         /// Maximum number of sequences in the waiting queue.
         limit: usize,
     },
-    /// The KV cache can never hold the sequence.
+    /// The sequence needs more KV blocks than the engine has.
     #[error("the sequence needs {needed} blocks, the cache has {total}")]
     TooLarge {
         /// Number of KV blocks that the whole sequence needs.
@@ -112,7 +112,7 @@ pub trait Scheduler {
     fn sequence_progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
-    /// Counts by use the KV blocks with these ids, which go from 1 to [`EngineStats::total_blocks`].
+    /// Counts the KV blocks with these ids by use; ids go from 1 to [`EngineStats::total_blocks`].
     fn block_usage(&self, _numbers: Range<u32>) -> KvBlockUsage {
         KvBlockUsage::default()
     }
@@ -160,7 +160,7 @@ pub trait Scheduler {
     // Methods for ranks in a [`RankLockStep`](lock_step::RankLockStep).
 
     /// Returns whether the engine is a data-parallel rank that runs each step together with the
-    /// others.
+    /// other ranks.
     fn is_in_lock_step(&self) -> bool {
         false
     }

@@ -84,7 +84,7 @@ pub enum LoadFailurePolicy {
 /// memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadFailure {
-    /// Policy after the failed load: end or recompute.
+    /// Policy after the failed KV load: end or recompute.
     pub policy: LoadFailurePolicy,
     /// Fraction of the blocks from host memory that precede the first failed one, from 0 to below
     /// 1. A remote prompt is lost completely, as with NIXL.

@@ -15,13 +15,14 @@ use crate::{
 /// Record of one change of a scheduler's steps: a step was planned, or its output was processed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepRecord {
-    /// Simulated time of the change.
+    /// Simulated time at which the step was planned or its output was processed.
     pub at: SimTime,
-    /// Kind of the change, with its details.
+    /// Kind of the change of a step, with its details.
     pub change: StepChange,
-    /// Number of KV blocks held by sequences after the change.
+    /// Number of KV blocks held by sequences after the step was planned or processed.
     pub used_blocks: u32,
-    /// Index of the layer group of [`SchedulerEvent::Stored`] and [`SchedulerEvent::Removed`].
+    /// Index of the layer group whose events are [`SchedulerEvent::Stored`] and
+    /// [`SchedulerEvent::Removed`].
     pub first_group: u32,
 }
 
@@ -58,7 +59,7 @@ pub struct ScheduledSequence {
     /// Number of the sequence's tokens that need no computation in this step: computed before,
     /// loaded or found in the prefix cache.
     pub computed: u32,
-    /// Number of tokens that the step computes, including draft tokens.
+    /// Number of the sequence's tokens that the step computes, including draft tokens.
     pub new: u32,
 }
 
@@ -74,7 +75,7 @@ pub struct UpdatedStep {
 }
 
 impl StepRecord {
-    /// Formats the record as one JSON object. `name` names sequences.
+    /// Formats the record as one JSON object. `name` converts sequence ids to JSON names.
     ///
     /// A planned step has `scheduled` (`[name, computed, new]`), `admitted`, `resumed` and
     /// `preempted`, and `encoded` (`[name, [index, ...]]`) if it encodes media items. An updated step has `drafts` (`[name, proposed, accepted]`), `ended` and

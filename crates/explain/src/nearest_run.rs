@@ -53,8 +53,8 @@ const MOSTLY_CACHED: f64 = 0.8;
 const MOSTLY_COMPUTED: f64 = 0.2;
 
 impl PromptCacheUse {
-    /// Returns whether the prompts of a run count as cached, computed or mixed, from the ratio of
-    /// cached to all prompt tokens (0 to 1).
+    /// Classifies the prompts of a run as cached, computed or mixed, by the ratio of cached to all
+    /// prompt tokens (0 to 1).
     pub fn from_reused_ratio(reused: f64) -> Self {
         match reused {
             _ if reused >= MOSTLY_CACHED => Self::Cached,

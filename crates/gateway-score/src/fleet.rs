@@ -323,7 +323,7 @@ fn assign_requests_to_pods(
     (shown, unclaimed)
 }
 
-/// Returns the index in `pods` by the address and the unique name of each pod.
+/// Returns a map from the address and the unique name of each pod to its index in `pods`.
 fn pods_by_name(pods: &[GatewayPod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {

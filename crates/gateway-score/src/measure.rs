@@ -27,7 +27,7 @@ const fn time_measure(name: &'static str, label: &'static str) -> ScoreMeasure {
 
 pub(super) const MEASURE_COUNT: usize = 11;
 
-/// All measures, in the order of [`measure_run`].
+/// All score measures, in the order of the values that [`measure_run`] returns.
 pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
     ratio_measure("served", "Requests completed"),
     ratio_measure("reuse", "Prefix reuse"),
@@ -45,7 +45,7 @@ pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
 /// Names of the measures of which the score averages the ratio to the ideal.
 pub(super) const SCORED_MEASURE_NAMES: [&str; 3] = ["reuse", "ttft", "e2e"];
 
-/// Values of all measures of a run; `None` if unknown or not applicable to the workload.
+/// Values of all score measures of a run; `None` if unknown or not applicable to the workload.
 pub(super) type MeasureValues = [Option<f64>; MEASURE_COUNT];
 
 pub(super) fn measure_run(play: &GatewayRun, workload: &LoadedWorkload) -> MeasureValues {

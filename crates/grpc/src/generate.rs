@@ -29,7 +29,7 @@ pub(super) struct GenerateMessageStream {
     /// Token ids of the latest gRPC message: all output tokens, or those since the previous
     /// message.
     output: Vec<u32>,
-    /// Whether the empty message of an aborted reply was sent.
+    /// Whether the empty gRPC message at the end of an aborted reply was sent.
     aborted: bool,
     faults: Option<Box<FaultInjector>>,
 }

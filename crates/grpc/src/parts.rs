@@ -28,7 +28,7 @@ pub struct GrpcSettings {
     pub max_message_bytes: usize,
     /// Whether gRPC messages are logged (`--log-http`).
     pub logs_messages: bool,
-    /// Time after the start during which requests are rejected.
+    /// Simulated start-up time, during which gRPC requests are rejected.
     pub startup_duration: Duration,
 }
 

@@ -68,7 +68,7 @@ pub(super) fn to_generation_request(
     }
 }
 
-/// Returns the prompt of a message. Token ids take precedence over their text.
+/// Returns the prompt of a gRPC message, whose token ids take precedence over its text.
 fn read_prompt(input: TokenizedInput) -> PromptInput {
     let TokenizedInput { original_text: text, input_ids: ids } = input;
     if ids.is_empty() && !text.is_empty() {
@@ -81,7 +81,7 @@ fn read_prompt(input: TokenizedInput) -> PromptInput {
     }
 }
 
-/// Returns the token ids of a message's prompt. Token ids take precedence over their text.
+/// Returns the token ids of a gRPC message's prompt: those in the message, else those of its text.
 pub(super) async fn read_prompt_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput { original_text: text, input_ids: ids } = input;
     if !ids.is_empty() || text.is_empty() {

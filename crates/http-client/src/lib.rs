@@ -20,7 +20,7 @@ pub enum CertificateVerification {
     /// Certificates must be signed by a public certificate authority.
     #[default]
     PublicAuthorities,
-    /// Certificate authorities in this PEM file, in place of the public ones.
+    /// Certificates must be signed by an authority in this PEM file, instead of a public one.
     Authorities(PathBuf),
     /// Any certificate is accepted.
     Disabled,

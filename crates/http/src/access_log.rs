@@ -33,7 +33,7 @@ const LINE_GATHER_TIME: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 pub(super) struct AccessLog(Arc<AccessLogThread>);
 
-/// The thread that writes the access log; it ends when this is dropped.
+/// Thread of the access log; it ends when this struct is dropped.
 #[derive(Debug)]
 struct AccessLogThread {
     /// Request paths for which no line is logged.

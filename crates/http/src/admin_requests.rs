@@ -47,7 +47,7 @@ pub(super) async fn list_usage(
     Ok(ok_json(&history.usage_json(&query.filter, query.limit)))
 }
 
-/// Reads the query of a list of requests, and waits until as many have ended as it asks for.
+/// Reads the query of a list of recorded requests, and waits until `wait` requests have ended.
 async fn wait_for_listed_requests<'a>(
     app: &'a App,
     headers: &HeaderMap,
@@ -106,7 +106,8 @@ pub(super) async fn set_scripted_replies(
     Ok(ok_json(&scripted_replies_json(&app)))
 }
 
-/// Reads scripted replies and checks their usage, for which their texts are tokenized.
+/// Reads scripted replies and checks their output token counts against their texts, which are
+/// tokenized.
 fn read_scripted_replies(service: &InferenceService, bytes: &[u8]) -> Result<ReplyRules, Fault> {
     let text =
         std::str::from_utf8(bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;

@@ -27,8 +27,8 @@ const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First rank and number of ranks of this server; in a changed configuration they are those of
-    /// the whole deployment.
+    /// First rank and number of ranks of this server, kept because a changed configuration has
+    /// those of the whole deployment.
     local_ranks: (u32, u32),
     /// Replica number of this process, and the number of replicas.
     replica: (ReplicaId, u32),
@@ -64,7 +64,7 @@ pub(super) enum RankSelector {
     One(u32),
 }
 
-/// An error of a change of run-time settings; nothing was applied.
+/// Error of a rejected change of run-time settings or of a fault scenario.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error("this server was started without a tunable configuration")]

@@ -15,11 +15,12 @@ use vllm_sim_config::Compat;
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
 const GUARDED_PATH_PREFIXES: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
-/// Prefix of the gRPC calls that need an API key, and the call that needs none, like `/health`.
+/// Prefix of the gRPC calls that need an API key; [`UNGUARDED_HEALTH_CHECK`] needs none, like
+/// `/health`.
 const GUARDED_GRPC_PREFIX: &str = "/vllm.grpc.engine.VllmEngine/";
 const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
-/// The middleware rejects requests without a required API key.
+/// Middleware of the API key check: it rejects requests without a required key.
 pub(super) struct ApiKeyCheck {
     keys: Vec<String>,
     is_guarded: fn(&Request) -> bool,

@@ -43,7 +43,7 @@ pub struct AppParts {
     pub port: u16,
     /// Time of the process's start.
     pub started: Instant,
-    /// Run-time settings of the deployment; settings of a server that does not join them are fixed.
+    /// Run-time settings of all servers of the deployment that `/admin/config` can change.
     pub admin_state: Arc<AdminState>,
     /// Switch that makes the engines drop their KV events.
     pub event_loss: EventLossSwitch,
@@ -86,7 +86,7 @@ pub struct App {
     stopping: AtomicBool,
 }
 
-/// Records for the dashboard, which begin with the first look at it.
+/// Metric samples and request trace for the dashboard, recorded only after a client has opened it.
 #[derive(Default)]
 pub(super) struct DashboardRecords {
     pub(super) metrics: MetricHistory,

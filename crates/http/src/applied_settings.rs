@@ -11,7 +11,7 @@ use vllm_sim_engine::EngineCommand;
 use vllm_sim_service::LiveFaultSettings;
 use vllm_sim_service::fault::FaultOrigin;
 
-/// Run-time settings of one server, in the form in which they are applied.
+/// Run-time settings of one server, combined over its ranks and ready to apply.
 #[derive(Clone)]
 pub(super) struct AppliedSettings {
     live: LiveFaultSettings,

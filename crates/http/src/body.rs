@@ -63,7 +63,7 @@ impl RawRequest {
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))
     }
 
-    /// Returns the raw request body if nothing reads it before the JSON schema.
+    /// Returns the raw request body if its first check is the one against the JSON schema.
     ///
     /// Returns `None` if the imitated server checks the body before the schema, or rejects its
     /// media type.
@@ -285,7 +285,7 @@ const PART_BYTES: usize = 256 << 10;
 /// here while the client does not read, and its bytes stay counted.
 struct LargeBody {
     body: Body,
-    /// Rest of the current frame of `body`.
+    /// Unsent rest of the current frame of the large response body.
     rest: Bytes,
     _reservation: LargeBodyReservation,
 }

@@ -60,8 +60,7 @@ pub(super) fn engine_failure_fault() -> Fault {
     Fault::new(500, ErrorType::InternalServer, "Internal server error")
 }
 
-/// Returns the last events of a stream that fails after its headers. Chat has the fault as compact
-/// JSON, other endpoints have it with spaces.
+/// Returns the last events of a stream that fails after its headers were sent; `json` is the error.
 pub(super) fn error_events(json: &str) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }

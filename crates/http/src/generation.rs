@@ -31,8 +31,8 @@ pub(crate) enum RejectedGeneration {
 }
 
 impl RejectedGeneration {
-    /// Converts the error to the form in which a stream reports it. If the imitated server reports
-    /// all errors by the HTTP status, a late error becomes one before the headers.
+    /// Converts the error to the form in which the stream reports it: an event, or the HTTP status
+    /// if the imitated server reports all errors by status.
     pub(crate) fn into_stream_report(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,
@@ -230,8 +230,8 @@ pub(crate) fn resolve_model_target(app: &App, model: Option<&str>) -> Result<Mod
     }
 }
 
-/// Returns the session of a request: `body`, else the header `X-Session-ID`, else the string
-/// `session_id` of `vllm_xargs`. An empty name is none.
+/// Returns the session id of a request: from `body`, else the header `X-Session-ID`, else
+/// `session_id` of `vllm_xargs`. An empty id counts as none.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generate/base/serving.py`, `_get_session_id`.
 pub(crate) fn session_id(
@@ -274,7 +274,8 @@ pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }
 
-/// Waits for the end of a reply and renders its JSON, on the blocking pool if the reply is long.
+/// Waits for the end of a reply and renders its JSON, on tokio's blocking threads if the reply is
+/// long.
 ///
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.

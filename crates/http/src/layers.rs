@@ -302,8 +302,8 @@ fn panic_response(payload: Box<dyn Any + Send>) -> Response {
     }
 }
 
-/// Runs a request with a large body on the blocking pool, because reading and checking it takes
-/// long.
+/// Runs a request with a large body on tokio's blocking threads, because reading and checking it
+/// takes long.
 async fn run_long_body_blocking(request: Request, next: Next) -> Response {
     /// Size from which a request body counts as large, in bytes.
     const LARGE_BODY_BYTES: u64 = 64 * 1024;

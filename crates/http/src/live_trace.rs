@@ -39,7 +39,7 @@ pub(crate) struct LiveTrace {
 }
 
 impl LiveTrace {
-    /// Starts recording, or lets it go on.
+    /// Starts the recording of requests and steps, or extends it; it ends after [`RECORDING_TIME`].
     pub(crate) fn keep_recording(&self, engines: &[LiveEngine]) {
         let now = engines.first().map_or(SimTime::ZERO, LiveEngine::now);
         self.ends.store((now + RECORDING_TIME).as_nanos(), Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl RankTrace {
     }
 }
 
-/// Times of one ended request; a choice of a request is one.
+/// Times of one ended request; each choice of a client's request counts as a request.
 struct EndedRequest {
     number: u64,
     worker: u32,
@@ -161,7 +161,8 @@ impl EndedRequest {
     }
 }
 
-/// Changes of a live sequence that its record does not keep.
+/// Admissions, preemptions and KV transfer of a live sequence, which its sequence record does not
+/// keep.
 #[derive(Default)]
 struct SequenceChanges {
     admissions: Vec<AdmissionOutcome>,

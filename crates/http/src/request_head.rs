@@ -31,7 +31,7 @@ pub(super) mod names {
         HeaderName::from_static("endpoint-load-metrics-format");
 }
 
-/// Headers of a request, with the faults and counters that belong to it.
+/// Headers of a request, with its injected faults and its token counter.
 #[derive(Default)]
 pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,

@@ -61,8 +61,8 @@ struct RecordedRequests {
     /// Size of all recorded headers and bodies, in bytes.
     kept_bytes: usize,
     records: VecDeque<RequestRecord>,
-    /// Ids of the latest attempts by request key, oldest first; an attempt is removed when another
-    /// one follows it.
+    /// Ids of the latest attempts by request key, oldest first; an attempt is removed when a retry
+    /// follows it.
     attempts: HashMap<String, VecDeque<u64>>,
 }
 
@@ -80,8 +80,8 @@ struct RequestRecord {
     body: Option<Vec<u8>>,
     key: Option<String>,
     attempt: u32,
-    /// Time from the end of the client's previous attempt to this one; `None` if that was still
-    /// running.
+    /// Time from the end of the client's previous attempt to this one; `None` if the previous
+    /// attempt was still running.
     gap: Option<Duration>,
     status: Option<u16>,
     grpc_status: Option<u16>,
@@ -119,7 +119,7 @@ pub(crate) struct RecordedRequestFilter {
     pub(crate) after: Option<u64>,
 }
 
-/// The record of a request in progress; dropping it before its end records the request as cut off.
+/// Record of a request in progress; dropping it before its end records the request as cut off.
 pub(super) struct RecordingGuard {
     history: Arc<RequestHistory>,
     id: u64,

@@ -133,7 +133,7 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     guard_routes(config, routes)
 }
 
-/// Makes routes reject the pages of other origins.
+/// Makes routes reject requests from pages of other origins.
 fn guard_routes(config: &Config, routes: Vec<Route>) -> Vec<Route> {
     let pages = Arc::new(TrustedPages::new(&config.server));
     let guarded = routes.into_iter().map(|(path, allow, handler)| {

@@ -127,7 +127,7 @@ impl Sessions {
     }
 
     /// Adds a request to a session, with the tokens of the requests that it continues; `begin` is
-    /// the token that begins every text.
+    /// the token at the start of every text (BOS).
     ///
     /// # Errors
     /// SGLang's 400 for a session or request that does not exist, and for an empty prompt.

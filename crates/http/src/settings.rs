@@ -15,7 +15,7 @@ use vllm_sim_wire::VllmVersion;
 /// Settings of the HTTP API.
 #[derive(Debug)]
 pub struct HttpSettings {
-    /// Settings of the model.
+    /// Settings of the served model.
     pub model: ModelSettings,
     /// Settings of the parsers of tool calls and reasoning in generated text.
     pub parsers: ParserSettings,
@@ -37,7 +37,7 @@ pub struct HttpSettings {
     pub offloads_kv: bool,
     /// Settings of KV events.
     pub kv_events: KvEventsConfig,
-    /// Settings of the server around the HTTP API.
+    /// Settings of the HTTP server, apart from its API: TLS, limits, keys and operator routes.
     pub server: ServerSettings,
     /// The server to imitate where vLLM and llm-d-inference-sim differ.
     pub compat: Compat,
@@ -157,7 +157,7 @@ pub struct KvCacheSettings {
     pub hit_threshold: f64,
 }
 
-/// Settings of the server around the HTTP API.
+/// Settings of the HTTP server, apart from its API: TLS, limits, keys and operator routes.
 #[derive(Debug)]
 pub struct ServerSettings {
     /// Path prefix under which every route is also served (`--root-path`).
@@ -168,7 +168,7 @@ pub struct ServerSettings {
     pub max_body_bytes: usize,
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
-    /// Times without output after which the readiness check fails; `None`: it does not check.
+    /// Times without output after which the readiness check fails; `None` disables this check.
     pub ready_check: Option<ReadyCheckTimeouts>,
     /// Kubernetes pod in which the process runs.
     pub pod: PodIdentity,

@@ -27,7 +27,7 @@ pub struct RecentLatencies {
     pub itl: Option<Percentiles>,
 }
 
-/// Recent latencies and cache lookups of one engine.
+/// Newest latencies and cache lookups of one engine.
 ///
 /// Lookups are those of the newest requests, as vLLM's log counts them.
 ///
@@ -69,7 +69,7 @@ impl<const N: usize> Ring<N> {
         self.put(next, (seconds as f32).to_bits(), times);
     }
 
-    /// Adds the queries and hits of a cache lookup.
+    /// Adds the numbers of queries and hits of a cache lookup.
     pub(crate) fn add_lookup(&self, queries: u32, hits: u32) {
         self.put(self.next.fetch_add(1, Ordering::Relaxed), queries, hits);
     }
@@ -84,14 +84,14 @@ impl<const N: usize> Ring<N> {
         entries.for_each(|entry| entry.store(0, Ordering::Relaxed));
     }
 
-    /// Returns the high and low half of each entry; both are zero without one.
+    /// Returns the value and the count of each entry of the ring; both are zero for an empty entry.
     fn read(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let entries = self.entries.get().into_iter().flatten();
         let words = entries.map(|entry| entry.load(Ordering::Relaxed));
         words.map(|word| ((word >> 32) as u32, word & u64::from(u32::MAX)))
     }
 
-    /// Returns the sums of hits and queries.
+    /// Returns the sums of hits and queries of the newest cache lookups.
     pub(crate) fn lookups(&self) -> (u64, u64) {
         let sum = |sums: (u64, u64), (queries, hits)| (sums.0 + hits, sums.1 + u64::from(queries));
         self.read().fold((0, 0), sum)

@@ -292,7 +292,7 @@ fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> 
     args.deploy_dir.as_deref().map_or(Ok(()), DeploymentFiles::check_folder)
 }
 
-/// Builder of the candidates of a plan from its command line.
+/// Builds the candidate deployments of a plan from its command line.
 struct CandidateBuilder<'a> {
     args: &'a [String],
     axes: &'a [GridAxis],

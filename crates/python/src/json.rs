@@ -131,7 +131,7 @@ pub fn write_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Appends a JSON string, or null.
+/// Appends `text` as a JSON string, or `null` for `None`.
 #[inline]
 pub fn write_optional_string(out: &mut String, text: Option<&str>) {
     match text {
@@ -140,7 +140,7 @@ pub fn write_optional_string(out: &mut String, text: Option<&str>) {
     }
 }
 
-/// Appends an integer.
+/// Appends an integer in decimal to the JSON text `out`.
 pub fn write_int(out: &mut String, number: impl itoa::Integer) {
     out.push_str(itoa::Buffer::new().format(number));
 }

@@ -50,14 +50,14 @@ pub fn orjson_loads(body: &[u8]) -> Result<Value, OrjsonError> {
     })
 }
 
-/// Message of an error with its position in bytes.
+/// Error message of the scanner, with its position in bytes.
 struct Refusal(&'static str, usize);
 
 type Scanned<T> = Result<T, Refusal>;
 
 struct OrjsonScanner<'t> {
     text: &'t str,
-    /// Position in bytes.
+    /// Position of the scanner in the text, in bytes.
     at: usize,
 }
 
@@ -73,7 +73,7 @@ impl OrjsonScanner<'_> {
         self.peek()
     }
 
-    /// Refuses the next character, or the end of the text.
+    /// Returns an error for the next character, or for the end of the text.
     fn refuse<T>(&self, message: &'static str) -> Scanned<T> {
         let message = if self.peek().is_none() { END } else { message };
         Err(Refusal(message, self.at))

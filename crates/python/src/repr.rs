@@ -34,7 +34,7 @@ pub fn python_repr_within(value: &Value, limit: usize) -> String {
     out.text
 }
 
-/// A bounded text accepts writes up to its limit.
+/// Text buffer with a limit, in bytes, beyond which writes fail.
 struct BoundedText {
     text: String,
     limit: usize,

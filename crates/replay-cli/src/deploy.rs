@@ -34,7 +34,7 @@ pub struct EngineDeployment {
 /// Model, GPU and source of the step times of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResultProvenance {
-    /// Name of the model; `None` if it is unknown, which is so for real servers.
+    /// Name of the model; `None` if it is unknown, as for real servers.
     pub model: Option<String>,
     /// Name of the GPU; `None` if no flag names one.
     pub gpu: Option<String>,
@@ -123,7 +123,7 @@ impl StepTimeOrigin {
     }
 }
 
-/// The weights leave no memory for a KV cache.
+/// Error for model weights that leave no GPU memory for a KV cache.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("engine: {why}")]
 pub struct WeightsDoNotFitError {

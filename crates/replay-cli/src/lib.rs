@@ -171,7 +171,7 @@ fn available_cpu_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Runs a workload against pools on one thread.
+/// Replays a workload against pools of workers on one thread.
 pub fn replay_single_threaded(
     pools: &WorkerPools,
     source: &mut dyn WorkloadSource,

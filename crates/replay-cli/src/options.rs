@@ -81,13 +81,13 @@ impl ReplayArgs {
 /// Clock of a replay, with Dynamo's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReplayMode {
-    /// Virtual time.
+    /// Replay in virtual time, with simulated workers.
     Offline,
-    /// Real time, against the servers of --target.
+    /// Replay in real time, against the servers of --target.
     Online,
 }
 
-/// Flags for the workload.
+/// Command-line flags for the workload.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
@@ -116,10 +116,10 @@ pub struct WorkloadArgs {
     /// Fraction of the first prompt that sessions of a group share, for traces with lengths only.
     #[arg(long, default_value_t = 0.0)]
     pub trace_shared_prefix_ratio: f64,
-    /// Number of prefix groups of such sessions.
+    /// Number of groups of sessions that share a prefix, for traces with lengths only.
     #[arg(long, default_value_t = 0)]
     pub trace_num_prefix_groups: u32,
-    /// Tokens of a synthetic prompt, as a distribution of lengths.
+    /// Length of a synthetic prompt in tokens, as a distribution.
     #[arg(
         long,
         alias = "random-input-len",
@@ -148,26 +148,26 @@ pub struct WorkloadArgs {
     /// Constant gap between arrivals, in milliseconds; 0 sends all requests immediately.
     #[arg(long)]
     pub arrival_interval_ms: Option<f64>,
-    /// Seed of the arrivals.
+    /// Seed of the random arrival times.
     #[arg(long, default_value_t = 42)]
     pub arrival_seed: u64,
-    /// Seed of lengths and pauses.
+    /// Seed of the random lengths and pauses of a synthetic workload.
     #[arg(long, default_value_t = 42)]
     pub workload_seed: u64,
     /// LoRA adapters of the sessions.
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Turns of a synthetic session.
+    /// Number of turns of a synthetic session; takes the same distributions as --input-tokens.
     #[arg(long, default_value = "1")]
     pub turns_per_session: TokenLengthDistribution,
     /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
     /// every turn has a separate prompt.
     #[arg(long)]
     pub turn_tokens: Option<TokenLengthDistribution>,
-    /// Fraction of a synthetic prompt that its prefix group shares.
+    /// Fraction of a synthetic prompt that all prompts of its prefix group share.
     #[arg(long, default_value_t = 0.0)]
     pub shared_prefix_ratio: f64,
-    /// Number of prefix groups of synthetic prompts.
+    /// Number of groups of synthetic prompts that share a prefix.
     #[arg(long, default_value_t = 0)]
     pub num_prefix_groups: u32,
     /// Pause between the end of a turn and the next one, in milliseconds.
@@ -221,40 +221,40 @@ impl TypedValueParser for FormatParser {
     }
 }
 
-/// Routing policy.
+/// Routing policy: the choice of a worker for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum RouterName {
-    /// Each worker in turn.
+    /// Send requests to the workers in rotation.
     #[value(alias = "round-robin")]
     RoundRobin,
-    /// A random worker.
+    /// Send each request to a random worker.
     Random,
-    /// Hash of the session.
+    /// Choose the worker by a hash of the request's session.
     #[value(alias = "session-hash", alias = "session")]
     SessionHash,
-    /// The worker with the fewest requests.
+    /// Choose the worker with the fewest requests.
     #[value(alias = "least-loaded")]
     LeastLoaded,
-    /// The less loaded of two random workers.
+    /// Choose the less loaded of two random workers.
     #[value(alias = "power-of-two")]
     PowerOfTwo,
-    /// Dynamo's cost of prefill and decode blocks.
+    /// Choose the worker with the lowest cost of prefill and decode blocks, as Dynamo does.
     #[value(alias = "kv-router", alias = "kv")]
     KvRouter,
-    /// Weighted scorers of llm-d.
+    /// Choose the worker by the weighted scorers of llm-d.
     #[value(name = "llm-d", alias = "llmd", alias = "scorers")]
     LlmD,
 }
 
-/// Order of the router's queue.
+/// Order of the requests in the router's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum QueuePolicyName {
-    /// First come, first served.
+    /// Route queued requests first come, first served.
     Fcfs,
-    /// Last come, first served.
+    /// Route queued requests last come, first served.
     Lcfs,
-    /// Weighted shortest prompt.
+    /// Route the queued request with the weighted shortest prompt first.
     Wspt,
 }
 
@@ -304,7 +304,7 @@ pub struct PoolArgs {
     /// compute.
     #[arg(long)]
     pub router_queue_threshold: Option<f64>,
-    /// kv_router: order of waiting requests.
+    /// kv_router: order in which requests leave the router's queue.
     #[arg(long, value_enum)]
     pub router_queue_policy: Option<QueuePolicyName>,
     /// kv_router: 0 selects the lowest cost; higher values sample the workers by their cost.
@@ -384,17 +384,17 @@ pub struct ReportArgs {
     /// Write an HTML page with charts.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Interval of worker samples for the page, in virtual milliseconds.
+    /// Interval of worker samples for the HTML page, in virtual milliseconds.
     #[arg(long, default_value_t = 100.0)]
     pub sample_interval_ms: f64,
-    /// Maximum time to the first token of a good request, in milliseconds.
+    /// Latency bound (SLO) on the time to the first token of a request, in milliseconds.
     #[arg(long, visible_alias = "sla-ttft-ms")]
     pub slo_ttft_ms: Option<f64>,
-    /// Maximum mean gap between tokens of a good request (its inter-token latency, or TPOT), in
-    /// milliseconds.
+    /// Latency bound (SLO) on the mean gap between tokens of a request (its inter-token latency, or
+    /// TPOT), in milliseconds.
     #[arg(long, visible_alias = "sla-itl-ms")]
     pub slo_itl_ms: Option<f64>,
-    /// Maximum time to the last token of a good request, in milliseconds.
+    /// Latency bound (SLO) on the time to the last token of a request, in milliseconds.
     #[arg(long, visible_alias = "sla-e2e-ms")]
     pub slo_e2e_ms: Option<f64>,
     /// Requirement on a key of the report's summary: KEY>=NUMBER, also <=, > and <, such as
@@ -406,12 +406,12 @@ pub struct ReportArgs {
     pub gpu_hour_price: Option<f64>,
 }
 
-/// Endpoint of a real server.
+/// HTTP endpoint of a real server to which requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GenerationApiName {
-    /// `/v1/completions`, with prompts of token ids.
+    /// Send requests to `/v1/completions`, with prompts of token ids.
     Completions,
-    /// `/v1/chat/completions`, with prompts of text.
+    /// Send requests to `/v1/chat/completions`, with prompts of text.
     Chat,
 }
 
@@ -427,7 +427,7 @@ pub(super) struct OnlineArgs {
         conflicts_with_all = ["PoolArgs", "dynamo_run", "aisimulate"]
     )]
     pub target: Vec<String>,
-    /// Endpoint for the requests.
+    /// HTTP endpoint of the --target servers to which requests are sent.
     #[arg(long, value_enum, default_value = "completions")]
     pub target_api: GenerationApiName,
     /// Model name in requests; the default is the first model that the server lists.
@@ -452,7 +452,7 @@ pub(super) struct OnlineArgs {
 }
 
 impl ReportArgs {
-    /// Returns the latency bounds of a good request, from the `--slo-*` flags.
+    /// Returns the latency bounds (SLO) that the `--slo-*` flags set.
     pub fn latency_slo(&self) -> Result<LatencySlo> {
         for (name, value) in [
             ("--slo-ttft-ms", self.slo_ttft_ms),

@@ -26,8 +26,8 @@ const MAX_DRAWN_REQUESTS: usize = 10_000;
 /// Number of requests at and above which records are kept only with `--no-per-request=false`.
 const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
-/// Creates the report sink of a replay; `keep` records of requests unless `--no-per-request` is
-/// given.
+/// Creates the report sink of a replay. If `keep` is true, it keeps request records unless
+/// `--no-per-request` is given.
 pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<ReportSink> {
     let options = report::ReportOptions {
         slo: args.latency_slo()?,

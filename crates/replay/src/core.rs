@@ -89,7 +89,7 @@ type WorkerAddress = (usize, u32);
 enum TimerEvent {
     Ready(WorkerAddress),
     Scale(usize),
-    /// Failure of the oldest decode workers, in this number.
+    /// Scheduled failure of this number of the oldest decode workers.
     Lose(u32),
     /// Completed KV transfer of the request in this slot to its decode worker.
     Transferred(u32),

@@ -7,11 +7,11 @@ use vllm_sim_engine::SimTime;
 /// Final state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestStatus {
-    /// All output tokens were generated.
+    /// All output tokens of the request were generated.
     Completed,
     /// The engine rejected, cancelled or aborted the request.
     Rejected,
-    /// The run ended before the request did.
+    /// The replay ended before the request did.
     Incomplete,
     /// The server returned an error, or the worker of the request was lost.
     Failed,
@@ -172,7 +172,7 @@ pub struct HttpResponseInfo {
 pub struct HandoffTimes {
     /// End of the prefill; the prompt's KV blocks are then held for the transfer.
     pub held: Option<SimTime>,
-    /// Time of the block reservation on the decode worker.
+    /// Time of the KV block reservation on the decode worker.
     pub reserved: Option<SimTime>,
     /// End of the KV transfer, when decoding starts.
     pub activated: Option<SimTime>,
@@ -185,7 +185,7 @@ pub struct HandoffTimes {
 /// Describes one step of a simulated engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineStep {
-    /// Pool of the worker.
+    /// Pool of the worker whose engine ran the step.
     pub pool: PoolRole,
     /// Index of the worker in its pool.
     pub worker: u32,
@@ -202,7 +202,7 @@ pub struct EngineStep {
 /// Record of the step log of a simulated engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoggedStepRecord {
-    /// Pool of the worker.
+    /// Pool of the worker whose engine logged the record.
     pub pool: PoolRole,
     /// Index of the worker in its pool.
     pub worker: u32,
@@ -227,14 +227,15 @@ pub enum WorkerChange {
 /// Task of the workers of a pool. Each pool numbers its workers from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRole {
-    /// Computes the prompts of a disaggregated deployment.
+    /// The workers compute the prompts of a disaggregated deployment.
     Prefill,
-    /// Generates tokens: the decode pool of a disaggregated deployment, or the only pool.
+    /// The workers generate tokens, as the decode pool of a disaggregated deployment or as the only
+    /// pool.
     Serving,
 }
 
 impl PoolRole {
-    /// Returns the word before a worker's number on the page.
+    /// Returns the word before a worker's number on the HTML page.
     pub(super) fn page_label(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
@@ -250,9 +251,9 @@ pub struct WorkerSample {
     pub at: SimTime,
     /// Index of the sampled worker in its pool.
     pub worker: u32,
-    /// Pool of the worker.
+    /// Pool of the sampled worker.
     pub pool: PoolRole,
-    /// Number of running sequences.
+    /// Number of running sequences on the worker.
     pub running: u32,
     /// Number of waiting sequences on the worker.
     pub waiting: u32,

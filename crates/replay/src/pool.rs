@@ -22,7 +22,7 @@ pub(super) struct WorkerPool {
     pub first: u32,
     pub router: Router,
     pub block_size: u32,
-    /// Data-parallel ranks per worker; each rank has its own entry in `workers`.
+    /// Number of data-parallel ranks per worker; each rank has its own entry in `workers`.
     pub ranks: u32,
     /// Lockstep state of each worker with several data-parallel ranks; empty unless all engines are
     /// vLLM's.
@@ -151,7 +151,7 @@ impl WorkerPool {
         now.as_nanos().is_multiple_of(every).then(|| now + rule.interval)
     }
 
-    /// Returns the target number of workers at this scaling time, or `None` for no change.
+    /// Returns the target number of workers at the scaling time `now`, or `None` for no change.
     pub(super) fn target_workers(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);

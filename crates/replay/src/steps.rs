@@ -12,7 +12,7 @@ use super::outcome::ReplaySink;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenSpan {
-    /// One output token at the end of each of `n` consecutive engine steps.
+    /// Span of `n` consecutive engine steps, each with one output token at its end.
     Steps {
         first: u64,
         n: u32,

@@ -33,7 +33,7 @@ pub enum TurnPrompt {
 pub struct SessionTurn {
     /// Request id from the trace.
     pub request_id: Option<Arc<str>>,
-    /// Tokens of the prompt.
+    /// Tokens of the turn's prompt.
     pub prompt: TurnPrompt,
     /// Output length in tokens; the engine generates all of them.
     pub output: u32,
@@ -74,20 +74,20 @@ impl SessionTurn {
 /// Event in the life of a turn, with the names of agentic traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TurnLifecycleEvent {
-    /// The request was sent.
+    /// The request of the turn was sent.
     Dispatch,
-    /// The request ended.
+    /// The request of the turn ended.
     Completion,
 }
 
 /// Dependency of a turn on a turn of another session (agentic traces).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnDependency {
-    /// Index of the other session, in source order.
+    /// Index of the session with the awaited turn, in source order.
     pub session: u64,
-    /// Index of the turn in the other session.
+    /// Index of the awaited turn in its session.
     pub turn: u32,
-    /// Event of the other session's turn that this dependency waits for.
+    /// Event of the awaited turn that fulfils this dependency.
     pub trigger: TurnLifecycleEvent,
     /// Delay after the awaited event, in nanoseconds.
     pub delay_ns: u64,
@@ -202,7 +202,7 @@ pub enum WorkloadError {
     Bad {
         /// Location as `file:line`, or the name of the option.
         place: String,
-        /// Invalid field, its value and the allowed values.
+        /// Description of the invalid field: its name, its value and the allowed values.
         problem: String,
     },
 }

@@ -7,17 +7,18 @@ use crate::limits::MAX_CONSTRAINT_SOURCE_BYTES;
 /// A constraint on a generated text: vLLM's `structured_outputs` or `response_format`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
-    /// Any JSON object.
+    /// Constraint to any JSON object.
     JsonObject,
-    /// A JSON value that this JSON schema accepts; a string contains the schema as JSON text.
+    /// Constraint to a JSON value that this JSON schema accepts; a string contains the schema as
+    /// JSON text.
     Json(Value),
-    /// A text that this regular expression matches as a whole.
+    /// Constraint to a text that this regular expression matches as a whole.
     Regex(String),
-    /// One text of this list of choices.
+    /// Constraint to one text of this list of choices.
     Choice(Vec<String>),
-    /// A text that matches this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
+    /// Constraint to a text that matches this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),
-    /// Free text with tagged parts, as an xgrammar structural tag describes it.
+    /// Constraint to free text with tagged parts, as an xgrammar structural tag describes it.
     StructuralTag(Value),
 }
 

@@ -41,8 +41,8 @@ impl OpenPrefills {
     }
 }
 
-/// Guard of a job's prompt tokens: they count until the job's sequences are submitted and counted
-/// themselves.
+/// Guard of the prompt tokens of a generation job, which count until its sequences are submitted
+/// and counted themselves.
 pub(super) struct ReservedTokens<'b> {
     backlog: &'b PrefillBacklog,
     tokens: u64,
@@ -94,16 +94,16 @@ impl PrefillBacklog {
     }
 }
 
-/// Number of requests in progress, as a server reports its load.
+/// Number of requests in progress, the load that a server reports.
 #[derive(Debug, Clone, Default)]
 pub struct ServerLoad(Arc<AtomicI64>);
 
-/// Guard of a request: it counts in the load until the guard is dropped.
+/// Guard of a request, which counts in the server's load until the guard is dropped.
 #[derive(Debug)]
 pub struct LoadGuard(ServerLoad);
 
 impl ServerLoad {
-    /// Counts a request until the guard is dropped.
+    /// Counts a request in the server's load until the guard is dropped.
     pub fn count_request(&self) -> LoadGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         LoadGuard(self.clone())

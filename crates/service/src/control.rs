@@ -33,7 +33,7 @@ pub enum SleepTag {
     Weights,
     /// Memory of the KV cache.
     KvCache,
-    /// Scheduling of requests.
+    /// Scheduling of requests, which sleep pauses and wake-up resumes.
     Scheduling,
 }
 
@@ -58,7 +58,7 @@ struct PauseState {
     missing: BTreeSet<SleepTag>,
     /// Whether sleep stops the engines; llm-d's sleep does not.
     deep: bool,
-    /// Whether the engines hang: an injected fault, which no route shows as a pause.
+    /// Whether the engines hang, as an injected fault; no route reports this as a pause.
     hung: bool,
 }
 
@@ -162,7 +162,7 @@ impl InferenceService {
         });
     }
 
-    /// Makes all engines hang: no step runs, and requests wait; or ends that.
+    /// Starts or ends a hang of all engines, in which no step runs and requests wait.
     pub fn set_engine_hang(&self, hung: bool) {
         if self.control.state.lock().hung != hung {
             self.control.update_state(self, |state| state.hung = hung);
@@ -218,7 +218,8 @@ impl InferenceService {
         !self.control.is_asleep()
     }
 
-    /// Aborts the requests with these ids, or all requests for `None`, and returns vLLM's count.
+    /// Aborts the requests with these ids, or all requests for `None`, and returns the number that
+    /// vLLM reports.
     ///
     /// The count is the number of ids. For `None` it is the number of sequences, plus one per
     /// prompt of requests with several choices.

@@ -20,8 +20,8 @@ use vllm_sim_engine::{SimTime, TokenDelays};
 pub struct LiveFaultSettings {
     /// Rates of faults that are drawn at random.
     pub rates: FaultRates,
-    /// Token delays of the scheduler `pool`, one entry per data-parallel rank. A rank without an entry
-    /// uses the delays of its engine.
+    /// Token delays of engines with the scheduler `pool`, one entry per data-parallel rank. A rank
+    /// without an entry uses the delays of its engine.
     pub delays: Vec<Arc<TokenDelays>>,
     /// Limits on the requests in flight.
     pub admission: AdmissionLimits,
@@ -189,6 +189,7 @@ pub struct Availability {
     /// Whether the server closes connections after the current response, and new ones after one
     /// response, so that clients move to other servers.
     pub leaving: bool,
-    /// Whether the server is stopping: it accepts no connections, and open ones end in order.
+    /// Whether the server is stopping: it accepts no connections, and open ones are closed
+    /// gracefully.
     pub stopping: bool,
 }

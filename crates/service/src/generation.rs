@@ -270,7 +270,7 @@ fn conversations(request: &GenerationRequest) -> Vec<ConversationFacts> {
         .collect()
 }
 
-/// Replaces the numbers of prompt tokens that the response shows by those of scripted replies.
+/// Replaces the prompt token counts that the response shows by those that scripted replies set.
 fn override_prompt_tokens(reply: &mut Reply, scripted: &[Option<ReservedReply>]) {
     for (shown, chosen) in reply.prompts.iter_mut().zip(scripted) {
         let chosen = chosen.as_ref().map(ReservedReply::reply);

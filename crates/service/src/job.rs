@@ -25,7 +25,7 @@ use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct GenerationJob {
-    /// Request without prompts and sampling parameters, which `facts` holds.
+    /// Request without prompts and sampling parameters, which are in `facts`.
     pub(crate) request: Box<GenerationRequest>,
     pub(crate) facts: ReplyFacts,
     /// Number of choices per prompt, at least 1.
@@ -159,13 +159,13 @@ impl GenerationJob {
     }
 }
 
-/// The kind of content that a choice gets.
+/// The kind of content that each choice of a request gets.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum ReplyContent {
     #[default]
     Text,
     Constrained(Arc<CompiledConstraint>),
-    /// Text under a constraint, parsed for tool calls.
+    /// A text that satisfies a constraint and is parsed for tool calls.
     Parsed(Arc<CompiledConstraint>),
     /// Tool calls, or free text if `choice` allows it.
     Tools {
@@ -183,7 +183,8 @@ pub enum KvTransfer {
     Local,
     /// The KV cache is fetched from another server, which may need a notification afterwards.
     FromRemote(Option<Arc<KvSourceServer>>),
-    /// The KV cache was to be fetched from another server, which does not answer or does not fit.
+    /// The KV cache was to be fetched from another server, which does not answer or is
+    /// incompatible.
     FromLostRemote,
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),

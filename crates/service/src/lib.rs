@@ -87,7 +87,7 @@ pub enum ServeError {
     /// The client disconnected before the job was submitted.
     #[error("the client disconnected")]
     Abandoned,
-    /// Generation is paused by an operator.
+    /// An operator has paused generation.
     #[error("Generation is paused. Please retry after it resumes.")]
     Paused,
     /// The requested data-parallel rank does not exist.
@@ -115,12 +115,12 @@ pub enum ServeError {
         /// Number of sequences: prompts times `n`.
         asked: u64,
     },
-    /// The block plans of all sequences exceed the memory that one request may use.
+    /// The planned KV blocks of all sequences exceed the memory that one request may use.
     #[error(
         "The prompts of all sequences (prompts times n) would take more than {most} MiB. Send fewer or shorter prompts or a smaller n."
     )]
     PromptsTooLarge {
-        /// Limit of the size of the block plans, in MiB.
+        /// Limit of the size of the planned KV blocks, in MiB.
         most: u64,
     },
     /// The estimated size of the response exceeds the limit.
@@ -197,7 +197,7 @@ fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
     }
 }
 
-/// Guard of a job: its sequences count as in flight until the guard is dropped.
+/// Guard of a job's sequences, which count as in flight until the guard is dropped.
 #[derive(Debug)]
 pub struct InFlightGuard {
     sequences: u32,

@@ -21,7 +21,7 @@ struct LoadedAdapters {
     /// Loaded adapters by name, in order of loading.
     by_name: IndexMap<Arc<str>, LoraAdapter>,
     last_id: u32,
-    /// List of all adapters, cached by the first reader after a change.
+    /// List of all loaded LoRA adapters, cached by the first reader after a change.
     list: Option<Arc<Vec<LoraAdapter>>>,
 }
 
@@ -54,7 +54,7 @@ pub enum AdapterLoadMode {
 /// Error of loading a LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdapterLoadError {
-    /// Another loaded adapter has the name.
+    /// A loaded LoRA adapter already has the name.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
     )]
@@ -87,7 +87,7 @@ impl ServedModels {
         self
     }
 
-    /// Returns the names of the base model; responses show the first one.
+    /// Returns the served names of the base model; responses show the first one.
     pub fn served_names(&self) -> &[Arc<str>] {
         &self.served
     }

@@ -13,7 +13,7 @@ use super::InferenceService;
 use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedProgress};
 use vllm_sim_engine::{EngineCommand, SeqId, SequenceEndReason, SimTime};
 
-/// Callback for the end of a hand-off, with whether the prompt was prefilled.
+/// Callback for the end of a hand-off; its argument is whether the prompt was prefilled.
 type EndReport = Box<dyn Fn(bool) + Send + Sync>;
 
 /// The hand-off of a prompt that is prefilled on this server for another server to decode.
@@ -78,8 +78,8 @@ pub trait PrefillHandshake: fmt::Debug + Send + Sync {
     fn begin(&self, source: &Arc<KvSourceServer>) -> Option<oneshot::Receiver<bool>>;
 }
 
-/// Minimum age at which a lease that no server has claimed is forgotten; exceeds every request and
-/// lease duration.
+/// Minimum age at which a lease on prefilled KV blocks is dropped if no decode server has claimed
+/// it; exceeds every request and lease duration.
 const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
 
 /// Leases of finished prefills whose KV blocks other servers may still read, by

@@ -23,7 +23,7 @@ pub struct Reply {
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<KvLoadFailureReport>,
     pub(crate) memory_reservation: Option<LargeBodyReservation>,
-    /// Guard that counts the request in the server's load until the reply is dropped.
+    /// Guard of the request, which counts in the server's load until the reply is dropped.
     pub load: Option<LoadGuard>,
     /// Hand-off of the prompt to a decode server, which ends with the reply.
     handoff: Option<Arc<PrefillHandoff>>,
@@ -34,7 +34,7 @@ pub struct Reply {
 #[derive(Debug, Default)]
 pub struct TokenUsage(Mutex<UsageCounts>);
 
-/// Numbers of tokens of a request.
+/// Token counts of a request: prompt, cached and output tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UsageCounts {
     /// Prompt tokens; each prompt counts once, not once per choice.

@@ -202,7 +202,7 @@ pub enum RejectedRequest {
 }
 
 impl RejectedRequest {
-    /// Returns the error without the moment of its report.
+    /// Returns the error of the rejected request, without the moment at which vLLM would report it.
     pub fn into_error(self) -> RequestError {
         match self {
             Self::Early(refusal) | Self::Late(refusal, _) => refusal,

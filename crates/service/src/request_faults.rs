@@ -95,11 +95,11 @@ pub const CONNECTION_BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
 /// An instruction of the fault injector to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectorAction {
-    /// Continue writing the reply.
+    /// The writer continues the reply.
     Proceed,
-    /// Write an event that is not JSON.
+    /// The writer sends an event that is not JSON.
     Garble,
-    /// Close the client's connection.
+    /// The writer closes the client's connection.
     Break,
 }
 

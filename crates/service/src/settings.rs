@@ -10,7 +10,7 @@ use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::BlockHashConfig;
 use vllm_sim_tokenizer::{ContentFormat, MediaTokenRules};
 
-/// Settings of the service that hold for all requests.
+/// Settings of the service that apply to all requests.
 #[derive(Debug, Clone)]
 pub struct ServiceSettings {
     /// Maximum length of prompt plus output, in tokens.
@@ -42,12 +42,13 @@ pub struct ServiceSettings {
 /// The phases of a request that a server performs (disaggregated serving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServingRole {
-    /// Prefill and decode on the same server.
+    /// The server performs prefill and decode.
     #[default]
     Whole,
-    /// Prefill and one output token, for a decode server.
+    /// The server performs prefill and generates one token; a decode server continues.
     Prefill,
-    /// Decode; the KV cache of a prompt without a named source is fetched as well.
+    /// The server performs decode; the KV cache of a prompt without a named source is fetched as
+    /// well.
     Decode,
 }
 

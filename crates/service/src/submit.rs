@@ -141,8 +141,8 @@ impl InferenceService {
         }
     }
 
-    /// Stores the lease of a prefill job whose KV blocks another server fetches; returns its
-    /// hand-off.
+    /// Stores the lease on a prefill job's KV blocks, which another server fetches; returns the
+    /// job's hand-off.
     fn add_lease(
         &self,
         job: &GenerationJob,
@@ -337,7 +337,8 @@ impl InferenceService {
         }
     }
 
-    /// Returns the failure of the load of a job's prompts: an injected one, or that of a lost source.
+    /// Returns the failure to load the KV cache of a job's prompts: an injected one, or a lost
+    /// prefill server.
     fn load_failure(&self, job: &GenerationJob) -> Option<LoadFailure> {
         let faults = job.request.faults.as_ref();
         let loaded = match &job.request.transfer {
@@ -389,11 +390,11 @@ impl InferenceService {
     }
 }
 
-/// Maximum size of the block plans of all sequences of a job, in bytes.
+/// Maximum size of the planned KV blocks of all sequences of a job, in bytes.
 pub(super) const MAX_BLOCK_PLAN_BYTES: u64 = 128 << 20;
 
-/// Returns whether the block plans of all prompts of a job fit into [`MAX_BLOCK_PLAN_BYTES`]; output blocks
-/// are not counted.
+/// Returns whether the planned KV blocks of all prompts of a job fit into [`MAX_BLOCK_PLAN_BYTES`];
+/// output blocks are not counted.
 pub(super) fn fits_block_plan_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
     let prompts = job.facts.prompts.iter();
     let bytes = prompts.map(|prompt| hasher.estimate_plan_bytes(prompt.tokens.len() as u64));
@@ -431,8 +432,8 @@ pub(super) fn block_extra_keys(
     }
 }
 
-/// Extends the block plan of a prompt with the blocks of its output, and adds the request's settings
-/// of KV events.
+/// Adds the blocks of a sequence's output to the planned KV blocks of its prompt, and the request's
+/// settings of KV events.
 ///
 /// Source: vLLM 0.33 `vllm/v1/request.py`, `session_id` and `kv_cache_report_mode`.
 pub(super) fn extend_block_plan_by_output(

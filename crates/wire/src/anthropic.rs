@@ -198,7 +198,7 @@ fn validate_input_schema(schema: &Value) -> Result<Option<Value>, ValidatorError
 }
 
 wire_model! {
-    /// Rule for whether and which tool the model calls.
+    /// Rule for tool calls: whether the model calls tools, and which.
     pub struct AnthropicToolChoice: Plain "AnthropicToolChoice" after validate_name_required_for_tool {
         /// Kind of tool choice: `auto`, `any`, `tool` or `none`.
         kind: String [Schema::Literal(&["auto", "any", "tool", "none"])] as "type",
@@ -350,7 +350,7 @@ wire_model! {
         system: Option<AnthropicContent> [SYSTEM_SCHEMA] = None,
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Rule for whether and which tool the model calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<AnthropicToolChoice> = None,
         /// The tools that the model may call.
         tools: Option<Vec<AnthropicTool>> = None,
@@ -421,7 +421,7 @@ wire_model! {
         system: Option<AnthropicContent> [SYSTEM_SCHEMA] = None,
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<ThinkingConfig> = None,
-        /// Rule for whether and which tool the model calls.
+        /// Rule for tool calls: whether the model calls tools, and which.
         tool_choice: Option<AnthropicToolChoice> = None,
         /// The tools that the model may call.
         tools: Option<Vec<AnthropicTool>> = None,

@@ -72,7 +72,7 @@ wire_model! {
             &Schema::Literal(&["float", "binary", "ubinary", "base64"]),
             ANY_LENGTH,
         ))] = None,
-        /// End of a too long input to cut: `NONE`, `START` or `END`.
+        /// Truncation side of an input that is too long: `NONE`, `START` or `END`.
         truncate: String [Schema::Literal(&["NONE", "START", "END"])] = "END".to_owned(),
         /// Maximum number of tokens to keep of each input.
         max_tokens: Option<i128> = None,

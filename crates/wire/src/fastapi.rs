@@ -25,11 +25,11 @@ const MAX_DIGEST_CHARS: usize = 500;
 /// The function of a route, which FastAPI names in errors of its body.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteFunction {
-    /// Path of the file with the function.
+    /// Path of the Python file with the route's function.
     pub file: &'static str,
-    /// Line of the function in its file.
+    /// Line of the route's function in its Python file.
     pub line: u32,
-    /// Name of the function.
+    /// Name of the route's Python function.
     pub function: &'static str,
     /// HTTP method of the request.
     pub method: &'static str,
@@ -87,7 +87,7 @@ impl BodySchemaErrors {
         }
     }
 
-    /// Returns SGLang's error response for these errors, with status 400.
+    /// Returns SGLang's error response, with status 400, for the schema errors of a request body.
     pub fn to_fault(&self, endpoint: &RouteFunction) -> Fault {
         Fault::new(400, ErrorType::BadRequestPhrase, self.error_message(endpoint))
     }
@@ -103,7 +103,7 @@ pub enum BodyReadError {
 }
 
 impl BodyReadError {
-    /// Returns SGLang's error response.
+    /// Returns SGLang's error response for a request body that cannot be read.
     pub fn to_fault(self, endpoint: &RouteFunction) -> Fault {
         match self {
             Self::Errors(errors) => errors.to_fault(endpoint),
@@ -154,7 +154,8 @@ fn read_at<T: RequestField>(
     read.ok_or_else(|| BodyReadError::Fault(Fault::bad_request("The request could not be read.")))
 }
 
-/// Reads an object that SGLang's code builds from a request, as the constructor of its class does.
+/// Validates and reads an object that SGLang's code builds from a request, as the constructor of
+/// its class does.
 ///
 /// # Errors
 /// A 400 with the text of pydantic's exception, and of its absent cause.

@@ -21,7 +21,7 @@ const MAX_INT_DIGITS: usize = 4300;
 pub(super) struct PydanticError {
     /// The error's `type` member, such as `int_parsing`.
     pub(super) kind: &'static str,
-    /// The error's `msg` member, the message.
+    /// The `msg` member of the pydantic error: its message text.
     pub(super) message: Cow<'static, str>,
     /// Items of the error's `ctx` dict in Python's spelling, without the braces; empty for no
     /// `ctx`.

@@ -101,17 +101,18 @@ pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
     }
 }
 
-/// Form of the schema errors that a checker collects.
+/// Form of the errors that a schema checker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ErrorStyle {
-    /// Locations and inputs of the errors, shortened as vLLM shows them.
+    /// Errors as their locations and inputs, shortened as vLLM shows them.
     #[default]
     Summarized,
     /// Errors as the text of pydantic's `ValidationError`.
     Verbose,
-    /// The text of pydantic's `ValidationError`, with the names of all branches of unions.
+    /// Errors as the text of pydantic's `ValidationError`, with the names of all branches of
+    /// unions.
     Labelled,
-    /// Pydantic's dicts, as FastAPI lists them.
+    /// Errors as pydantic's dicts, as FastAPI lists them.
     Listed,
 }
 

@@ -91,11 +91,11 @@ wire_model! {
         logprobs: Option<i128> = None,
         /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Token ids with returned log probabilities, for each prompt position.
+        /// The token ids whose log probabilities are returned, for each prompt position.
         prompt_logprob_token_ids: Option<Vec<Vec<i128>>> = None,
-        /// First prompt position with returned log probabilities.
+        /// First prompt position with a returned log probability.
         prompt_logprob_start: Option<i128> = None,
-        /// Token ids with returned log probabilities at every output position.
+        /// The token ids whose log probabilities are returned at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
         /// Whether the engine stores log probabilities in vLLM's flat format.
         flat_logprobs: bool = false,

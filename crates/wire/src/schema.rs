@@ -197,7 +197,7 @@ pub enum ValidatorError {
         index: usize,
         /// The schema that the item must match.
         schema: &'static Schema,
-        /// The invalid item.
+        /// The invalid item of the list.
         value: Value,
     },
 }

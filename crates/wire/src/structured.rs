@@ -18,7 +18,7 @@ const MAX_SCHEMA_NESTING: usize = 64;
 /// Number of further nesting levels that a structural tag may add around its schemas.
 const TAG_NESTING: usize = 16;
 
-/// Checks a structured-output constraint.
+/// Checks a structured-output constraint, as vLLM does before decoding.
 ///
 /// # Errors
 /// The first 400 in vLLM's order.

@@ -20,7 +20,7 @@ pub(crate) struct RequestTiming {
 pub(crate) struct SimulatedClient<'a> {
     run: &'a RecordedRun,
     engines: Vec<VllmScheduler>,
-    /// State of data-parallel engines that step together, if they do.
+    /// Synchronizes the steps of data-parallel engines; `None` if they run independently.
     lock_step: Option<RankLockStep>,
     front_end: &'a Roofline,
     /// Maximum number of requests that run in the engines concurrently.

@@ -14,7 +14,7 @@ use super::validation::{ErrorSpread, LATENCY_METRICS, ValidatedRun, ValidationRe
 /// Largest prediction error that the charts show, in percent.
 const MAX_SHOWN_ERROR_PERCENT: f64 = 60.0;
 const MAX_PEERS_SHOWN: usize = 6;
-/// Number of runs below which the distribution of their errors has too few values.
+/// Number of runs below which the distribution of their errors has too few values for a chart.
 const MIN_RUNS_OF_CURVE: usize = 10;
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
 const TITLE: &str = "vllm-sim validate";
@@ -221,7 +221,7 @@ impl ValidationReport {
     }
 }
 
-/// Returns the tone of a table cell with vllm-sim's error: better or worse than the other
+/// Returns the colour of a table cell with vllm-sim's error: better or worse than the other
 /// simulator's error, in the column before it.
 fn peer_tone(row: &[String], column: usize) -> ValueTone {
     if column < 3 || column.is_multiple_of(2) {

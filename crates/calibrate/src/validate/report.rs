@@ -57,7 +57,7 @@ impl LatencyPrediction {
         }
     }
 
-    /// Returns the median over replays of each statistic.
+    /// Returns, for each latency statistic, its median over the replays of a run.
     pub(super) fn median_over_replays(replays: &[RunReplay]) -> Self {
         let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
         let stages = all.first().map_or(0, |one| one.stages.len());

@@ -63,8 +63,8 @@ impl EngineDriver {
         }
     }
 
-    /// Returns the engine as a data-parallel rank, if it steps together with other ranks and is not
-    /// stopped.
+    /// Returns the engine's scheduler, if the engine is a data-parallel rank that steps together
+    /// with others and is not stopped.
     pub(super) fn lock_step_rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
@@ -148,8 +148,8 @@ impl EngineDriver {
         events
     }
 
-    /// Runs the engine's work due at `now` once, without work that becomes due thereby. Returns the
-    /// number of events.
+    /// Runs once the engine's work due at `now`, without further work that it causes at `now`.
+    /// Returns the number of events.
     pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
         self.engine.advance(now, &mut self.outbox);
         let events = self.outbox.len();

@@ -13,7 +13,7 @@ type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 /// Index ranges `start..end` of output tokens that one step released together.
 type TokenGroupRanges = Mutex<VecDeque<(u32, u32)>>;
 
-/// Progress of a sequence, shared between the engine and the reply.
+/// Progress of a sequence, shared between the engine and the task that writes the reply.
 ///
 /// The engine adds to the counter and wakes the reply, which writes all tokens between those sent
 /// and those released. No queue holds single tokens, so a slow client costs one integer.
@@ -175,8 +175,8 @@ impl SharedProgress {
         drafts.push((byte(proposed), byte(accepted)));
     }
 
-    /// Registers the reply's waker for the next change of the progress. Check the progress again
-    /// after the call.
+    /// Registers the waker of the task that writes the reply, to be woken at the next progress of
+    /// the sequence. Check the progress again after the call.
     pub fn register_waker(&self, waker: &Waker) {
         self.waker.register(waker);
     }
@@ -207,7 +207,8 @@ impl SharedProgress {
         self.state.store(state, Ordering::Release);
     }
 
-    /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
+    /// Returns whether a part of the prompt's KV blocks could not be loaded from another engine or
+    /// from host memory.
     pub fn has_failed_kv_load(&self) -> bool {
         self.lost_load.load(Ordering::Acquire)
     }

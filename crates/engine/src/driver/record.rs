@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use super::progress::SharedProgress;
 use crate::{BlockPlan, EngineStats, SchedulerEvent, SeqId, Sequence, SimTime};
 
-/// Sequence to run, with the details of its request.
+/// Sequence to run in an engine, with the details of its request.
 #[derive(Debug)]
 pub struct Submission {
     /// Sequence to run; the driver assigns its sequence id.
@@ -154,7 +154,8 @@ impl SequenceRecord {
         }
     }
 
-    /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
+    /// Returns whether a part of the prompt's KV blocks could not be loaded from another engine or
+    /// from host memory.
     pub fn has_failed_kv_load(&self) -> bool {
         self.progress.has_failed_kv_load()
     }
@@ -198,7 +199,7 @@ impl SequenceRecord {
 /// Receiver of all events of an engine, called on the thread that runs the engine. Implementations
 /// must not block.
 pub trait EngineObserver: Send {
-    /// Handles the submission of a sequence, before its first event.
+    /// Handles the submission of a sequence; called before any other event of the sequence.
     fn on_sequence_queued(&mut self, _record: &SequenceRecord) {}
     /// Handles an event of a sequence, after the update of its record. For token events, `since` is
     /// the time of the sequence's previous output.

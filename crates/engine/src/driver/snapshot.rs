@@ -96,7 +96,7 @@ pub struct LiveSequenceSnapshot {
 pub struct LiveSequencesSnapshot {
     /// Number of sequences in each [`SequencePhase`].
     pub phases: [usize; 5],
-    /// Details of the newest sequences, latest first.
+    /// Details of the newest live sequences, latest first.
     pub newest: Vec<LiveSequenceSnapshot>,
 }
 
@@ -112,8 +112,8 @@ pub struct BlockMapSnapshot {
 }
 
 impl LiveEngine {
-    /// Returns a snapshot of the live sequences, `most` of them in detail. Changes during the call
-    /// may be missed or counted with their previous state.
+    /// Returns a snapshot of the live sequences, with details of at most `most` sequences. Changes
+    /// during the call may be missed or counted with their previous state.
     pub fn snapshot_sequences(&self, most: usize) -> LiveSequencesSnapshot {
         let mut all = LiveSequencesSnapshot::default();
         // Ids increase: the oldest is on top.

@@ -15,7 +15,7 @@ impl BlockPool {
         !self.groups.all.is_empty()
     }
 
-    /// Returns the number of the first layer group with full attention, or 0 without one.
+    /// Returns the index of the first layer group with full attention, or 0 without one.
     pub(crate) fn first_full_attention_group(&self) -> u32 {
         match self.groups.is_first_null {
             true => 0,
@@ -95,8 +95,8 @@ impl BlockPool {
         self.max_blocks_for_tokens(tokens).saturating_sub(first + others.sum::<u32>())
     }
 
-    /// Returns the number of token slots in the blocks of a table whose sequence has `tokens` tokens
-    /// in the KV cache. The block of a state layer counts as filled.
+    /// Returns the number of empty token slots in the blocks of a table whose sequence has `tokens`
+    /// tokens in the KV cache. The block of a state layer counts as filled.
     pub(crate) fn empty_slots(&self, table: &BlockTable, tokens: u32) -> u64 {
         let empty = |blocks: u32, size: u32| {
             (u64::from(blocks) * u64::from(size)).saturating_sub(tokens.into())
@@ -461,8 +461,8 @@ impl BlockPool {
         usize::from(owner).checked_sub(1).and_then(|at| self.groups.all.get(at))
     }
 
-    /// Returns the block plan's key of a block that the prefix cache holds under `name`, which
-    /// contains the salt of the block's layer group.
+    /// Returns the block key without the salt of the block's layer group; `name` is the salted key
+    /// under which the prefix cache stores the block.
     pub(super) fn unsalted_block_key(&self, owner: u8, name: BlockKey) -> BlockKey {
         self.group_of_owner(owner).map_or(name, |group| group.salted_key(name))
     }

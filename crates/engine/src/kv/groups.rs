@@ -38,13 +38,14 @@ pub(crate) struct BlockAllocationRequest {
     pub is_capped: bool,
 }
 
-/// Describes the layer groups of a model.
+/// Describes the KV cache groups of a model's layers: groups with full attention, and groups of
+/// sliding-window or state layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerGroups {
-    /// Number of full-attention groups.
+    /// Number of layer groups with full attention.
     pub full: u32,
-    /// Number of groups of sliding-window or state layers; the group numbers in events start with
-    /// them.
+    /// Number of groups of sliding-window or state layers, which have the first group indices in KV
+    /// events.
     pub sparse: u32,
     /// Kind of the sparse layer groups.
     pub kind: SparseLayerKind,
@@ -57,16 +58,17 @@ pub struct LayerGroups {
 /// Selects the part of the KV cache that sparse layers keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SparseLayerKind {
-    /// The KV cache of the newest tokens: a sliding window of this many tokens.
+    /// Sliding-window layers keep the KV cache of the newest tokens; the value is the window in
+    /// tokens.
     Window(u32),
-    /// A state that sums up all previous tokens (Mamba). The value is the maximum number of tokens
-    /// of a sequence.
+    /// State layers (Mamba) keep a state that sums up all previous tokens. The value is the maximum
+    /// number of tokens of a sequence.
     State(u32),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerGroupLimits {
-    /// Maximum number of scheduled tokens whose steps have not ended.
+    /// Maximum number of a sequence's scheduled tokens whose steps have not ended.
     pub in_flight: u32,
     pub max_model_len: u32,
     /// Number of draft tokens per step; each has a state of its own.
@@ -104,9 +106,10 @@ pub(crate) struct LayerGroup {
     /// tokens.
     pub(super) is_state: bool,
     pub(super) spare: u32,
-    /// Number of cached blocks that the group needs directly before the end of a prefix-cache hit.
+    /// Number of cached KV blocks that the layer group needs directly before the end of a
+    /// prefix-cache hit.
     pub(super) run: u32,
-    /// Number of cached blocks that the group needs after the end of a prefix-cache hit.
+    /// Number of cached KV blocks that the layer group needs after the end of a prefix-cache hit.
     pub(super) peek: u32,
     /// Salt of the block keys of this group, different from those of other groups.
     pub(super) salt: u64,
@@ -128,9 +131,9 @@ pub(super) struct ExtraLayerGroups {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct GroupBlockTable {
-    /// Index in the sequence of the first block in `blocks`.
+    /// Index in the sequence of the first KV block that `blocks` lists.
     pub(super) first: u32,
-    /// KV block ids of the group; 0 for a missing block.
+    /// KV block ids of the layer group; 0 for a missing block.
     pub(super) blocks: Vec<u32>,
     pub(super) spare: Vec<u32>,
 }
@@ -187,7 +190,7 @@ impl LayerGroup {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
-    /// Returns the number of tokens for which the group needs blocks.
+    /// Returns the number of tokens for which the layer group needs KV blocks.
     pub(super) fn tokens_needing_blocks(&self, need: &BlockAllocationRequest) -> u32 {
         match self.is_state {
             true => need.tokens.saturating_sub(need.lookahead),
@@ -195,7 +198,8 @@ impl LayerGroup {
         }
     }
 
-    /// Returns the number of KV blocks that the group's block table lacks for the needed tokens.
+    /// Returns the number of KV blocks that the layer group's block table lacks for the needed
+    /// tokens.
     pub(super) fn missing_block_count(
         &self,
         table: &GroupBlockTable,
@@ -277,8 +281,8 @@ impl ExtraLayerGroups {
         }
     }
 
-    /// Returns whether the prefix cache keeps block `i` of a group. `ends` are the block indices at
-    /// which later prompts may diverge from the sequence.
+    /// Returns whether the prefix cache keeps block `i` of a layer group. `ends` are the block
+    /// indices at which later prompts may diverge from the sequence.
     pub(super) fn keeps_block_cached(&self, group: &LayerGroup, ends: &[u32], i: u32) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.has_full_attention()) else {
             return true;

@@ -16,23 +16,25 @@ use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 /// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for llm-d's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashAlgo {
-    /// SHA-256 over a pickle (vLLM's default).
+    /// The block hash is the SHA-256 of a Python pickle of the hashed values (vLLM's default).
     #[default]
     Sha256,
-    /// SHA-256 over canonical CBOR.
+    /// The block hash is the SHA-256 of the hashed values in canonical CBOR.
     Sha256Cbor,
-    /// XXH3-128 over a pickle.
+    /// The block hash is the XXH3-128 of a Python pickle of the hashed values.
     Xxhash,
-    /// XXH3-128 over canonical CBOR.
+    /// The block hash is the XXH3-128 of the hashed values in canonical CBOR.
     XxhashCbor,
-    /// FNV-1a 64 over canonical CBOR, rooted in the model's name (llm-d-inference-sim HEAD).
+    /// The block hash is the 64-bit FNV-1a of the hashed values in canonical CBOR; its root hash
+    /// depends on the model's name (llm-d-inference-sim HEAD).
     LlmdFnv,
-    /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
-    /// (llm-d-inference-sim v0.6).
+    /// The block hash is the last 64 bits of a SHA-256 over canonical CBOR, which includes these
+    /// bits of the previous block's hash (llm-d-inference-sim v0.6).
     LlmdSha256,
-    /// SHA-256 over the raw bytes of the tokens (SGLang).
+    /// The block hash is a SHA-256 over the raw bytes of the token ids (SGLang).
     Sglang,
-    /// XXH3-128 over the raw bytes of the tokens, for servers that do not publish block hashes.
+    /// The block hash is an XXH3-128 over the raw bytes of the token ids, for servers that do not
+    /// publish block hashes.
     Internal,
 }
 
@@ -49,7 +51,7 @@ pub struct UnknownHashAlgo {
 impl FromStr for HashAlgo {
     type Err = UnknownHashAlgo;
 
-    /// Parses one of the four algorithm names that vLLM accepts.
+    /// Parses the name of one of the four block hash algorithms that vLLM accepts.
     fn from_str(name: &str) -> Result<Self, UnknownHashAlgo> {
         let all = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
         let found = all.into_iter().find(|algo| algo.to_string() == name);
@@ -86,9 +88,9 @@ impl HashAlgo {
 /// Configures the block hashes that a [`BlockHasher`] computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlockHashConfig {
-    /// Hash algorithm.
+    /// Hash algorithm for KV blocks.
     pub algo: HashAlgo,
-    /// Value of PYTHONHASHSEED or `--hash-seed`.
+    /// Seed of the root hash of KV blocks: value of PYTHONHASHSEED or `--hash-seed`.
     ///
     /// Default: `vllm-none-hash`, as in vLLM for SHA-256. For XXH3, vLLM draws a random root per
     /// process; here it is reproducible too.
@@ -108,11 +110,11 @@ pub struct BlockHashConfig {
 /// Describes a LoRA adapter for hashes and events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraAdapter {
-    /// Adapter number, from 1.
+    /// Id of the LoRA adapter within the engine, from 1.
     pub id: LoraId,
-    /// Served model name of the adapter.
+    /// Served model name of the LoRA adapter.
     pub name: Arc<str>,
-    /// Path of the adapter, as configured.
+    /// Path of the LoRA adapter, as configured.
     pub path: Arc<str>,
 }
 
@@ -132,11 +134,11 @@ pub struct MediaSpan {
 pub struct ExtraKeys {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraAdapter>,
-    /// First served model name; root of llm-d's hashes if there is no adapter.
+    /// First served model name; root of llm-d's hashes if there is no LoRA adapter.
     pub model: Arc<str>,
     /// `cache_salt` of the request.
     pub salt: Option<Arc<str>>,
-    /// Media items, in prompt order.
+    /// Media items of the prompt, in order.
     pub media: Vec<MediaSpan>,
 }
 

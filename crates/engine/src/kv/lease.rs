@@ -18,8 +18,8 @@ pub(crate) struct BlockLeases {
 }
 
 impl BlockLeases {
-    /// Keeps the KV blocks of a finished prefill from `now` for `term`. Returns their ids in token
-    /// order.
+    /// Keeps the KV blocks of a finished prefill for the duration `term` from `now`. Returns their
+    /// ids in token order.
     pub(crate) fn lease_blocks(
         &mut self,
         now: SimTime,

@@ -245,7 +245,8 @@ impl BlockPool {
         true
     }
 
-    /// Emits an event about the cached prefix that a sequence took, if its block plan asks for it.
+    /// Emits an event about the cached prefix that a sequence reuses, if its block plan asks for
+    /// it.
     ///
     /// vLLM emits the event when it looks the prefix up, so a prompt that waits for free blocks is
     /// reported again in each step; here only the lookup before the admission counts.
@@ -288,8 +289,8 @@ impl BlockPool {
         (table.cached, table.epoch) = (hits, self.epoch);
     }
 
-    /// Moves `n` free KV blocks into a block table of layer group `owner`. The caller has checked
-    /// that there are enough.
+    /// Adds `n` free KV blocks to a block table of layer group `owner`. The caller has checked that
+    /// there are enough.
     pub(super) fn take_free_blocks(
         &mut self,
         table: &mut Vec<u32>,

@@ -6,7 +6,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-/// Returns the hash that precedes the first page of prompts with a salt.
+/// Returns the hash that precedes the first KV cache page of prompts with a cache salt.
 pub(super) fn salt_digest(salt: &str) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(b"sglang-cache-salt-v1\0");
@@ -14,8 +14,8 @@ pub(super) fn salt_digest(salt: &str) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// Returns the key of a page: the first 64 bits of its hash, hashed again with the name of the
-/// adapter.
+/// Returns the key of a KV cache page: the first 64 bits of its hash, hashed again with the name of
+/// the LoRA adapter.
 ///
 /// SGLang uses a random id for each load of an adapter in place of its name.
 pub(super) fn sglang_page_key(hash: &[u8; 32], adapter: Option<&str>) -> u64 {

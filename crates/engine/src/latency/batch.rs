@@ -18,10 +18,11 @@ pub struct BatchWork {
     /// Number of prompt tokens before each chunk, cached or computed earlier, summed over the
     /// chunks.
     pub chunk_past: u64,
-    /// Twice the number of (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
+    /// Twice the number of (query, key) pairs of the prompt chunks: sum of
+    /// `new x (2 x past + new)`.
     pub chunk_pairs: u64,
-    /// Twice the number of (query, key) pairs of the chunks, with each query limited to the sliding
-    /// window.
+    /// Twice the number of (query, key) pairs of the prompt chunks, with each query limited to the
+    /// sliding window.
     pub chunk_pairs_clipped: u64,
 }
 

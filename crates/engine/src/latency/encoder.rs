@@ -176,7 +176,7 @@ pub struct EncoderLatency {
 #[derive(Debug, Clone, PartialEq)]
 enum EncoderTiming {
     Layers(EncoderShape, Box<Roofline>),
-    /// Encoder of unknown size: time per embedding, in us.
+    /// The size of the encoder is unknown; the value is the time per embedding, in us.
     Usual(f64),
 }
 

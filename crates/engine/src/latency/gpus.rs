@@ -438,8 +438,8 @@ const FAST_BLOCK_FP8_EXPERTS_VERSION: (u32, u32) = (0, 15);
 /// First vLLM version (major, minor) without the slow kernels of late 2025: fp8 products of more
 /// than 16 rows on Hopper, and the launch of prompt steps on Blackwell.
 const FAST_KERNELS_VERSION: (u32, u32) = (0, 12);
-/// First vLLM version (major, minor) with the fast bf16 products and MXFP4 experts on Hopper. Those
-/// measured are of 0.18 and before, and of 0.22 and after.
+/// First vLLM version (major, minor) with the fast bf16 products and MXFP4 experts on Hopper.
+/// Measurements exist for versions up to 0.18 and from 0.22.
 const FAST_HOPPER_VERSION: (u32, u32) = (0, 20);
 /// Factor of the arithmetic efficiency of bf16 products on H100 and H200 before
 /// `FAST_HOPPER_VERSION`.

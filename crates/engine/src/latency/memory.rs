@@ -14,7 +14,7 @@ pub struct WeightRanks {
 }
 
 impl WeightRanks {
-    /// Creates the weight ranks of `data` data-parallel engines with `tensor` GPUs each.
+    /// Creates the GPU counts of `data` data-parallel engines with `tensor` GPUs each.
     pub fn new(tensor: u32, data: u32) -> Self {
         let experts = tensor.saturating_mul(data);
         Self { tensor, experts }
@@ -43,7 +43,7 @@ pub struct KvCacheMemory {
 }
 
 impl KvCacheMemory {
-    /// Computes the KV cache memory of a model on the GPUs of `ranks`.
+    /// Computes the KV cache memory of a model whose weights the GPUs in `ranks` share.
     ///
     /// `utilization` is the fraction of GPU memory for the engine, `kv_bytes` the bytes per cached
     /// number. The memory of `profile` is for neither weights nor cache.

@@ -104,10 +104,11 @@ impl MfuWorkModel {
     }
 }
 
-/// Load of one step, as sums over its sequences.
+/// Token counts and context lengths of one engine step, summed over its sequences, from which its
+/// work is estimated.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MfuStepLoad {
-    /// Number of computed prompt tokens.
+    /// Number of prompt tokens that the step computes.
     pub prefill: f64,
     /// Number of tokens after the first one of a sequence.
     pub decode: f64,
@@ -122,7 +123,7 @@ pub struct MfuStepLoad {
 }
 
 impl MfuStepLoad {
-    /// Returns the number of tokens of the step.
+    /// Returns the number of tokens that the step computes.
     pub fn tokens(&self) -> f64 {
         self.prefill + self.decode
     }

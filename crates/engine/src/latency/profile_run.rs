@@ -64,8 +64,8 @@ impl ProfileRun {
         activations + non_torch + graphs + rotary_table_bytes(shape)
     }
 
-    /// Returns the activations of a layer: both halves of the MLP's input, its product, and four
-    /// vectors of the hidden size.
+    /// Returns the size of the activations of a layer, in bytes: both halves of the MLP's input,
+    /// its product, and four vectors of the hidden size.
     fn layer_bytes(&self, shape: &ModelShape, tp: u32) -> f64 {
         let dense = shape.moe.is_none_or(|moe| moe.layers < shape.layers);
         let shared = shape.moe.map_or(0, |moe| moe.shared);
@@ -75,8 +75,8 @@ impl ProfileRun {
         f64::from(self.batched_tokens) * 2.0 * numbers
     }
 
-    /// Returns the buffers of expert kernels, which are kept between steps. Servers of gpt-oss
-    /// showed none.
+    /// Returns the size of the buffers of expert kernels, in bytes; they are kept between steps.
+    /// Servers of gpt-oss showed none.
     fn expert_buffer_bytes(&self, shape: &ModelShape, tp: u32) -> f64 {
         let scheme = shape.quantization.scheme;
         let Some(moe) = shape.moe.filter(|_| scheme != QuantizationScheme::Mxfp4) else {
@@ -90,8 +90,8 @@ impl ProfileRun {
     }
 }
 
-/// Returns the size of the table of rotary embeddings: a row per position of the longest context.
-/// Llama 4 Scout's takes 2.7 GB on each GPU.
+/// Returns the size of the table of rotary embeddings, in bytes: a row per position of the longest
+/// context. Llama 4 Scout's takes 2.7 GB on each GPU.
 fn rotary_table_bytes(shape: &ModelShape) -> f64 {
     // Recorded runs do not name the context of their model.
     if shape.max_context == u32::MAX {

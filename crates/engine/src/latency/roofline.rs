@@ -120,7 +120,7 @@ fn smooth_max(a: f64, b: f64) -> f64 {
     (a2 * a2 + b2 * b2).sqrt().sqrt()
 }
 
-/// Duration of a step, split by cause, in us.
+/// Duration of an engine step, split by component (matrix products, attention, ...), in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct StepBreakdown {
     /// Time of matrix products in the layers, in us.
@@ -142,7 +142,7 @@ pub struct StepBreakdown {
 }
 
 impl StepBreakdown {
-    /// Returns the duration of the whole step, the sum of all causes, in us.
+    /// Returns the duration of the whole step, the sum of all components, in us.
     pub fn total_us(&self) -> f64 {
         self.gemm
             + self.moe
@@ -262,7 +262,7 @@ impl Roofline {
         Duration::from_nanos((self.step_breakdown(batch).total_us() * 1e3).round() as u64)
     }
 
-    /// Returns the duration of an engine step over `batch`, split by cause.
+    /// Returns the duration of an engine step over `batch`, split by component.
     pub fn step_breakdown(&self, batch: &BatchWork) -> StepBreakdown {
         // There are as many batches in flight as stages. Each sequence is in one of them and waits
         // for all stages, with only a part of the other sequences.

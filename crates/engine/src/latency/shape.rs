@@ -88,7 +88,7 @@ pub struct SlidingWindowLayers {
 pub struct StateLayers {
     /// Number of layers with a recurrent state.
     pub layers: u32,
-    /// Number of channels of the short convolution, without those of groups.
+    /// Number of channels of the short convolution that are in no channel group.
     pub channels: u32,
     /// Number of convolution channel groups, at least one per GPU, and channels per group.
     pub groups: (u32, u32),

@@ -24,7 +24,7 @@ use super::vllm::BatchScheduler;
 pub type MockerScheduler = BatchScheduler<MockerRules>;
 
 impl MockerScheduler {
-    /// Creates an engine with the mocker's rules, without sequences.
+    /// Creates an engine with the rules of Dynamo's mocker, without sequences.
     ///
     /// # Errors
     /// [`SchedulerConfigError`] names the setting that cannot work.

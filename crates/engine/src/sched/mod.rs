@@ -60,10 +60,10 @@ pub enum SchedulerConfigError {
         /// Required divisor of the value.
         of: u32,
     },
-    /// Two settings cannot be used together.
+    /// Two settings of the scheduler cannot be used together.
     #[error("{field} cannot be used with {other}")]
     Excludes {
-        /// Name of the first setting.
+        /// Name of the first of two incompatible settings.
         field: &'static str,
         /// Name of the setting that cannot be used with the first.
         other: &'static str,

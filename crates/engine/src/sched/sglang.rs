@@ -43,9 +43,11 @@ use seqs::{SequenceSlab, SequenceSlot};
 
 /// Fraction of the remaining output tokens for which admission initially reserves room.
 const INIT_NEW_TOKEN_RATIO: f64 = 0.7;
-/// Minimum of the reserved fraction of output tokens, relative to the initial fraction.
+/// Minimum of the fraction of output tokens for which admission reserves room, relative to the
+/// initial fraction.
 const MIN_NEW_TOKEN_RATIO: f64 = 0.14;
-/// Number of decode passes in which the reserved fraction falls from the initial to the minimum.
+/// Number of decode passes in which the fraction of output tokens for which admission reserves room
+/// falls from the initial to the minimum.
 const NEW_TOKEN_RATIO_DECAY_STEPS: f64 = 600.0;
 
 /// Schedules sequences as SGLang does.
@@ -63,7 +65,7 @@ pub struct SglangScheduler {
     spare: ForwardPass,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Pause before each forward pass.
+    /// Pause before each forward pass of the engine.
     step_pause: Duration,
     /// End times of the delays after the sequences' last tokens, by slot and generation of the
     /// sequence.

@@ -8,7 +8,7 @@ use crate::Scheduler;
 /// Selects the scheduler of an engine and holds its configuration.
 #[derive(Debug, Clone)]
 pub enum SchedulerSpec {
-    /// Slots without batching, as in llm-d-inference-sim.
+    /// Sequences run on independent slots without batching, as in llm-d-inference-sim.
     Pool(Box<SlotSchedulerConfig>),
     /// Continuous batching as vLLM's scheduler does it.
     Vllm(Box<VllmConfig>),

@@ -97,7 +97,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     stats: EngineStats,
 }
 
-/// Holds the counts of arrivals, admissions and progress.
+/// Counts the arrivals and admissions of sequences and the events of scheduling progress.
 #[derive(Debug, Default)]
 struct ChangeCounts {
     arrivals: u64,

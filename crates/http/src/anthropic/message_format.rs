@@ -17,7 +17,8 @@ pub(super) struct MessageEnd<'c> {
     pub(super) called: bool,
 }
 
-/// Selects whether the usage of a message reports cached tokens separately from the input tokens.
+/// Selects whether the usage of an Anthropic message reports cached tokens separately from the
+/// input tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CachedTokenReporting {
     Shown,
@@ -63,7 +64,7 @@ impl MessageFormat {
     }
 }
 
-/// Appends the members `"stop_reason":…,"stop_sequence":…` of a message, as vLLM does.
+/// Appends the members `"stop_reason":…,"stop_sequence":…` of an Anthropic message, as vLLM does.
 fn write_stop_members(out: &mut String, message: MessageEnd<'_>, nulls: NullMembers) {
     let nulls = nulls == NullMembers::Shown;
     let finish = &message.choice.script.finish;
@@ -92,8 +93,8 @@ fn write_stop_members(out: &mut String, message: MessageEnd<'_>, nulls: NullMemb
     }
 }
 
-/// Appends the usage object of a message, as vLLM does; `input_tokens` excludes cached tokens if
-/// they are reported separately.
+/// Appends the usage object of an Anthropic message, as vLLM does; `input_tokens` excludes cached
+/// tokens if they are reported separately.
 fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReporting) {
     let details = cache == CachedTokenReporting::Shown;
     let cached = if details { counts.cached + counts.created } else { 0 };
@@ -110,8 +111,8 @@ fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReportin
     out.push('}');
 }
 
-/// Appends the members `"stop_reason":…,"stop_sequence":null` of a message, as llm-d-inference-sim
-/// does.
+/// Appends the members `"stop_reason":…,"stop_sequence":null` of an Anthropic message, as
+/// llm-d-inference-sim does.
 fn write_llmd_stop_members(out: &mut String, message: MessageEnd<'_>, _nulls: NullMembers) {
     let reason = match (message.end, message.choice.script.finish.reason) {
         (SequenceEndReason::Threshold, _) | (SequenceEndReason::Finished, EndReason::Length) => {
@@ -125,8 +126,8 @@ fn write_llmd_stop_members(out: &mut String, message: MessageEnd<'_>, _nulls: Nu
     out.push_str(",\"stop_sequence\":null");
 }
 
-/// Appends the usage object of a message as llm-d-inference-sim does: the whole prompt as input,
-/// and zero cached tokens.
+/// Appends the usage object of an Anthropic message as llm-d-inference-sim does: the whole prompt
+/// as input, and zero cached tokens.
 fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
     out.push_str("{\"input_tokens\":");
     json::write_int(out, counts.prompt);

@@ -87,7 +87,8 @@ pub(super) fn message_json(
     out
 }
 
-/// Ends the JSON of a message with the KV transfer parameters for a decode server, if it has any.
+/// Ends the JSON of an Anthropic message, with the transfer parameters for another server if there
+/// are any.
 fn end_with_kv_transfer_params(out: &mut String, chat: &ChatResponseSettings) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {

@@ -12,7 +12,7 @@ use vllm_sim_wire::anthropic::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
-/// Returns `tools` after the `tool_addition` and `tool_removal` blocks of `messages`, in their
+/// Returns `tools` after applying the `tool_addition` and `tool_removal` blocks of `messages` in
 /// order.
 ///
 /// # Errors

@@ -15,12 +15,11 @@ use vllm_sim_engine::driver::unix_now_secs;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of samples after a request for the history: ten minutes. A server without such a request
-/// collects none.
+/// Number of metric samples taken after a request for the metric history: those of ten minutes.
 const SAMPLES_PER_VIEW: u32 = 600;
 
-/// Samples the metrics of a server once a second from a first request for the history on, and for
-/// ten minutes after the latest, until the server is dropped.
+/// Samples the metrics of a server once a second, for ten minutes after each request for the metric
+/// history. It ends when the server is dropped.
 pub async fn sample_metrics_periodically(app: Weak<App>) {
     let Some(viewed) = app.upgrade().map(|app| app.records.metrics.view_notifier()) else { return };
     let mut ticks = interval(SAMPLE_INTERVAL);
@@ -35,7 +34,8 @@ pub async fn sample_metrics_periodically(app: Weak<App>) {
     }
 }
 
-/// Returns the current Unix time and the kept samples, oldest first.
+/// Handles `GET /dashboard/history`: returns the current Unix time and the metric samples, oldest
+/// first.
 pub(crate) async fn get_metric_history(State(app): State<Arc<App>>) -> Response<Body> {
     app.records.metrics.view_notifier().notify_one();
     let samples = app.records.metrics.samples();

@@ -22,7 +22,7 @@ use super::error;
 use super::html_page::html_page_response;
 
 const PAGE_HTML: &str = include_str!("page.html");
-/// Style of the page; the first part is that of all HTML pages.
+/// CSS of the dashboard page; its first part is the CSS of all HTML pages.
 const PAGE_CSS: &str =
     concat!(include_str!("../../../replay/src/html/base.css"), include_str!("page.css"));
 /// Script of the dashboard page; `page.js` is last because it starts the requests.

@@ -16,7 +16,8 @@ use vllm_sim_engine::driver::{LiveSequenceSnapshot, SequencePhase};
 /// Maximum number of sequences that `GET /dashboard/requests` lists, newest first.
 const MAX_LISTED_REQUESTS: usize = 200;
 
-/// Returns the number of sequences in each phase by data-parallel rank, and the newest sequences.
+/// Handles `GET /dashboard/requests`: returns the number of sequences in each phase by
+/// data-parallel rank, and the newest sequences.
 ///
 /// A request of several choices has one sequence per choice. With a key of operators the list needs
 /// the key; the counts do not.

@@ -13,7 +13,7 @@ macro_rules! ready_scenario {
     };
 }
 
-/// Texts of the ready scenarios.
+/// YAML texts of the ready-made fault scenarios.
 const READY_SCENARIOS: [&str; 11] = [
     ready_scenario!("brownout"),
     ready_scenario!("cut-streams"),
@@ -28,7 +28,7 @@ const READY_SCENARIOS: [&str; 11] = [
     ready_scenario!("restart"),
 ];
 
-/// Returns the ready scenarios, each with its text for `POST /admin/scenario`.
+/// Returns the ready-made fault scenarios, each with its text for `POST /admin/scenario`.
 pub(crate) async fn list_ready_scenarios() -> Response<Body> {
     let scenarios = READY_SCENARIOS.iter().filter_map(|text| {
         let scenario = FaultScenario::from_yaml(text).ok()?;
@@ -44,7 +44,8 @@ pub(crate) async fn list_ready_scenarios() -> Response<Body> {
     ok_json(&json!({"scenarios": scenarios.collect::<Vec<_>>()}))
 }
 
-/// Returns the JSON of a phase; it has either `seconds` or `requests`, or neither if it is open.
+/// Returns the JSON of a scenario phase. It has a length in `seconds` or in `requests`, or neither
+/// if the phase has no end.
 fn phase_json(phase: &ScenarioPhase) -> Value {
     let (seconds, requests) = match phase.length {
         PhaseLength::Time(time) => (Some(time.as_secs_f64()), None),

@@ -8,7 +8,7 @@ use super::ApiDialect;
 use vllm_sim_service::dialect::SglangDialect;
 
 impl ApiDialect for SglangDialect {
-    /// Lists the cached tokens with every request; the routes of SGLang show them by
+    /// Always reports cached tokens; the routes of SGLang show them only with
     /// `--enable-cache-report`.
     fn always_reports_cached_tokens(&self) -> bool {
         true

@@ -247,7 +247,7 @@ pub(crate) fn runs_tool_parser(app: &App, request: &ChatRequest) -> bool {
         && matches!(request.tool_choice, None | Some(ChatToolChoice::Auto))
 }
 
-/// Returns whether the tool parser recognizes calls of a Hermes model.
+/// Returns whether the server's tool parser reads the reply and is the one for Hermes models.
 pub(crate) fn recognizes_tool_calls(app: &App, request: &ChatRequest) -> bool {
     runs_tool_parser(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }

@@ -204,7 +204,7 @@ impl StreamRenderer for ChatStream {
         true
     }
 
-    /// Appends the chat chunks with the role of each choice, then those with the echoed text.
+    /// Appends the chat chunks with the role of each choice, then the chunks with the echoed text.
     fn write_before_tokens(&mut self, out: &mut String) {
         for index in 0..self.so_far.len() {
             self.begin_chunk(out, index);

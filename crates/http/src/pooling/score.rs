@@ -120,8 +120,8 @@ impl<'a> TextPairScorer<'a> {
         })
     }
 
-    /// Returns the score of two texts; with an embedding model, tokens of the first text count only
-    /// once.
+    /// Returns the score of two texts. With an embedding model, usage counts the tokens of a
+    /// repeated first text only once.
     fn score_pair(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
         let pair = [one, two].map(|text| tokenizer.encode(text, SpecialTokens::With));
@@ -162,7 +162,8 @@ impl TextPairScorer<'_> {
     }
 }
 
-/// Returns how many tokens of each text of a pair are kept, so that `keep` are kept in all.
+/// Returns the lengths to which a pair of texts is truncated, the longer text first, so that their
+/// sum is at most `keep` tokens.
 fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
     let (short, long) = (lengths[0].min(lengths[1]), lengths[0].max(lengths[1]));
     let (short, long) = match short + long <= keep {

@@ -146,7 +146,7 @@ pub(super) async fn start_chat(
     Ok(StartedChat { reply, format, counter })
 }
 
-/// Returns the error of a media part for a model that reads text in SGLang's words.
+/// Returns SGLang's error for a media part in a request to a model that reads only text.
 fn text_only_fault(refused: RejectedGeneration, request: &SglangChatRequest) -> RejectedGeneration {
     match refused {
         RejectedGeneration::Early(fault)

@@ -19,7 +19,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::chat::SglangChatRequest;
 
-/// Format of a chat response.
+/// Ids and options for the JSON of an SGLang chat response.
 pub(super) struct ChatFormat {
     id: Arc<str>,
     model: String,
@@ -31,7 +31,7 @@ pub(super) struct ChatFormat {
     shows_meta: bool,
     /// Whether a tool parser reads the reply, which changes the chunks of a stream.
     pub(super) parses_calls: bool,
-    /// Whether the output is hidden, because the request wants none.
+    /// Whether the response hides the output, because the request asks for zero output tokens.
     pub(super) hides_output: bool,
     /// Random part of the ids of tool calls.
     call_base: u64,
@@ -74,7 +74,7 @@ impl ChatFormat {
         self.usage.reported_cached_tokens(reply)
     }
 
-    /// Returns the JSON of an ended reply.
+    /// Returns the JSON of the chat response for an ended reply.
     pub(super) fn body_json(&self, reply: &Reply) -> Value {
         let choices = reply.choices.iter().enumerate();
         let choices: Vec<Value> =
@@ -95,7 +95,7 @@ impl ChatFormat {
         if self.hides_output { 0 } else { choice.released_tokens() }
     }
 
-    /// Returns the usage of all choices.
+    /// Returns the `usage` object over all choices of a reply.
     fn reply_usage(&self, reply: &Reply) -> Value {
         match self.hides_output {
             true => prompt_usage(reply.prompt_token_count() as usize),
@@ -237,7 +237,7 @@ impl ChatStream {
         Self { format, counter, prompt: reply.prompt_token_count(), choices: choices.collect() }
     }
 
-    /// Appends a stream chunk with these choices and usage.
+    /// Appends a stream chunk with the given choices and usage.
     fn write_chunk(&self, out: &mut String, choices: Value, usage: Option<Value>) {
         let mut chunk = json!({
             "id": *self.format.id,

@@ -19,13 +19,13 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 
-/// Format of a completion response.
+/// Ids and options for the JSON of an SGLang completion response.
 pub(super) struct CompletionFormat {
     id: Arc<str>,
     model: String,
     meta: MetaSettings,
     usage: UsageSettings,
-    /// Texts of the prompts, with `echo`.
+    /// Texts of the prompts, which the response repeats before the outputs (`echo`).
     echo: Vec<String>,
     shows_ids: bool,
 }
@@ -61,7 +61,7 @@ impl CompletionFormat {
         Self { id, model: request.model.clone(), meta, usage, echo, shows_ids }
     }
 
-    /// Returns the JSON of an ended reply.
+    /// Returns the JSON of the completion response for an ended reply.
     pub(super) fn body_json(&self, reply: &Reply) -> Value {
         let choices = reply.choices.iter().enumerate().map(|(index, choice)| {
             let mut piece = Piece { is_first: true, ..Piece::default() };

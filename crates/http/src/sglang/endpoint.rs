@@ -131,7 +131,7 @@ pub(super) fn read_value<T: RequestField>(
     read.map_err(|refusal| refusal.to_fault(endpoint))
 }
 
-/// Reads these parameters of a query, each the last of its name.
+/// Reads the query parameters `names`; the last of several parameters with one name wins.
 ///
 /// # Errors
 /// SGLang's 400 for a parameter of another type.
@@ -194,7 +194,7 @@ fn checks_media_type(endpoint: &RouteFunction) -> bool {
     endpoint.path.starts_with("/v1/") || matches!(endpoint.path, "/tokenize" | "/detokenize")
 }
 
-/// Returns the endpoint with the method of the request, which errors name.
+/// Returns the route with the HTTP method of the request, which error texts name.
 fn at_method(received: &RawRequest, endpoint: &RouteFunction) -> RouteFunction {
     let method = match received.method {
         Method::GET => "GET",

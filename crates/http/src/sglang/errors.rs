@@ -19,8 +19,8 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// Source: SGLang 0.5.23 `srt/managers/scheduler.py`, `_abort_on_queued_limit`.
 const QUEUE_FULL: &str = "The request queue is full.";
 
-/// Returns the response to a request whose handler raised an exception, if this is its error:
-/// status 500 and a plain text.
+/// Returns the plain-text response with status 500 for an exception in a handler; `None` for other
+/// errors.
 ///
 /// Source: Starlette `middleware/errors.py`, `ServerErrorMiddleware`.
 fn unhandled_response(fault: &Fault) -> Option<Response<Body>> {
@@ -34,12 +34,12 @@ fn unhandled_response(fault: &Fault) -> Option<Response<Body>> {
     })
 }
 
-/// Returns a stream without events.
+/// Returns the response of a stream that contains only `[DONE]`.
 pub(super) fn empty_stream() -> Response<Body> {
     stream::event_stream_response(Body::from("data: [DONE]\n\n"))
 }
 
-/// Returns the error in the form of the OpenAI routes.
+/// Returns the error response of an OpenAI route.
 pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
     if let Some(response) = unhandled_response(fault) {
         return response;
@@ -48,13 +48,13 @@ pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
     error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
 }
 
-/// Returns the response, or the error in the form of the OpenAI routes.
+/// Returns the response of an OpenAI route, which is an error response if `answer` is an error.
 pub(super) fn openai_response(answer: Result<Response<Body>, Fault>) -> Response<Body> {
     answer.unwrap_or_else(|fault| openai_error(&fault))
 }
 
-/// Returns the error in the form of the native routes: an invalid value is reported by its message
-/// alone.
+/// Returns the error response of a native route; for an invalid value it contains only the error
+/// text.
 pub(super) fn native_error(fault: &Fault) -> Response<Body> {
     match (fault.status, fault.error_type) {
         (400, ErrorType::BadRequest | ErrorType::BadRequestName) => {
@@ -65,7 +65,8 @@ pub(super) fn native_error(fault: &Fault) -> Response<Body> {
     }
 }
 
-/// Returns the stream of a native request with a wrong value: status 200 and an error event.
+/// Returns the response to a native stream request with a wrong value: status 200 and an error
+/// event.
 pub(super) fn native_stream_error(fault: &Fault) -> Response<Body> {
     let error = json!({"error": {
         "message": fault.message,
@@ -98,7 +99,7 @@ fn openai_body(fault: &Fault) -> Value {
     })
 }
 
-/// Replaces errors of this server's queue by those of SGLang's.
+/// Replaces this simulator's error for a full request queue by SGLang's.
 fn with_sglang_words(fault: &Fault) -> Fault {
     if fault.status == 429 && fault.message == ServeError::QueueFull.to_string() {
         return Fault::new(503, ErrorType::ServiceUnavailable, QUEUE_FULL);
@@ -112,7 +113,7 @@ pub(super) fn stream_error(fault: &Fault) -> String {
     format!("data: {body}\n\n")
 }
 
-/// Returns the stream of an OpenAI route whose request fails with its pair of servers.
+/// Returns the stream response of an OpenAI route whose prefill/decode negotiation failed.
 ///
 /// Source: SGLang 0.5.23 `openai/serving_chat.py`, `create_streaming_error_response`.
 pub(super) fn failed_openai_stream(fault: &Fault) -> Response<Body> {
@@ -122,7 +123,7 @@ pub(super) fn failed_openai_stream(fault: &Fault) -> Response<Body> {
     stream::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
 }
 
-/// Returns the stream of `/generate` for a request that fails with its pair of servers.
+/// Returns the stream response of `/generate` for a failed prefill/decode negotiation.
 ///
 /// Source: SGLang 0.5.23 `srt/managers/schedule_batch.py`, `FINISH_ABORT`.
 pub(super) fn failed_native_stream(fault: &Fault, rid: &str, prompt: usize) -> Response<Body> {

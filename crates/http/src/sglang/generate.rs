@@ -41,7 +41,7 @@ pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) 
     respond(&app, &received.head, &request).await
 }
 
-/// Reads a request, with the check of the types of its members.
+/// Reads a `/generate` request and checks the types of its members.
 fn read(app: &App, received: &RawRequest) -> Result<GenerateRequest, Fault> {
     let (request, body) = endpoint::read_with_body(app, received, &endpoint::GENERATE)?;
     match body.as_object().map(check_generate) {
@@ -50,7 +50,7 @@ fn read(app: &App, received: &RawRequest) -> Result<GenerateRequest, Fault> {
     }
 }
 
-/// Handles a request of this route, or of another one that became one.
+/// Handles a `/generate` request, or a request of another route that was converted to one.
 pub(super) async fn respond(
     app: &Arc<App>,
     head: &RequestHead,
@@ -105,7 +105,7 @@ struct Batch {
     is_single: bool,
 }
 
-/// Response of the route.
+/// Response of `/generate`: one JSON value or a stream.
 enum Output {
     Json(Value),
     Stream(Response<Body>),
@@ -190,7 +190,7 @@ fn sampling_of_prompts(
     (0..batch.prompts.len()).map(of_prompt).collect()
 }
 
-/// Checks the members that may be lists, as SGLang finds their items.
+/// Checks the members of a `/generate` request that may be lists, and the lengths of these lists.
 fn check_lists(request: &GenerateRequest, batch: &Batch, outputs: i64) -> Result<(), Fault> {
     let length = |value: &Option<Value>| value.as_ref().and_then(Value::as_array).map(Vec::len);
     let count = batch.prompts.len();
@@ -446,7 +446,7 @@ fn read_prompts(request: &GenerateRequest) -> Result<Batch, Fault> {
     Ok(Batch { prompts: lists.into_iter().map(prompt).collect(), is_single })
 }
 
-/// Returns an id per prompt.
+/// Returns one request id per prompt of a `/generate` request.
 ///
 /// # Errors
 /// SGLang's 400 for a list of another length, and for an id that occurs twice.

@@ -16,19 +16,19 @@ use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
-/// Format of a response of `/generate`.
+/// Ids and options for the JSON of a response of `/generate`.
 pub(super) struct GenerateFormat {
     pub(super) meta: MetaSettings,
     /// Ids of the requests, by prompt; an output without one gets a new id.
     pub(super) rids: Vec<Arc<str>>,
     /// Whether the response contains the token ids of the prompt.
     pub(super) shows_prompt: bool,
-    /// Whether the output is hidden, because the request wants none.
+    /// Whether the response hides the output, because the request asks for zero output tokens.
     pub(super) hides_output: bool,
 }
 
 impl GenerateFormat {
-    /// Returns an object per choice of an ended reply.
+    /// Returns one JSON object per choice of an ended reply.
     pub(super) fn outputs(&self, reply: &Reply) -> Vec<Value> {
         let choices = reply.choices.iter();
         choices

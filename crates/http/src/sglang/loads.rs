@@ -18,7 +18,7 @@ use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::control::LoadsQuery;
 
-/// Names of the sections that `include` selects.
+/// Names of the response sections of `GET /v1/loads`, which the parameter `include` selects.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
 pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
@@ -64,7 +64,7 @@ fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {
     }
 }
 
-/// Returns the load of a rank, with the sections in `include`; `None`: all.
+/// Returns the load of a rank, with the sections in `include`; `None` selects all sections.
 fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
     let stats = app.service.rank_engines()[rank].stats();
     let page = u64::from(app.settings.cache.block_size);

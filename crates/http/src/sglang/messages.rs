@@ -27,7 +27,7 @@ use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
 use vllm_sim_wire::sglang::messages::{SglangCountRequest, SglangMessagesRequest};
 
-/// The `type` of an error that a check of this API finds.
+/// Value of `type` in the error for an invalid `/v1/messages` request.
 const INVALID_REQUEST: &str = "invalid_request_error";
 
 /// Error message for a conversation without messages, whose tokens cannot be counted.
@@ -45,7 +45,8 @@ pub(super) async fn create_message(
     }
 }
 
-/// An error with the `type` of Anthropic's API; `None`: that of the chat route.
+/// Error of `/v1/messages` with its Anthropic error type; `None` uses the type of the chat route's
+/// error.
 struct Refusal {
     fault: Fault,
     kind: Option<&'static str>,
@@ -111,7 +112,7 @@ pub(super) async fn count_tokens(
     }
 }
 
-/// Reads a request body; its errors become SGLang's short text.
+/// Reads the body of a `/v1/messages` request; its errors become SGLang's short text.
 fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     let bounds = &app.rules.defaults.bounds;
     let body = endpoint::parse_json(received, &endpoint::CHAT);
@@ -127,13 +128,13 @@ fn read<T: RequestField>(app: &App, received: &RawRequest) -> Result<T, Fault> {
     })
 }
 
-/// Returns the chat request with the same prompt.
+/// Converts a `/v1/messages` request to a chat request with the same prompt.
 fn chat_request(app: &App, request: &SglangMessagesRequest) -> Result<SglangChatRequest, Fault> {
     let body = request.to_chat_body(app.settings.parsers.reasoning.as_deref())?;
     endpoint::read_value(app, Some(&body), &endpoint::CHAT)
 }
 
-/// Returns the `type` and message of an error.
+/// Returns the JSON of an Anthropic error: its `type` and its text.
 fn error_json(fault: &Fault, kind: Option<&str>) -> Value {
     let (kind, message) = match fault.status {
         503 => ("overloaded_error", "Internal server error"),

@@ -12,12 +12,12 @@ use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
-/// Returns a new id of a message.
+/// Returns a new id of an Anthropic message.
 pub(super) fn new_message_id() -> String {
     format!("msg_{}", uuid::Uuid::new_v4().simple())
 }
 
-/// Returns the JSON of an ended reply.
+/// Returns the JSON of the Anthropic message for an ended reply.
 pub(super) fn message_json(format: &ChatFormat, reply: &Reply) -> Value {
     let choice = &reply.choices[0];
     let (script, released) = (&choice.script, choice.released_tokens());
@@ -65,7 +65,8 @@ fn stop_reason(format: &ChatFormat, choice: &ReplyChoice, calls: usize) -> &'sta
     }
 }
 
-/// Returns the usage of a reply; cached tokens are no input tokens if they are reported.
+/// Returns the usage of a reply for an Anthropic message; input tokens exclude cached tokens if
+/// usage reports them.
 fn usage(format: &ChatFormat, reply: &Reply) -> Value {
     let cached = format.cached_tokens(reply).unwrap_or(0);
     let output = reply.choices[0].released_tokens();
@@ -77,7 +78,7 @@ fn usage(format: &ChatFormat, reply: &Reply) -> Value {
     usage
 }
 
-/// Renders the stream of a message.
+/// Renders a streamed response of `/v1/messages` as server-sent events.
 pub(super) struct MessageStream {
     format: ChatFormat,
     counter: EndCounter,

@@ -18,7 +18,7 @@ use vllm_sim_service::generate::{EndReason, StopReason};
 use vllm_sim_service::{ReplyChoice, ReplyFacts};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// Message of an aborted request that never ran.
+/// Text in the finish reason of a request that was aborted before it ran.
 const ABORTED_IN_QUEUE: &str = "Abort in waiting queue";
 
 /// Returns the finish reason of an ended choice, as an object.

@@ -32,7 +32,7 @@ use vllm_sim_wire::sglang::ollama::{
 };
 use vllm_sim_wire::sglang::sampling::SglangSampling;
 
-/// Handles `GET /`.
+/// Handles `GET /`: reports that SGLang is running.
 pub(super) async fn get_root() -> Response<Body> {
     error::json_response(StatusCode::OK, "\"SGLang is running\"".to_owned())
 }
@@ -92,7 +92,7 @@ impl TextMember {
     }
 }
 
-/// A request of one of the routes that generate.
+/// Request of `/api/chat` or `/api/generate`.
 struct OllamaRequest {
     member: TextMember,
     prompts: PromptSource,

@@ -83,14 +83,14 @@ fn parser_fault(name: &str, value: &str, known: &[&str], simulated: &str) -> Fau
     }
 }
 
-/// The texts around reasoning.
+/// Marker texts before and after the reasoning in a generated text.
 #[derive(Debug, Clone, Copy)]
 struct ReasoningMarkers {
     open: &'static str,
-    /// Further text of the opening marker.
+    /// Text after `open` that also belongs to the opening marker of the reasoning.
     label: &'static str,
     close: &'static str,
-    /// Whether the text begins inside reasoning.
+    /// Whether generated texts begin inside the reasoning, without an opening marker.
     begins_inside: bool,
     /// The beginning of a tool call, which also ends reasoning.
     tool: Option<&'static str>,
@@ -158,13 +158,14 @@ impl ReasoningMarkers {
 /// Format of the tool calls in a text: JSON between two tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallFormat {
-    /// Tags on lines of their own; a call that is not JSON is left out.
+    /// Tool calls are between tags on lines of their own; a call that is not JSON is left out.
     Qwen25,
-    /// A call that is not JSON makes the whole text content, and the last call needs no closing tag.
+    /// Tool calls are between tags; the last one needs no closing tag. A call that is not JSON
+    /// makes the whole text content.
     Hermes,
 }
 
-/// Normal text and calls of a text.
+/// Normal text and tool calls found in a generated text.
 type ParsedCalls<'t> = (&'t str, Vec<Value>);
 
 impl CallFormat {

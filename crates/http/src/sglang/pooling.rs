@@ -126,7 +126,7 @@ async fn encoded(
     Ok(rows::stream_json_rows(head.to_owned(), count, row, tail.to_owned()))
 }
 
-/// Returns an id per input: those of the request, or new ones.
+/// Returns one id per input of a pooling request: the ids that it gives, or new ones.
 fn request_ids(rid: Option<&Value>, inputs: &Inputs) -> Vec<Arc<str>> {
     let ids = (0..inputs.lists.len()).map(|index| match rid {
         Some(Value::String(rid)) if inputs.is_single => rid.as_str().into(),
@@ -139,7 +139,7 @@ fn request_ids(rid: Option<&Value>, inputs: &Inputs) -> Vec<Arc<str>> {
     ids.collect()
 }
 
-/// Returns the `meta_info` of a result that is no text.
+/// Returns the `meta_info` of a vector or class result, which has no generated text.
 fn pooled_meta(id: &str, tokens: usize, version: &str) -> Value {
     json!({
         "id": id,

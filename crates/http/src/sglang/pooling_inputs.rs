@@ -29,7 +29,7 @@ impl Inputs {
     }
 }
 
-/// Reads texts, token ids, pairs of texts, or objects with a text.
+/// Reads the inputs of a pooling request: texts, token ids, pairs of texts, or objects with a text.
 ///
 /// # Errors
 /// SGLang's 400 for an input that exceeds the context; ours for media and for too many inputs.

@@ -205,7 +205,7 @@ pub(super) async fn start(
     })
 }
 
-/// Returns the error of a grammar that does not compile in SGLang's words.
+/// Returns SGLang's error for a grammar that does not compile.
 ///
 /// Source: SGLang 0.5.23 `srt/constrained/grammar_manager.py`.
 fn grammar_fault(fault: Fault, kind: &str) -> Fault {

@@ -13,7 +13,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::responses::SglangResponsesRequest;
 
-/// Format of a Responses API response.
+/// Id, request and options for the JSON of an SGLang Responses API response.
 pub(super) struct ResponseFormat {
     request: SglangResponsesRequest,
     chat: ChatFormat,
@@ -38,7 +38,7 @@ impl ResponseFormat {
         Self { request, chat, id }
     }
 
-    /// Returns the JSON of an ended reply.
+    /// Returns the JSON of the Responses API response for an ended reply.
     pub(super) fn body_json(&self, reply: &Reply) -> Value {
         let choice = &reply.choices[0];
         let (script, released) = (&choice.script, choice.released_tokens());
@@ -145,9 +145,9 @@ impl ResponseFormat {
 /// Selects the member `text` of a response if the request does not set it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextForm {
-    /// The member is plain text if the output is only text.
+    /// The member `text` is plain text if the output is only text.
     Guessed,
-    /// The member is null, because the output is not known yet.
+    /// The member `text` is null, because the output is not known yet.
     Unknown,
 }
 
@@ -201,7 +201,7 @@ struct OpenItem {
     text: String,
 }
 
-/// Renders the events of a response.
+/// Renders the events of a streamed Responses API response.
 pub(super) struct ResponseStream {
     format: ResponseFormat,
     counter: EndCounter,

@@ -13,7 +13,7 @@ use vllm_sim_observe::metrics::{Metrics, SglangRequest};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared::StreamOptions;
 
-/// Settings of the usage in a response.
+/// Settings for the token usage in a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UsageSettings {
     /// Whether a stream ends with a chunk of usage.
@@ -36,7 +36,7 @@ impl UsageSettings {
         }
     }
 
-    /// Returns the usage of all choices.
+    /// Returns the `usage` object over all choices of a reply.
     pub(super) fn of_reply(self, reply: &Reply) -> Value {
         let mut counts = TokenCounts::of_reply(reply);
         // Each prompt counts once, whatever the number of its choices.
@@ -52,7 +52,7 @@ impl UsageSettings {
         Some(cached_tokens(choice, reply.prompt_token_count()))
     }
 
-    /// Returns the usage of one choice so far.
+    /// Returns the `usage` object of one choice so far.
     pub(super) fn of_choice(prompt: u32, completion: u32, reasoning: u32) -> Value {
         let counts = TokenCounts { prompt, completion, reasoning, ..TokenCounts::default() };
         of_counts(counts, None)

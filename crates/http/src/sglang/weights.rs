@@ -27,10 +27,10 @@ use vllm_sim_wire::sglang::weights::{
     WeightsByNameRequest,
 };
 
-/// Message of an update from files or tensors of another process.
+/// Success text of a weight update from files or from tensors of another process.
 const UPDATED: &str = "Succeeded to update model weights.";
 
-/// Reads a request, runs its effects, and returns SGLang's result.
+/// Reads a request to update the weights, runs its effects, and returns SGLang's result.
 fn update<T>(app: &App, received: &RawRequest, at: &RouteFunction, message: &str) -> Response<Body>
 where
     Struct<T>: RequestField,

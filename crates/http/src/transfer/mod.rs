@@ -23,7 +23,7 @@ use vllm_sim_wire::VllmVersion;
 
 use params::KvTransferParams;
 
-/// Limits of the warnings about `kv_transfer_params` without effect.
+/// Rate limits of the log warnings about `kv_transfer_params` without effect.
 #[derive(Default)]
 pub(crate) struct TransferWarnings {
     no_connector: LogRateLimit,

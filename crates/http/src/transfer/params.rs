@@ -51,7 +51,7 @@ impl KvTransferParams {
     }
 
     /// Returns the KV transfer parameters of a connector for a prompt of `prompt` tokens; `None` if
-    /// it sends none.
+    /// the connector sends none.
     pub(super) fn for_connector(
         connector: KvConnector,
         engine: (String, Arc<HttpSettings>),

@@ -291,7 +291,7 @@ fn template_kwargs(chat: &ChatRequest) -> Map<String, Value> {
     kwargs
 }
 
-/// Returns what derendering the reply to a chat needs of its request.
+/// Returns the JSON of those parts of a chat request that derendering its reply needs.
 ///
 /// Source: vLLM's `ServingRender._build_parse_context`.
 fn parse_context_json(chat: &ChatRequest, body: &Value) -> Value {

@@ -13,8 +13,8 @@ use vllm_sim_engine::{BlockKey, LayerGroupCacheEvent, SchedulerEvent};
 pub(super) struct BlockCopyCounts(BTreeMap<(u32, BlockKey), u32>);
 
 impl BlockCopyCounts {
-    /// Counts the GPU blocks of a batch of events, and removes the removals that are not announced
-    /// under `preview`.
+    /// Counts the copies of each KV block on the GPU in a batch of events, and drops the removal
+    /// events that `preview` suppresses.
     ///
     /// Returns the remaining copies of each GPU block whose removal is announced, in order. The
     /// parameter `main` is the index of the main layer group.

@@ -21,7 +21,7 @@ pub struct KvEventEncoding {
     pub host: HostEventDetail,
     /// Groups of layers with a KV cache of their own.
     pub groups: LayerCacheGroups,
-    /// vLLM release whose fields are sent.
+    /// vLLM release whose KV event fields are sent.
     pub version: VllmVersion,
     /// Enabled behaviour of open pull requests of vLLM (`--preview`).
     pub preview: KvEventPreview,
@@ -30,8 +30,8 @@ pub struct KvEventEncoding {
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerCacheGroups {
-    /// Index of the main group: the first one with full attention, or the only one. KV events of
-    /// the main group carry no index.
+    /// Index of the main layer group: the first one with full attention, or the only one. KV events
+    /// of the main group carry no group index.
     pub main: u32,
     /// Attention kind of the main group of layers and of the groups after it.
     pub main_kind: AttentionKind,
@@ -48,12 +48,14 @@ impl LayerCacheGroups {
 /// Level of detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostEventDetail {
-    /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
+    /// KV events have block hashes only, one event per offloaded chunk (vLLM's
+    /// `OffloadingConnector`).
     #[default]
     Names,
-    /// Block hashes, parent hashes and tokens (`self_describing_kv_events`).
+    /// KV events have block hashes, parent hashes and tokens (`self_describing_kv_events`).
     Tokens,
-    /// All fields of GPU events, plus the locality `LOCAL` (`SimpleCPUOffloadConnector`).
+    /// KV events have all fields of GPU events, plus the locality `LOCAL`
+    /// (`SimpleCPUOffloadConnector`).
     Local,
 }
 
@@ -79,7 +81,8 @@ pub fn encode_kv_event_batch(
     encode_with_remaining_copies(events, ts, rank, encoding, &[])
 }
 
-/// Encodes a message with the remaining copies of each removed GPU block, if there are any.
+/// Encodes a KV event message; `remaining_copies` has the number of remaining copies for each
+/// removed GPU block, or is empty.
 pub(super) fn encode_with_remaining_copies(
     events: &[SchedulerEvent],
     ts: f64,
@@ -186,8 +189,8 @@ fn push_event<'a>(
     }
 }
 
-/// Pushes one KV event per stored chunk of CPU memory, and one per group for chunks removed
-/// together.
+/// Pushes one KV event for each offloaded chunk stored in CPU memory, and one per layer group for
+/// chunks removed together.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 fn push_host_memory_event<'a>(

@@ -8,7 +8,7 @@ pub struct EndpointPortError {
     pub endpoint: String,
     /// Data-parallel rank of the KV event publisher.
     pub rank: u32,
-    /// Reason why the endpoint's port cannot be shifted, for the message.
+    /// Reason why the endpoint's port cannot be shifted, for the error message.
     pub why: &'static str,
 }
 

@@ -5,24 +5,25 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Schedule of lost KV event messages.
+/// Schedule for the injected loss of KV event messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventGaps {
-    /// Number of messages lost at the start of each interval.
+    /// Number of KV event messages lost at the start of each interval.
     pub messages: u32,
-    /// Length of an interval; the first one starts with the first message.
+    /// Length of an interval of the loss schedule; the first interval starts with the first
+    /// message.
     pub every: Duration,
 }
 
 /// Selects the KV event messages that are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EventLoss {
-    /// No message is lost.
+    /// No KV event message is lost.
     #[default]
     None,
-    /// Every message is lost.
+    /// Every KV event message is lost.
     All,
-    /// Messages are lost on a schedule.
+    /// KV event messages are lost on a schedule.
     Gaps(EventGaps),
 }
 
@@ -56,7 +57,7 @@ pub(super) struct LossSchedule {
 
 #[cfg(feature = "zmq")]
 impl LossSchedule {
-    /// Returns whether the schedule loses the next message, of this Unix time.
+    /// Returns whether the schedule drops the next KV event message, whose Unix time is `ts`.
     pub(super) fn loses_message(&mut self, switch: &EventLossSwitch, ts: f64) -> bool {
         let EventLoss::Gaps(gaps) = *switch.0.lock() else {
             self.gaps = None;

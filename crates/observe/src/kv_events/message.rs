@@ -20,7 +20,7 @@ pub enum KvEventFormat {
     Vllm,
     /// llm-d-inference-sim: each event is an array (its default).
     LlmdArray,
-    /// llm-d-inference-sim with `use-vllm-map-event-format`.
+    /// llm-d-inference-sim with `use-vllm-map-event-format`: each KV event is a map.
     LlmdMap,
     /// SGLang: each event is a map without fields that are not set.
     Sglang,
@@ -51,7 +51,7 @@ pub(super) struct BlockStored<'a> {
     pub(super) parent_block_hash: Option<BlockHash<'a>>,
     pub(super) token_ids: &'a [u32],
     pub(super) block_size: u32,
-    /// Number of the block's LoRA adapter, from 1.
+    /// Number of the LoRA adapter for which the KV blocks were computed, starting at 1.
     pub(super) lora_id: Option<u32>,
     pub(super) lora_name: Option<&'a str>,
     /// Extra hash keys of each block; `None`: the field is null.
@@ -123,7 +123,8 @@ impl StorageMedium {
 }
 
 impl<'a> BlockStored<'a> {
-    /// Returns the extra keys of each block that llm-d's index hashes; `None` if no block has any.
+    /// Returns the extra hash keys of each block, without the LoRA adapter, as llm-d's events list
+    /// them; `None` if no block has any.
     fn llmd_extra_keys_per_block(&self) -> Option<Vec<Vec<&'a str>>> {
         // The adapter's name is the first key of each of its blocks.
         let adapter = usize::from(self.lora_name.is_some());
@@ -146,11 +147,12 @@ impl<'a> BlockStored<'a> {
 pub struct KvEventPreview {
     /// Whether `BlockRemoved` has `remaining_copy_counts` (vllm-project/vllm#48933).
     pub remaining_copy_counts: bool,
-    /// Whether only the removal of the last copy is announced (vllm-project/vllm#55092).
+    /// Whether the removal of a KV block is announced only when its last copy is removed
+    /// (vllm-project/vllm#55092).
     pub removal_after_last_copy: bool,
 }
 
-/// First release of vLLM that sends the session of a stored block.
+/// First vLLM release whose KV events name the session of a stored block.
 const SESSION_SINCE: VllmVersion = first_release(SINCE, "BlockStored.session_id");
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +168,8 @@ pub(super) struct KvEventBatch<'a> {
     pub(super) ts: f64,
     pub(super) events: &'a [KvEvent<'a>],
     pub(super) data_parallel_rank: u32,
-    /// Number of remaining copies after each removal of a GPU block; empty unless they are sent.
+    /// Number of remaining copies for each removed GPU block; empty if the message does not report
+    /// them.
     pub(super) remaining_copies: &'a [u32],
 }
 
@@ -192,7 +195,7 @@ impl KvEventBatch<'_> {
 }
 
 impl KvEvent<'_> {
-    /// Removes the fields that a release of vLLM does not send.
+    /// Removes the event fields that the vLLM release `version` does not send.
     pub(super) fn clear_newer_fields(&mut self, version: VllmVersion) {
         if let Self::BlockStored(event) = self
             && version < SESSION_SINCE

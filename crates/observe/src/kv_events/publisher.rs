@@ -21,11 +21,12 @@ const ZMQ_LINGER: Duration = Duration::from_secs(1);
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EventBatching {
-    /// One message per call of [`KvEventPublisher::publish`] (vLLM: one per scheduler step).
+    /// One KV event message is sent per call of [`KvEventPublisher::publish`] (vLLM: one per
+    /// scheduler step).
     #[default]
     PerCall,
-    /// One message per number of events, or earlier when the oldest event has waited too long
-    /// (llm-d: `event-batch-size`, one second).
+    /// A KV event message is sent per number of events, or earlier when the oldest event has waited
+    /// too long (llm-d: `event-batch-size`, one second).
     Sized {
         /// Number of events per message, at least one.
         events: usize,
@@ -50,13 +51,13 @@ pub struct PublisherConfig {
     pub max_queue_size: usize,
     /// ZMQ topic, the first frame of each message.
     pub topic: String,
-    /// Sequence number of the first message (vLLM 0, llm-d 1).
+    /// Sequence number of the first KV event message (vLLM 0, llm-d 1).
     pub first_sequence: u64,
-    /// Data-parallel rank, part of each message.
+    /// Data-parallel rank of the engine, part of each KV event message.
     pub rank: u32,
     /// Encoding of the KV events in a message.
     pub encoding: KvEventEncoding,
-    /// Batching of events into messages.
+    /// Batching of KV events into messages.
     pub batching: EventBatching,
     /// Switch for the injected loss of KV event messages.
     pub loss: EventLossSwitch,
@@ -310,7 +311,7 @@ impl PublisherThread {
         }
     }
 
-    /// Sends pending events when `deadline` has passed or the queue is closed; returns the next
+    /// Sends pending KV events when `deadline` has passed or the queue is closed; returns the next
     /// deadline.
     #[expect(clippy::disallowed_methods, reason = "an edge: real time bounds how long events wait")]
     fn send_collected_if_due(

@@ -12,8 +12,8 @@ const MAX_BYTES: usize = 64 << 20;
 /// Estimated size of a block's key and hash in an event, in bytes.
 const BLOCK_BYTES: usize = 64;
 
-/// Returns the estimated size of an event in bytes, with the part of the block plan to which it
-/// refers.
+/// Returns the estimated size of an event in bytes, with the hashes and tokens of the KV blocks
+/// that it refers to.
 fn estimated_bytes(event: &SchedulerEvent) -> usize {
     let blocks = |from: u32, to: u32, block_size: u32| {
         let block = BLOCK_BYTES + block_size as usize * size_of::<u32>();
@@ -51,11 +51,11 @@ fn estimated_bytes(event: &SchedulerEvent) -> usize {
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
     pub(super) events: Vec<SchedulerEvent>,
-    /// Number of remaining copies after each removal of a GPU block; empty unless published.
+    /// Number of remaining copies for each removed GPU block; empty unless published.
     pub(super) remaining_copies: Vec<u32>,
     /// Time of the batch of KV events, in Unix seconds.
     pub(super) ts: f64,
-    /// Number of batches dropped since the previous batch in the queue.
+    /// Number of KV event batches dropped since the previous batch in the queue.
     pub(super) lost: u64,
     /// Whether the batch of KV events is only kept for replay, by injected loss.
     pub(super) withheld: bool,

@@ -21,8 +21,8 @@ const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// ignored.
 const MAX_REPLAY_REQUESTS_PER_CLIENT: usize = 16;
 const MAX_REPLAY_CLIENTS: usize = 256;
-/// Maximum number of messages that libzmq holds for one client, which bounds the memory for clients
-/// that do not read.
+/// Maximum number of messages that libzmq queues for one client, which bounds the memory for
+/// clients that do not read.
 const MAX_UNREAD: i32 = 64;
 /// Maximum size of the messages kept for replay, in bytes; a single message may exceed it.
 const MAX_KEPT_BYTES: usize = 256 << 20;
@@ -38,7 +38,7 @@ pub(super) struct ReplayBuffer {
 #[derive(Debug, Default)]
 struct KeptBatches {
     batches: VecDeque<(u64, Arc<[u8]>)>,
-    /// Total size of the kept payloads, in bytes.
+    /// Total size of the message payloads kept for replay, in bytes.
     bytes: usize,
 }
 

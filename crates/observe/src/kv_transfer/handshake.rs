@@ -21,7 +21,8 @@ const META_QUERY: &[u8] = b"get_meta_msg";
 /// Interval between two checks whether the answer of a prefill server is still wanted, in
 /// milliseconds.
 const POLL_MS: i32 = 200;
-/// Maximum number of waits of [`POLL_MS`] for an answer with NIXL, which waits 5 s in all.
+/// Maximum number of waits of [`POLL_MS`] for a prefill server's answer with NIXL, which waits 5 s
+/// in all.
 const MAX_NIXL_POLLS: u32 = 25;
 /// Maximum number of requests that wait for a handshake; for further ones, the handshake fails.
 const MAX_WAITING_REQUESTS: usize = 10_000;
@@ -32,7 +33,7 @@ const MAX_MET_ENGINES: usize = 65_536;
 /// Engine id and block size of a prefill server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineMetadata {
-    /// Id of the engine; each start of a server has another one.
+    /// Id of the prefill server's engine, which changes at each start of the server.
     pub engine_id: String,
     /// Number of tokens per KV block.
     pub block_size: u32,
@@ -87,13 +88,13 @@ pub(super) fn is_meta_query(message: &[u8]) -> bool {
     word == Some(META_QUERY)
 }
 
-/// Rules of a handshake, by the KV connector.
+/// Rules for the handshake with a prefill server, by the KV connector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeRules {
-    /// The engine id must be that of the request, and the prefill server's block size must divide
-    /// that of this server, in tokens.
+    /// NIXL: the engine id must be that of the request, and the prefill server's block size must
+    /// divide that of this server, in tokens.
     Nixl(u32),
-    /// Any answer at the prefill server's address is a success; there is no time limit.
+    /// MoRI-IO: any answer at the prefill server's address is a success; there is no time limit.
     MoriIo,
 }
 
@@ -114,11 +115,11 @@ impl HandshakeRules {
     }
 }
 
-/// Does the handshakes of a decode server, one after the other, as vLLM's connector does.
+/// Performs the handshakes of a decode server, one after the other, as vLLM's connector does.
 #[derive(Debug, Clone)]
 pub struct PrefillHandshakes {
     rules: HandshakeRules,
-    /// Keys of the prefill servers that have answered.
+    /// Keys of the prefill servers that have answered a handshake.
     met: Arc<Mutex<HashSet<String>>>,
     queue: SyncSender<WaitingRequest>,
 }
@@ -150,7 +151,8 @@ impl PrefillHandshakes {
         self.met.lock().contains(self.rules.key(source))
     }
 
-    /// Queues a handshake, and calls `done` with whether it was successful; never blocks.
+    /// Queues a handshake with a prefill server, and calls `done` with whether it was successful;
+    /// never blocks.
     pub fn begin_handshake(
         &self,
         source: &KvSourceServer,

@@ -9,8 +9,8 @@ use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{EngineObserver, KvSourceServer, SequenceRecord};
 
-/// Maximum number of queued messages; further ones are dropped. For notifications, the prefill
-/// server's lease expires instead.
+/// Maximum number of messages queued for other servers; further ones are dropped. After a dropped
+/// notification, the prefill server's lease on the KV blocks expires instead.
 const MAX_QUEUED_MESSAGES: usize = 10_000;
 /// Maximum number of ZMQ messages queued for a server that does not respond.
 const SEND_QUEUE_MESSAGES: i32 = 1000;

@@ -18,7 +18,8 @@ const REMEMBERED: usize = 4;
 pub struct BlockLifetime {
     metrics: Arc<EngineMetrics>,
     share: f64,
-    /// Number of stored blocks; it alone determines the sample, so that runs are reproducible.
+    /// Number of prefix-cache blocks stored so far; it alone determines the sample, so that runs
+    /// are reproducible.
     stored: u64,
     lives: HashMap<BlockKey, BlockLife>,
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
 use prometheus::proto::MetricType;
 
-/// Value of one series, on a cache line of its own, which prevents false sharing between engines.
+/// Value of one metric series, on a cache line of its own, which prevents false sharing between
+/// engines.
 ///
 /// The number of observations is the sum of the buckets, so a scrape during an observation is
 /// consistent.
@@ -24,14 +25,14 @@ pub(super) struct Cell {
     value: AtomicF64,
     /// Creation time of the series, in Unix seconds; zero hides the series.
     created: AtomicF64,
-    /// Upper bounds of the buckets, ascending; the last bucket has no bound.
+    /// Upper bounds of the histogram's buckets, ascending; the last bucket has no bound.
     bounds: Arc<[f64]>,
     /// Number of observations in each bucket; a summary has one bucket, a counter or gauge none.
     buckets: Box<[AtomicU64]>,
 }
 
 impl Cell {
-    /// Creates the hidden cell of a series in a family of this type.
+    /// Creates the cell of a metric series of this type; the series is hidden at first.
     pub(super) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
             MetricType::HISTOGRAM | MetricType::SUMMARY => bounds.len() + 1,
@@ -97,7 +98,7 @@ impl Cell {
         (at != 0.0).then_some(at)
     }
 
-    /// Shows the series if it is hidden, as created at this Unix time.
+    /// Exposes the metric series if it is hidden, with this Unix time as its creation time.
     pub(super) fn show(&self, now_unix: f64) {
         if self.created.get() == 0.0 {
             self.created.set(now_unix);
@@ -108,14 +109,14 @@ impl Cell {
         self.created.set(0.0);
     }
 
-    /// Zeroes the series, as created at this Unix time; zero hides it.
+    /// Zeroes the metric series and sets its creation time, in Unix seconds; zero hides the series.
     pub(super) fn reset(&self, created: f64) {
         self.replace(&[]);
         self.created.set(created);
     }
 
-    /// Replaces all observations by the given counts per bucket; surplus counts are added to the
-    /// last bucket.
+    /// Replaces all observations of a histogram by the given counts per bucket; surplus counts are
+    /// added to the last bucket.
     ///
     /// Each observation counts as the upper bound of its bucket; in the last bucket, as the highest
     /// bound plus one. Returns the sum with each bound truncated to an integer.

@@ -15,7 +15,7 @@ use crate::recent::Recent;
 use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
-/// Indices of the label `source` of `vllm:prompt_tokens_cached_by_source_total`.
+/// Indices of the values of the label `source` of `vllm:prompt_tokens_cached_by_source_total`.
 const TIER_DEVICE: usize = 0;
 const TIER_HOST: usize = 1;
 const TIER_P2P: usize = 2;
@@ -51,7 +51,7 @@ pub struct Totals {
     pub media: (u64, u64),
 }
 
-/// Totals of speculative decoding since the start.
+/// Totals of an engine's speculative decoding since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DraftTotals {
     /// Number of verifications of draft tokens, one per sequence and step.
@@ -72,9 +72,10 @@ pub struct EngineMetrics {
     pub(super) cells: Cells,
     lora: Arc<LoraInfo>,
     compat: Compat,
-    /// Index of the source label for prompt tokens that came from other servers.
+    /// Index of the `source` label value for prompt tokens that came from other servers.
     external_tier: usize,
-    /// Recorder of the CPU memory that external prompt tokens come from unless a server sent them.
+    /// Recorder of the metrics of CPU memory, from which external prompt tokens come unless another
+    /// server sent them.
     offload: Option<OffloadRecorder>,
     clock: Clock,
     pub(super) recent: Recent,
@@ -160,7 +161,8 @@ pub struct EngineFeatures {
     pub steps: bool,
     /// Whether a KV connector is queried for tokens that are not cached.
     pub connector: bool,
-    /// Shape of NIXL transfers; `None` unless prompts come from other engines.
+    /// Parameters of NIXL transfers; `None` unless the KV cache of prompts comes from other
+    /// engines.
     pub transfer: Option<NixlTransfer>,
     /// Number of LoRA adapters in memory; `None` unless the adapters in memory are exposed.
     pub adapter_slots: Option<AdapterSlots>,
@@ -174,7 +176,7 @@ pub struct MetricsObserver {
     loras: LoraWriter,
     /// Whether a sequence of an adapter is in the queue and the adapter lists do not show it yet.
     queued: bool,
-    /// LoRA adapters in memory, if they are exposed.
+    /// LoRA adapters in the engine's memory, if metrics expose them.
     resident: Option<AdapterCache>,
     features: EngineFeatures,
 }
@@ -196,7 +198,7 @@ impl MetricsObserver {
         }
     }
 
-    /// Records that an adapter was loaded, starts or ends to run.
+    /// Records that a LoRA adapter was loaded, or that a sequence starts or ends to use it.
     fn use_adapter(&mut self, name: Option<&Arc<str>>) {
         if let Some((resident, name)) = self.resident.as_mut().zip(name) {
             resident.use_adapter(name, |other| self.loras.has_running(other));
@@ -209,7 +211,7 @@ impl MetricsObserver {
         self.loras.show();
     }
 
-    /// Changes the numbers of running and waiting sequences of an adapter, if there is one.
+    /// Changes the numbers of running and waiting sequences of a LoRA adapter, if there is one.
     fn count_lora(&mut self, adapter: Option<&Arc<str>>, change: [i32; 2]) {
         if let Some(adapter) = adapter.filter(|_| self.features.loras) {
             self.loras.count(adapter, change);
@@ -217,7 +219,8 @@ impl MetricsObserver {
         }
     }
 
-    /// Counts the lookup of a sequence's prompt when it is scheduled first, in tokens.
+    /// Counts the cache lookup of a sequence's prompt, in tokens, when the sequence is first
+    /// scheduled.
     fn count_lookup(&self, cached: u32, external: u32, record: &SequenceRecord) {
         if !record.looked_up || !self.features.cache {
             return;
@@ -342,8 +345,8 @@ impl MetricsObserver {
     }
 }
 
-/// Returns the index of a sequence's finish reason; `None` for an aborted sequence, which is not
-/// counted.
+/// Returns the index in [`FINISH_REASONS`] of a sequence's finish reason; `None` for an aborted
+/// sequence, which is not counted.
 fn finish_reason(end: SequenceEndReason, planned: PlannedFinish, compat: Compat) -> Option<usize> {
     let is_llmd = compat == Compat::Llmd;
     let reason = match (end, planned) {

@@ -77,11 +77,11 @@ macro_rules! families {
     ($($topic:ident, $when:expr => {
         $($id:ident: $($word:ident)* $name:literal { $($field:ident: $value:expr),* } $($help:literal)?;)*
     })*) => {
-        /// Names of the families in code.
+        /// Identifiers of the metric families.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Id { $($($id,)*)* }
 
-        /// All families; the index is [`Id`].
+        /// All metric families, indexed by [`Id`].
         pub(super) static FAMILIES: &[Family] = &[$($(Family {
             id: Id::$id,
             topic: Topic::$topic,
@@ -340,7 +340,8 @@ families! {
     }
 }
 
-/// Returns the family of this name in the list of upstream; without one, the crate does not compile.
+/// Returns the metric family of this name in the list of upstream; without one, the crate does not
+/// compile.
 const fn upstream(name: &str) -> Family {
     let mut i = 0;
     while !is_equal(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
@@ -349,24 +350,25 @@ const fn upstream(name: &str) -> Family {
     Family { since: first_release(SINCE, name), ..UPSTREAM[i] }
 }
 
-/// Returns a family of the engines that is not in the list of upstream.
+/// Returns a metric family of the engines that is not in the list of upstream.
 const fn engine(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
 }
 
-/// Returns a family of SGLang's scheduler.
+/// Returns a metric family of SGLang's scheduler.
 const fn scheduler(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     const LABELS: &[&str] =
         &["dp_rank", "engine_type", "model_name", "moe_ep_rank", "pp_rank", "tp_rank"];
     sglang(family(kind, name, LABELS, Buckets::Bounds(&[]), help))
 }
 
-/// Returns a family of SGLang's tokenizer manager.
+/// Returns a metric family of SGLang's tokenizer manager.
 const fn tokenizer(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     sglang(family(kind, name, &["engine_type", "model_name"], Buckets::Bounds(&[]), help))
 }
 
-/// Returns a family of SGLang's tokenizer manager with series for streamed and other requests.
+/// Returns a metric family of SGLang's tokenizer manager with separate series for streamed and
+/// other requests.
 const fn streamed(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     const LABELS: &[&str] = &["engine_type", "is_streaming", "model_name"];
     Family { labels: LABELS, values: &[&["false", "true"]], ..tokenizer(kind, name, help) }

@@ -9,10 +9,10 @@ use super::releases::OLDER_HELP;
 use super::settings::{Compat, Settings};
 use vllm_sim_wire::VllmVersion;
 
-/// Names and values of labels.
+/// Names and values of the labels of a metric series.
 pub(super) type Labels = Vec<(String, String)>;
 
-/// Topic of a family; each has a collector.
+/// Topic of a metric family; the families of a topic have one Prometheus collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
     Process,
@@ -23,13 +23,13 @@ pub(super) enum Topic {
     Transfers,
     Speculation,
     Http,
-    /// Families of SGLang, which replace all others but those of vllm-sim itself.
+    /// Metric families of SGLang, which replace all others but those of vllm-sim itself.
     Sglang,
-    /// Families of vllm-sim itself.
+    /// Metric families of vllm-sim itself.
     Own,
 }
 
-/// Owner of cells.
+/// Owner of a metric family's series: each engine, or the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     Engine,
@@ -40,25 +40,25 @@ pub(super) enum Owner {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Buckets {
     Bounds(&'static [f64]),
-    /// 1, 2 and 5 times the powers of ten, up to the context length.
+    /// Bucket bounds of 1, 2 and 5 times the powers of ten, up to the context length.
     Tokens,
 }
 
-/// Selection of the series to hide at first.
+/// Series of a metric family that are hidden at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hidden {
     /// Every series is exposed from the start.
     None,
     /// Series from this index on are hidden until they are first used.
     From(usize),
-    /// All are hidden until the engine's first step, if there are several API servers.
+    /// All series are hidden until the engine's first step, if there are several API servers.
     ///
     /// prometheus_client shows the most recent value among processes, and a gauge that was never
     /// set has none.
     UntilStep,
 }
 
-/// Appearance of a family without series.
+/// Output on `/metrics` for a metric family without series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenEmpty {
     /// HELP and TYPE are written, also those of `_created`.
@@ -68,17 +68,18 @@ pub(super) enum WhenEmpty {
     Absent,
 }
 
-/// Source of the values of a family's series.
+/// Source of the values of a metric family's series.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CellSource {
     Own,
-    /// Cells of another family of the same engine.
+    /// The values are those of another family of the same engine.
     Alias(Id),
-    /// Ratio of the first family's value to the second one's; zero if the second is zero.
+    /// The values are the ratio of the first family's value to the second one's; zero if the second
+    /// is zero.
     Ratio(Id, Id),
 }
 
-/// Relation of a family to fake metrics.
+/// Relation of a metric family to fake metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Faked {
     /// Fake metrics keep the values of the family.
@@ -89,7 +90,8 @@ pub(super) enum Faked {
     UnlessLlmd,
 }
 
-/// Place of a family on the page of several API servers, which is grouped.
+/// Place of a metric family on `/metrics` with several API servers, where families are sorted by
+/// group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
     Counter,
@@ -108,7 +110,7 @@ pub(super) struct Family {
     pub(super) topic: Topic,
     /// The condition under which upstream exposes the family.
     pub(super) when: fn(&Settings) -> bool,
-    /// First imitated release with the family.
+    /// First imitated vLLM release with the metric family.
     pub(super) since: VllmVersion,
     pub(super) name: &'static str,
     pub(super) help: &'static str,
@@ -118,8 +120,8 @@ pub(super) struct Family {
     /// engine, others have series of the server.
     pub(super) labels: &'static [&'static str],
     pub(super) buckets: Buckets,
-    /// Each combination of these values is a series; the last label varies fastest. Values of other
-    /// labels, such as `model_name`, come from the settings.
+    /// Values of the family's own labels: each combination is a series, and the last label varies
+    /// fastest. Values of other labels, such as `model_name`, come from the settings.
     pub(super) values: &'static [&'static [&'static str]],
     /// Whether series are added when they are first used.
     pub(super) added: bool,
@@ -138,7 +140,7 @@ pub(super) struct Family {
     pub(super) faked: Faked,
 }
 
-/// Returns a family whose series exist from the start.
+/// Returns a metric family whose series exist from the start.
 pub(super) const fn family(
     kind: MetricType,
     name: &'static str,
@@ -191,7 +193,7 @@ impl Family {
         older.map_or(self.help, |(_, _, text)| text)
     }
 
-    /// Returns the bucket bounds of the family.
+    /// Returns the histogram bucket bounds of the metric family.
     ///
     /// **Source:** vLLM `vllm/v1/metrics/buckets.py`.
     pub(super) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
@@ -204,7 +206,8 @@ impl Family {
         bounds.into()
     }
 
-    /// Returns the number of series of each owner.
+    /// Returns the number of series that each owner (an engine or the server) has in the metric
+    /// family.
     pub(super) fn series_per_owner(&self, settings: &Settings) -> usize {
         match self.labels.contains(&"position") {
             true => settings.spec_positions as usize,
@@ -232,7 +235,7 @@ impl Family {
         }
     }
 
-    /// Returns the name of the family of creation times: a counter loses its `_total`.
+    /// Returns the name of the metric family of creation times: a counter loses its `_total`.
     pub(super) fn created_name(&self) -> Option<String> {
         let base = match self.kind {
             MetricType::COUNTER => self.name.strip_suffix("_total"),
@@ -241,7 +244,8 @@ impl Family {
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 
-    /// Returns names and values of the labels of one owner's series, if it has one.
+    /// Returns names and values of the labels of an owner's series `index`; `None` if the owner has
+    /// no series.
     pub(super) fn label_values(
         &self,
         settings: &Settings,

@@ -4,7 +4,7 @@
 use super::Metrics;
 use super::families::Id;
 
-/// Exceeded queue limit of a rejected request.
+/// Queue limit exceeded by a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
     /// Limit on the number of queued requests, `--max-num-queued-reqs`.

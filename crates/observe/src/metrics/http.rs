@@ -27,13 +27,13 @@ struct HandlerCells {
     name: String,
     requests: [[OnceLock<Arc<Series>>; CLASSES.len()]; METHODS.len()],
     durations: [OnceLock<Arc<Series>>; METHODS.len()],
-    /// Sizes of requests and responses.
+    /// Series of the sizes of requests and responses.
     sizes: OnceLock<[Arc<Series>; 2]>,
 }
 
 /// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
-    /// Cells of each route template; the first one is `none`, for requests without a route.
+    /// Metric cells of each route template; the first one is `none`, for requests without a route.
     handlers: Vec<HandlerCells>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HandlerId>>,
@@ -71,7 +71,7 @@ impl HttpMetrics {
         }
     }
 
-    /// Returns the families whose series appear with the first requests that they count.
+    /// Returns the metric families whose series appear with the first requests that they count.
     pub(super) fn vecs(&self) -> [&Arc<CellVec>; 4] {
         let [request, response] = &self.sizes;
         [&self.requests, request, response, &self.durations]

@@ -43,19 +43,21 @@ impl LoraInfo {
         }
     }
 
-    /// Returns the current value of a series; llm-d's simulator has whole seconds.
+    /// Returns the current Unix time, which is the value of a series; llm-d's simulator has whole
+    /// seconds.
     pub(super) fn now(&self) -> f64 {
         let unix = (self.clock)();
         if self.compat == Compat::Llmd { unix.trunc() } else { unix }
     }
 
-    /// Returns whether a series has these lists and is exposed.
+    /// Returns whether a series has these lists of running and waiting adapters and is exposed.
     fn is_current(&self, series: &Series, [running, waiting]: [&str; 2]) -> bool {
         let labels = [self.max_lora.as_str(), running, waiting];
         series.label_values().eq(labels) && series.created().is_some()
     }
 
-    /// Sets the value of the series with these lists, and adds the series if there is none.
+    /// Sets the value of the series with these lists of running and waiting adapters, and adds the
+    /// series if there is none.
     pub(super) fn set(&self, lists: [&str; 2], value: f64) -> Arc<Series> {
         let _adding = self.adding.lock();
         let all = self.vec.series();
@@ -99,11 +101,11 @@ struct AdapterRequests {
 /// Counts the sequences of each adapter of one engine, and sets the adapter lists.
 pub(super) struct LoraWriter {
     info: Arc<LoraInfo>,
-    /// Adapters with sequences, ordered by their first one.
+    /// LoRA adapters with sequences, ordered by their first sequence.
     adapters: Vec<AdapterRequests>,
     /// Most recently set series; while the lists are unchanged, only its time is set.
     last: Option<Arc<Series>>,
-    /// Running and waiting adapters.
+    /// Label values of the series: lists of the running and of the waiting LoRA adapters.
     lists: [String; 2],
 }
 
@@ -127,12 +129,12 @@ impl LoraWriter {
         }
     }
 
-    /// Returns whether an adapter has running sequences.
+    /// Returns whether a LoRA adapter has running sequences.
     pub(super) fn has_running(&self, name: &str) -> bool {
         self.adapters.iter().any(|adapter| *adapter.name == *name && adapter.running > 0)
     }
 
-    /// Exposes the adapters that have sequences.
+    /// Updates the exposed lists of LoRA adapters that have running or waiting sequences.
     pub(super) fn show(&mut self) {
         self.lists.iter_mut().for_each(String::clear);
         let both = self.info.compat != Compat::Llmd;

@@ -44,7 +44,7 @@ impl Collector for OwnMetrics {
         self.faults.desc().into_iter().chain(self.phase.desc()).collect()
     }
 
-    /// Returns the families, with the phases of one scenario side by side.
+    /// Returns the metric families; the phases of one scenario are next to each other.
     fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.faults.collect();
         families.append(&mut self.phase.collect());

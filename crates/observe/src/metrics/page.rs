@@ -28,20 +28,20 @@ pub(super) struct Page {
     api_servers: ApiServers,
 }
 
-/// Place of a family on the page.
+/// Metric family on the page of `/metrics`, with the text around its samples.
 struct Entry {
     family: &'static Family,
-    /// HELP and TYPE lines.
+    /// HELP and TYPE lines of the metric family.
     header: String,
     /// Name of the family of creation times, and its HELP and TYPE lines.
     created: Option<(String, String)>,
-    /// Labels `le` of the buckets.
+    /// Labels `le` of the histogram's buckets.
     le: Vec<String>,
     when_empty: WhenEmpty,
 }
 
 impl Page {
-    /// Registers a collector for each topic, and one of vllm-sim's own families.
+    /// Registers a Prometheus collector for each topic, and one for vllm-sim's own families.
     pub(super) fn new(
         settings: &Settings,
         mut vecs: Vec<Arc<CellVec>>,
@@ -65,7 +65,7 @@ impl Page {
         Self { registry, entries, api_servers: settings.api_servers }
     }
 
-    /// Appends the text of the page.
+    /// Appends the text of `/metrics` to `out`.
     pub(super) fn write(&self, out: &mut String) {
         let families = self.registry.gather();
         let mut writer = TextWriter::new(out, self.api_servers);
@@ -111,7 +111,7 @@ impl Entry {
     }
 }
 
-/// Returns the labels `le` of a family's buckets.
+/// Returns the labels `le` of the buckets of a metric family.
 ///
 /// Whole-number bounds are formatted as in Python (`1.0`); with llm-d's rules as in Go (`1`), in
 /// families that exist from the start.

@@ -54,7 +54,8 @@ impl AdapterCache {
     }
 }
 
-/// Moves an adapter to the end of a list of at most `most`; returns the adapter evicted for it.
+/// Moves a LoRA adapter to the end of a list of at most `most` adapters; returns the adapter
+/// evicted for it.
 fn touch(
     list: &mut Vec<Arc<str>>,
     name: &Arc<str>,
@@ -96,7 +97,7 @@ impl LoadedAdapterSeries {
         &self.vec
     }
 
-    /// Shows the adapters of one engine in place of those that it showed before.
+    /// Exposes the LoRA adapters of one engine in place of those that it exposed before.
     pub(super) fn show(&self, engine: &str, cells: &Cells, adapters: &AdapterCache) {
         cells[Id::GpuLoras].set(adapters.gpu.len() as f64);
         cells[Id::CpuLoras].set(adapters.cpu.len() as f64);

@@ -14,12 +14,12 @@ use super::families::{FAMILIES, Id};
 use super::family::{CellSource, Family, Hidden, Owner};
 use super::settings::{ApiServers, Settings};
 
-/// Cells of one engine, or of the server, for every family; clones share the cells.
+/// Metric cells of one engine, or of the server, for every metric family; clones share the cells.
 #[derive(Debug, Clone)]
 pub(super) struct Cells(Box<[Arc<[Cell]>]>);
 
 impl Cells {
-    /// Creates the cells of an owner's families.
+    /// Creates the cells of all metric families of an owner (an engine or the server).
     pub(super) fn new(settings: &Settings, owner: Owner) -> Self {
         let none: Arc<[Cell]> = Arc::new([]);
         let cells = FAMILIES.iter().map(|family| {
@@ -42,7 +42,7 @@ impl Cells {
         Self(cells.collect())
     }
 
-    /// Returns the cells of a family, by the values of its labels.
+    /// Returns the cells of a metric family, one per combination of label values.
     pub(super) fn series_cells(&self, id: Id) -> &[Cell] {
         &self.0[id as usize]
     }
@@ -55,7 +55,8 @@ impl Cells {
         }
     }
 
-    /// Zeroes what a process restart loses, at this Unix time; gauges keep their values.
+    /// Zeroes the metrics that a process restart loses, at this Unix time; gauges keep their
+    /// values.
     pub(super) fn restart(&self, now_unix: f64) {
         for (family, cells) in FAMILIES.iter().zip(&self.0) {
             for (i, cell) in cells.iter().enumerate() {
@@ -99,15 +100,16 @@ impl Family {
     }
 }
 
-/// One series: its labels, and the cells that it reads.
+/// One metric series: its labels, and the cells that it reads.
 #[derive(Debug)]
 pub(super) struct Series {
     labels: Vec<LabelPair>,
     /// Cells of the family, and the index of the series among them.
     cells: (Arc<[Cell]>, usize),
-    /// Cells of the family by whose value, at least 1, the value is divided, if any.
+    /// Cells of another family, if any: the value of the series is divided by that of its cell, at
+    /// least 1.
     divisors: Option<Arc<[Cell]>>,
-    /// Whether the series is exposed although the cell is hidden.
+    /// Whether the series is exposed although its cell is hidden.
     ignores_hidden: bool,
 }
 
@@ -120,7 +122,7 @@ impl Deref for Series {
 }
 
 impl Series {
-    /// Creates a series, with labels sorted by name, as in the text.
+    /// Creates a metric series, with labels sorted by name, as in the text.
     fn new<'a>(
         labels: impl IntoIterator<Item = (&'a str, &'a str)>,
         cells: (Arc<[Cell]>, usize),
@@ -136,7 +138,7 @@ impl Series {
         Self { labels: pairs.collect(), cells, divisors: None, ignores_hidden: false }
     }
 
-    /// Returns the values of the labels, in the order of their names.
+    /// Returns the label values of the series, sorted by label name.
     pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(LabelPair::value)
     }
@@ -151,7 +153,7 @@ impl Series {
     }
 }
 
-/// Series of one family, as in a vector of `prometheus`. A scrape takes no lock.
+/// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
 pub(super) struct CellVec {
     pub(super) family: &'static Family,
     desc: Desc,
@@ -160,7 +162,7 @@ pub(super) struct CellVec {
 }
 
 impl CellVec {
-    /// Creates a family without series.
+    /// Creates a metric family without series.
     pub(super) fn new(id: Id, settings: &Settings) -> Arc<Self> {
         let family = &FAMILIES[id as usize];
         let desc = Desc::new(
@@ -177,7 +179,7 @@ impl CellVec {
         })
     }
 
-    /// Creates a family with the series of the engines or of the server.
+    /// Creates a metric family with the series of the engines or of the server.
     pub(super) fn with_series(
         id: Id,
         settings: &Settings,
@@ -211,7 +213,7 @@ impl CellVec {
         vec
     }
 
-    /// Returns the series, in the order in which they were added.
+    /// Returns the series of the metric family, in the order in which they were added.
     pub(super) fn series(&self) -> Arc<Vec<Arc<Series>>> {
         self.series.load_full()
     }
@@ -227,7 +229,8 @@ impl CellVec {
         added
     }
 
-    /// Hides and removes the series that are not kept; they stay valid for their users.
+    /// Hides and removes the series for which `keeps` returns false; code that holds one may still
+    /// use it.
     pub(super) fn retain(&self, keeps: impl Fn(&Series) -> bool) {
         let series = self.series();
         let (kept, gone): (Vec<_>, Vec<_>) = series.iter().cloned().partition(|s| keeps(s));
@@ -300,7 +303,7 @@ impl CellVec {
     }
 }
 
-/// Collector of the families of one topic.
+/// Prometheus collector of the metric families of one topic.
 pub(super) struct CellCollector(pub(super) Vec<Arc<CellVec>>);
 
 impl Collector for CellCollector {

@@ -137,7 +137,7 @@ pub enum ApiServers {
 /// Description of a CPU memory tier for KV blocks, on `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffloadInfo {
-    /// Whether the tier belongs to a `SimpleCPUOffloadConnector`.
+    /// Whether the CPU memory tier belongs to a `SimpleCPUOffloadConnector`.
     pub simple: bool,
     /// Number of GPUs of one engine, each of which copies its part of the blocks.
     pub workers: u32,

@@ -31,16 +31,16 @@ pub struct SglangRequest {
     pub output_tokens: u32,
     /// Time from arrival to the first token, in seconds; `None` without a token.
     pub ttft_s: Option<f64>,
-    /// Time from arrival to the end, in seconds.
+    /// Time from the request's arrival to its end, in seconds.
     pub e2e_s: f64,
 }
 
 /// The metrics of an SGLang server; clones share the values.
 #[derive(Clone)]
 pub struct SglangMetrics {
-    /// Values of the tokenizer manager.
+    /// Metric values of SGLang's tokenizer manager.
     server: Cells,
-    /// Values of the scheduler of each rank.
+    /// Metric values of SGLang's scheduler of each rank.
     engines: Vec<Cells>,
     page_size: u32,
 }
@@ -160,7 +160,8 @@ impl SglangObserver {
         }
     }
 
-    /// Shows the hit rate of the prefill batch at one instant.
+    /// Counts the lookup of a prompt, and exposes the cache hit rate of all prompts scheduled at
+    /// the same instant.
     fn count_lookup(&mut self, at: SimTime, cached: u32, prompt: u32) {
         if self.hits.0 != at {
             self.hits = (at, 0, 0);

@@ -7,7 +7,7 @@ use prometheus::proto::{Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use super::number::push_float;
 use super::settings::ApiServers;
 
-/// Returns the HELP and TYPE lines of a family.
+/// Returns the HELP and TYPE lines of a metric family.
 pub(super) fn header(name: &str, help: &str, kind: MetricType) -> String {
     let help = help.replace('\\', "\\\\").replace('\n', "\\n");
     let kind = match kind {
@@ -19,7 +19,7 @@ pub(super) fn header(name: &str, help: &str, kind: MetricType) -> String {
     format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
 }
 
-/// Writer of the samples of families.
+/// Writes the samples of metric families as text.
 ///
 /// The writer keeps the labels and number that it rendered last, because consecutive lines often
 /// have equal ones.
@@ -47,7 +47,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         writer
     }
 
-    /// Writes the samples of a family; `le` are the labels of its buckets.
+    /// Writes the samples of a metric family; `le` has the label of each histogram bucket.
     pub(super) fn samples(&mut self, family: &'f MetricFamily, le: &[String]) {
         let name = family.name();
         for metric in in_order(family) {
@@ -65,7 +65,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         }
     }
 
-    /// Writes the creation times of a family's series, under their own family's name.
+    /// Writes the creation times of a family's series, under the family name `name`.
     pub(super) fn creation_times(&mut self, family: &'f MetricFamily, name: &str) {
         for metric in in_order(family) {
             self.set_labels(metric.get_label());
@@ -73,7 +73,8 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         }
     }
 
-    /// Writes buckets, count and sum; with several API servers sum, buckets and count.
+    /// Writes a histogram's buckets, count and sum; with several API servers its sum, buckets and
+    /// count.
     fn histogram(&mut self, name: &str, histogram: &Histogram, le: &[String]) {
         if self.api_servers == ApiServers::Several {
             self.line(name, "_sum", histogram.get_sample_sum());
@@ -102,7 +103,7 @@ impl<'f, 'o> TextWriter<'f, 'o> {
         self.number(value);
     }
 
-    /// Writes the number of a line, and ends the line.
+    /// Writes the value of a sample, and ends the line.
     fn number(&mut self, value: f64) {
         let (last, text) = &mut self.number;
         if value.to_bits() != last.to_bits() {
@@ -138,7 +139,8 @@ impl<'f, 'o> TextWriter<'f, 'o> {
     }
 }
 
-/// Returns the series of a family in the order of their timestamps, which are their positions.
+/// Returns the series of a metric family in the order of their timestamps, which are their
+/// positions.
 fn in_order(family: &MetricFamily) -> Vec<&Metric> {
     let mut metrics: Vec<_> = family.get_metric().iter().collect();
     metrics.sort_by_key(|metric| metric.timestamp_ms());

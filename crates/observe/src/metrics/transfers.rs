@@ -14,14 +14,14 @@ use vllm_sim_engine::{HostCacheEvent, HostCopyDirection};
 /// Assumed time to post a NIXL transfer, and additional time per descriptor, in seconds.
 const POST: (f64, f64) = (100e-6, 0.5e-6);
 
-/// Shape of a NIXL transfer of a prompt from another engine.
+/// Parameters for the metrics of a NIXL transfer of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NixlTransfer {
     /// Number of GPUs of the engine, each of which reads its own part of the blocks.
     pub workers: u32,
     /// Number of tokens per KV block.
     pub block_size: u32,
-    /// KV bytes per token on one GPU; 0: unknown.
+    /// Size of a token's KV cache on one GPU, in bytes; 0: unknown.
     pub token_bytes: f64,
     /// Number of memory regions per block: keys and values of each layer.
     pub regions: u32,

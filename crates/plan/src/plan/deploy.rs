@@ -36,7 +36,8 @@ pub(super) struct DeploymentCommands<'a> {
 }
 
 impl<'a> DeploymentCommands<'a> {
-    /// Returns the deployment of a run; `None` if no `--model` was given, or its workers differ.
+    /// Returns the deployment of a simulated run; `None` if no `--model` was given, or its workers
+    /// have different settings.
     pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedTrial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (_, model) = model.filter(|_| pools.has_one_worker_kind)?;
@@ -76,7 +77,8 @@ impl<'a> DeploymentCommands<'a> {
         Some(flag_argument("kv-transfer-config", config))
     }
 
-    /// Returns the arguments of `vllm serve`, without the model and without flags of `without`.
+    /// Returns the arguments of `vllm serve`, without the model and without the flags named in
+    /// `without`.
     pub(super) fn vllm_serve_arguments(&self, without: &[&str]) -> Vec<String> {
         let flags = self
             .deployment_flags()
@@ -90,17 +92,17 @@ impl<'a> DeploymentCommands<'a> {
         self.deployment_flags().find(|(name, _)| *name == wanted).map(|(_, value)| value)
     }
 
-    /// Returns the name of the model.
+    /// Returns the name of the deployment's model.
     pub(super) fn model_name(&self) -> &'a str {
         self.model
     }
 
-    /// Returns the numbers of prefill servers and of all other servers.
+    /// Returns the deployment's numbers of prefill servers and of all other servers.
     pub(super) fn server_counts(&self) -> (u32, u32) {
         self.servers
     }
 
-    /// Returns the name of the routing policy.
+    /// Returns the name of the deployment's routing policy.
     pub(super) fn routing_policy(&self) -> &'a str {
         &self.router.0
     }

@@ -14,7 +14,8 @@ use vllm_sim_replay::workload::{PromptTokenRun, SessionTurn, TurnPrompt, Workloa
 
 use vllm_sim_replay_cli::WorkerPools;
 
-/// Returns a reason if step times alone show that no number of workers meets the latency bounds.
+/// Returns the reason why no number of workers can keep the latency bounds, if step times alone
+/// show it.
 ///
 /// Returns `None` if a simulation is required. `open` returns the workload from its start at every
 /// call.
@@ -79,7 +80,7 @@ struct PromptPrefix {
     tokens: u64,
     /// Hash of the prompt prefix; equal prefixes have equal hashes.
     chain: u64,
-    /// Token repeated by the last run of tokens in the prefix, if any.
+    /// Id of the token that the end of the prefix repeats, if any.
     repeated: Option<u64>,
 }
 

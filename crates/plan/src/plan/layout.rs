@@ -71,7 +71,7 @@ const PARALLELISM: [&str; 6] = [
     "prefill-context-parallel-size",
     "decode-context-parallel-size",
 ];
-/// Flags of deployments without a search for a split of prefill and decode.
+/// Names of flags that exclude a search for separate prefill and decode workers.
 const NOT_SPLIT: [&str; 4] =
     ["scheduler", "speculative-config", "kv-transfer-config", "kv-offloading-size"];
 /// Flags for the duration of KV transfers.
@@ -95,7 +95,7 @@ pub(super) struct SearchedLayouts {
 }
 
 impl LayoutSearch {
-    /// Returns the search if a GPU is named and no parallelism is.
+    /// Returns the layout search if the flags name a GPU and no parallelism; else `None`.
     ///
     /// `typed` has the flags of `serve` that the command line, files and variables set.
     pub(super) fn new(

@@ -23,7 +23,7 @@ const PAGE: &str = "DEPLOY.md";
 /// Deployment target, such as Kubernetes or KServe, with its file.
 struct Target {
     file: &'static str,
-    /// Shell command to apply the file.
+    /// Shell command to apply the target's file.
     apply: &'static str,
     /// Renders the target's file, or returns the reason why the target has none.
     render: fn(&DeployedServers<'_>) -> Result<String, &'static str>,

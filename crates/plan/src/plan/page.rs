@@ -11,7 +11,7 @@ use super::report::{
 };
 use super::search::SimulatedTrial;
 
-/// Keys of a run's latency bounds, which apply to each request.
+/// Latency metrics with the keys of their bounds for each request in a run's summary.
 const REQUEST_BOUNDS: [(&str, &str); 3] =
     [("TTFT", "slo_ttft_ms"), ("ITL", "slo_itl_ms"), ("E2E", "slo_e2e_ms")];
 

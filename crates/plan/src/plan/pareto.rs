@@ -10,7 +10,7 @@ pub(super) enum BetterAxisEnd {
     Right,
 }
 
-/// Simulated run in a chart.
+/// Point of a chart that represents one simulated run.
 pub(super) struct ChartDot<'a> {
     pub(super) x: f64,
     pub(super) y: f64,
@@ -19,7 +19,7 @@ pub(super) struct ChartDot<'a> {
     pub(super) label: Option<&'a str>,
 }
 
-/// Returns the completed runs of a plan; `place` has their values.
+/// Returns the completed runs of a plan as chart points; `place` returns their coordinates.
 pub(super) fn chart_dots<'a>(
     plan: &'a PlanReport,
     place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),

@@ -203,7 +203,7 @@ impl PlanReport {
         wanted.into_iter().map(shown).collect()
     }
 
-    /// Returns a description of the goal that a successful deployment meets.
+    /// Returns a description of the goal that a successful deployment reaches.
     fn goal_description(&self) -> String {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
         match trials.any(|trial| !trial.has_latency_bounds()) {

@@ -236,8 +236,8 @@ impl<'c> TrialRunner<'c> {
         })
     }
 
-    /// Returns the reason why no number of workers meets the bounds, if that is certain without a
-    /// simulation.
+    /// Returns the reason why no number of workers can keep the latency bounds, if that is certain
+    /// without a simulation.
     fn infeasible_reason(&self) -> Result<Option<String>> {
         let workload = &self.candidate.workload;
         if simulated_time_limit(workload)?.is_some() {

@@ -113,7 +113,7 @@ fn open_read_only(path: &Path) -> Result<Connection> {
         .with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Calls `each` for every recording in the dataset file `path`, until it breaks.
+/// Calls `each` for every recording in the dataset file `path`, until `each` returns `Break`.
 ///
 /// # Errors
 /// Returns an error if the file is unreadable or has no recordings, and the errors of `each`.

@@ -56,7 +56,7 @@ impl Turn {
     }
 }
 
-/// Calls `each` for every conversation of the input until it breaks.
+/// Calls `each` for every conversation of the input until `each` returns `Break`.
 ///
 /// The input is a JSON array, or a sequence of JSON values such as JSON lines.
 ///

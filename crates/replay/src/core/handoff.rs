@@ -22,13 +22,13 @@ use crate::sessions::NumberedSessionSource;
 /// Next action of a prefill-to-decode handoff, with the slot of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffAction {
-    /// Route the prompt to a prefill worker.
+    /// Routes the prompt of the request to a prefill worker.
     Compute(u32),
-    /// Route the request to a decode worker, which reserves KV blocks.
+    /// Routes the request to a decode worker, which reserves KV blocks.
     Reserve(u32),
-    /// Start decoding: the KV transfer is complete.
+    /// Starts decoding the request: its KV transfer is complete.
     Activate(u32),
-    /// Free the prompt's KV blocks on the prefill worker.
+    /// Frees the KV blocks of the request's prompt on the prefill worker.
     Release(u32),
 }
 

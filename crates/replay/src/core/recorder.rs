@@ -206,7 +206,7 @@ impl ReplaySink for SinkCallRecorder {
         self.wants_tokens
     }
 
-    /// Does nothing, because the number of workers is fixed.
+    /// Ignores changes of workers, because the number of independent workers is fixed.
     fn on_worker_change(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 

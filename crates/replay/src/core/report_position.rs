@@ -2,7 +2,7 @@ use vllm_sim_engine::SimTime;
 
 use crate::outcome::ReplaySink;
 
-/// Position of a sink call in the order of the event loop over all workers.
+/// Position of a call to a [`ReplaySink`] in the order of one event loop over all workers.
 ///
 /// Ordered by instant, then by round, then worker events before sent requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-/// Latency in milliseconds from which pages show seconds.
+/// Minimum latency that HTML pages show in seconds, in milliseconds.
 pub(super) const MIN_MS_SHOWN_AS_SECONDS: f64 = 10_000.0;
 
-/// Meaning of a value for the reader, shown by its colour.
+/// Meaning of a value on an HTML page, such as better or worse, shown by its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ValueTone {
     /// The value has no better or worse side.
@@ -29,7 +29,7 @@ impl ValueTone {
         }
     }
 
-    /// Returns the tone of a verdict of a comparison: `better`, `worse` or any other text.
+    /// Returns the meaning of a comparison's verdict: `better`, `worse` or any other text.
     pub fn of_verdict(text: &str) -> Self {
         match text {
             "better" => Self::Better,
@@ -44,7 +44,7 @@ pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -
     render_toned_table(head, rows, |_, _| ValueTone::Plain)
 }
 
-/// Renders a table whose cells have the tone that `tone` returns for their row and column.
+/// Renders an HTML table with coloured cells; `tone` selects the colour by row and column.
 pub fn render_toned_table<H: AsRef<str>, R: AsRef<[String]>>(
     head: &[H],
     rows: &[R],
@@ -92,7 +92,7 @@ pub struct ChartBar {
     pub value: String,
     /// Length of the bar as a ratio of the chart's width.
     pub ratio: f64,
-    /// Tone of the bar.
+    /// Meaning of the bar's value, shown by the colour of the bar.
     pub tone: ValueTone,
 }
 
@@ -137,13 +137,13 @@ pub struct SummaryTile {
 }
 
 impl SummaryTile {
-    /// Creates a summary figure without a tone.
+    /// Creates a summary figure without a colour.
     pub fn new(label: &str, value: &str, note: &str) -> Self {
         let (label, value, note) = (label.to_owned(), value.to_owned(), note.to_owned());
         Self { label, value, note, tone: ValueTone::Plain }
     }
 
-    /// Sets the tone of the value.
+    /// Sets the meaning of the value, which selects its colour.
     pub fn with_tone(self, tone: ValueTone) -> Self {
         Self { tone, ..self }
     }

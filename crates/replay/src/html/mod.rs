@@ -184,7 +184,8 @@ fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     body.push_str(&render_tiles(&tiles));
 }
 
-/// Returns the tile of a latency; its tone depends on whether the percentile is within the bound.
+/// Returns the summary tile of a latency; its colour shows whether the percentile is within the
+/// bound.
 fn latency_tile(
     report: &ReplayReport,
     label: &str,

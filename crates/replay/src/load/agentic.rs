@@ -167,7 +167,7 @@ impl AgentNode {
     }
 }
 
-/// Returns the indices of the nodes that each node depends on.
+/// Returns, for each request of an agent trace, the indices of the requests that it depends on.
 fn resolve_dependencies(
     nodes: &[AgentNode],
     order: AgentOrder,
@@ -202,7 +202,7 @@ fn resolve_dependencies(
     Ok(edges)
 }
 
-/// Sorts the nodes. Returns their order and the earliest start of each node, in ms.
+/// Sorts the requests of an agent trace. Returns their order and the earliest start of each, in ms.
 fn sort_by_earliest_start(
     nodes: &[AgentNode],
     edges: &[Vec<usize>],
@@ -243,7 +243,7 @@ fn sort_by_earliest_start(
     Ok((order, start))
 }
 
-/// Builds the sessions of nodes, in the given order.
+/// Builds the sessions of an agent trace from its requests, in the given order.
 fn build_sessions(
     mut nodes: Vec<AgentNode>,
     order: AgentOrder,

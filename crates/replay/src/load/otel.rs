@@ -20,7 +20,7 @@ use super::otel_prompt::PromptContents;
 use super::otel_span::{GenAiSpan, SpanKind, spans_of_document};
 use crate::workload::{SessionTurn, WorkloadError};
 
-/// Maximum number of spans above a span, which bounds the search in a cycle of parents.
+/// Maximum number of ancestors of a span that are searched, as a guard against a cycle of parents.
 const MAX_SPAN_DEPTH: usize = 1000;
 
 pub(super) fn is_otel_document(row: &Map<String, Value>) -> bool {
@@ -30,7 +30,7 @@ pub(super) fn is_otel_document(row: &Map<String, Value>) -> bool {
             && (row.contains_key("trace_id") || row.contains_key("span_id")))
 }
 
-/// Reads all requests in files of spans.
+/// Reads all generation requests in files of OpenTelemetry spans.
 pub(super) fn open_otel_traces(
     paths: &[PathBuf],
     options: &WorkloadReadOptions,

@@ -10,13 +10,14 @@ use vllm_sim_random::mix_u64_pair;
 /// Hash domain of recorded texts.
 const TEXT_HASH_DOMAIN: u64 = 13;
 
-/// Contents of the prompts that were seen so far.
+/// Texts of all recorded prompts so far, from which later prompts share tokens.
 ///
 /// A prompt that continues the agent's previous one grows from it and from its output. Other
 /// prompts share the leading texts that an earlier prompt had.
 pub(super) struct PromptContents {
     count: TokenCounter,
-    /// Length of a sequence of texts in tokens, and the tokens of its last text, by its hash.
+    /// Length in tokens of each sequence of leading texts, and the tokens of its last text, by the
+    /// hash of the sequence.
     prefixes: HashMap<u64, (u32, PromptTokenRun)>,
     /// Last request of each agent, by run and index of the agent.
     previous: HashMap<(String, usize), PreviousCall>,

@@ -16,13 +16,13 @@ const FAILED_STATUS: (u64, &str) = (2, "STATUS_CODE_ERROR");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpanKind {
-    /// Generation request to a model, with its token counts.
+    /// Span of a generation request to a model, with its token counts.
     Request,
-    /// Failed generation request, or a generation request without prompt or output.
+    /// Span of a failed generation request, or of one without prompt or output.
     Unusable,
-    /// Invocation of an agent.
+    /// Span of the invocation of an agent.
     Agent,
-    /// Any other span, such as a tool call.
+    /// Span of any other kind, such as a tool call.
     Other,
 }
 

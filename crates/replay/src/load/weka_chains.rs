@@ -11,20 +11,21 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::agents::TIME_EPSILON_MS;
 
-/// Gap in milliseconds after which a fork must share [`MIN_OVERLAP`] to be joined.
+/// Maximum gap before a forked chain, in milliseconds; after a longer one it must share
+/// [`MIN_OVERLAP`] to be joined.
 ///
 /// **Source:** aiperf 0.13 `common/environment.py`, `WEKA_SEAM_MAX_GAP_SECONDS`.
 const MAX_GAP_MS: f64 = 3_600_000.0;
-/// Part of the last prompt that a fork shares to be joined after a long gap.
+/// Minimum fraction of the last prompt that a forked chain shares to be joined after a long gap.
 ///
 /// **Source:** aiperf 0.13 `common/environment.py`, `WEKA_SEAM_MIN_OVERLAP_RATIO`.
 const MIN_OVERLAP: f64 = 0.5;
-/// Output tokens up to which a first request may be that for a title of the session.
+/// Maximum output length of a first request that may ask for a title of the session, in tokens.
 ///
 /// **Source:** aiperf 0.13 `weka_trace.py`, `_TITLE_GEN_MAX_OUTPUT_TOKENS`.
 const TITLE_OUTPUT: u32 = 64;
 
-/// Request of a list, with its times in milliseconds.
+/// Request in the list of a Weka trace, with its times in milliseconds.
 pub(super) struct ListedRequest<'a> {
     pub start_ms: f64,
     pub end_ms: f64,
@@ -33,13 +34,13 @@ pub(super) struct ListedRequest<'a> {
     pub hash_ids: Vec<u64>,
 }
 
-/// Requests of one agent, by their indexes in the list.
+/// Requests of one agent, by their indices in the list of the Weka trace.
 #[derive(Default)]
 struct Chain {
     requests: Vec<usize>,
-    /// Number of hash ids that a fork shares with the prompt that it does not continue.
+    /// Number of hash ids that a forked chain shares with the prompt that it does not continue.
     shared: usize,
-    /// Last request with hash ids.
+    /// Index of the chain's last request with hash ids.
     tail: Option<usize>,
     joined: bool,
 }
@@ -52,7 +53,7 @@ struct ChainBuilder<'a> {
     forks: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Splits requests, sorted by their start, into chains of indexes.
+/// Splits requests, sorted by their start, into chains of request indices, one chain per agent.
 ///
 /// The first chain is that of the agent itself. The others are sorted by their first request.
 pub(super) fn split_into_chains(list: &[ListedRequest<'_>]) -> Vec<Vec<usize>> {
@@ -81,7 +82,7 @@ pub(super) fn split_into_chains(list: &[ListedRequest<'_>]) -> Vec<Vec<usize>> {
     chains
 }
 
-/// Returns whether the first request asks for a title or the like and shares no prompt.
+/// Returns whether the first request only asks for something like a title and shares no prompt.
 fn is_preamble(list: &[ListedRequest<'_>]) -> bool {
     let Some((first, rest)) = list.split_first() else {
         return false;
@@ -154,7 +155,8 @@ impl ChainBuilder<'_> {
         found.map(|(index, _)| index)
     }
 
-    /// Returns the last request of a chain that shares most with a prompt, and how much it shares.
+    /// Returns the last request of the chain that shares most hash ids with a new prompt, and their
+    /// number.
     fn closest_tail(&self, hash_ids: &[u64]) -> Option<(usize, usize)> {
         let mut found: Option<(usize, (usize, usize))> = None;
         for tail in self.chains.iter().filter_map(|chain| chain.tail) {
@@ -168,7 +170,7 @@ impl ChainBuilder<'_> {
         found.map(|(tail, (shared, _))| (tail, shared))
     }
 
-    /// Joins forks to the chains that they continue, from the first request to the last.
+    /// Joins forked chains to the chains that they continue, from the first request to the last.
     fn join_forks(&mut self) {
         let mut open: BTreeSet<usize> = self.forks.keys().copied().collect();
         while let Some(tail) = open.pop_first() {
@@ -204,7 +206,8 @@ impl ChainBuilder<'_> {
         requests.copied().find(|request| !self.list[*request].hash_ids.is_empty())
     }
 
-    /// Returns the fork that continues the agent of `tail`: the one that shares most, the first of them.
+    /// Returns the forked chain that continues the agent of `tail`: the one with the most shared
+    /// hash ids, the earliest of several.
     fn continuation(&self, tail: usize, forks: &[usize]) -> Option<usize> {
         let tail = &self.list[tail];
         let mut found: Option<(usize, usize, f64)> = None;
@@ -229,7 +232,7 @@ impl ChainBuilder<'_> {
         found.map(|(chain, ..)| chain)
     }
 
-    /// Compares the remaining forks with the new last request of a chain.
+    /// Compares the remaining forked chains with the new last request of a chain.
     ///
     /// Returns whether one of them shares a part of its prompt.
     fn compare_again(&mut self, tail: usize, forks: &[usize]) -> bool {

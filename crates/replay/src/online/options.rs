@@ -118,7 +118,7 @@ pub enum OnlineError {
     Target {
         /// URL of the server.
         target: String,
-        /// Problem with the server.
+        /// Description of the problem with the server.
         problem: String,
     },
     /// Threads cannot be started.

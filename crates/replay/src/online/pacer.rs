@@ -28,7 +28,8 @@ struct TimerQueue {
 }
 
 impl SendTimer {
-    /// Starts the pacer's thread, which ends when the pacer is dropped.
+    /// Starts the thread that wakes tasks at exact times; it ends when the [`SendTimer`] is
+    /// dropped.
     ///
     /// # Errors
     /// Returns the error of the operating system if no thread can be started.

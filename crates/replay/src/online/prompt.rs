@@ -18,7 +18,8 @@ use vllm_sim_random::mix_u64_pair;
 const MIN_TOKEN_IDS: usize = 16;
 const DEFAULT_TOKEN_ID_RANGE: (u32, u32) = (100, 30_000);
 
-/// Short words, most of which are one token with a leading space; `prepare` removes the others.
+/// Short words, most of which are one token with a leading space;
+/// [`PromptWriter::measure_words_and_template`] removes the others.
 const PROMPT_WORDS: &str = "time year people way day man thing woman life child world school state family \
 student group country problem hand part place case week company system program question work \
 government number night point home water room mother area money story fact month lot right study \

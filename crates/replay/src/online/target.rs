@@ -15,13 +15,13 @@ use vllm_sim_http_client::{Connector, PooledHttpClient, ServerEndpoint};
 
 /// Maximum size of a response without a stream, in bytes.
 const MAX_JSON_RESPONSE_BYTES: usize = 16 << 20;
-/// Maximum size of a response to [`TargetServer::request_json`], in bytes.
+/// Maximum size of a response to [`TargetServer::request_any_status`], in bytes.
 const MAX_CALL_RESPONSE_BYTES: usize = 256 << 20;
 const MAX_ERROR_TEXT_BYTES: usize = 2048;
 
 type Body = Full<Bytes>;
 
-/// HTTP headers to identify a turn.
+/// HTTP headers to identify one turn of a session.
 #[derive(Clone, Copy, Default)]
 pub(super) struct TurnIdentity<'a> {
     /// Names of the headers behind a gateway, number of the session, and index of the turn.

@@ -34,7 +34,8 @@ pub use trace_events::TraceEventWriter;
 
 const CURVE_POINTS: usize = 401;
 
-/// Latency bounds (SLO) that a request must meet to count as good, in milliseconds.
+/// Latency bounds (SLO) of a request, in milliseconds; requests within all of them count as
+/// goodput.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencySlo {
     /// Maximum time to the first token, in ms.
@@ -71,11 +72,12 @@ impl LatencySlo {
 /// Number of requests whose records a report keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptRequestRecords {
-    /// Keeps no request records.
+    /// The report keeps no request records.
     None,
-    /// Keeps all request records if there are fewer requests than this number, else none.
+    /// The report keeps all request records if there are fewer requests than this number, else
+    /// none.
     Below(usize),
-    /// Keeps all request records.
+    /// The report keeps all request records.
     All,
 }
 
@@ -93,7 +95,7 @@ pub enum PerUserRateSamples {
 /// Options of a [`ReportCollector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
-    /// Latency bounds within which a request counts as good.
+    /// Latency bounds of the requests that count as goodput.
     pub slo: LatencySlo,
     /// Policy for the request records in the report. Default [`KeptRequestRecords::All`].
     pub records: KeptRequestRecords,

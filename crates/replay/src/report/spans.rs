@@ -33,7 +33,7 @@ impl RequestPhase {
 /// Phases of one request on one worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestWorkerSpan {
-    /// Pool of the worker.
+    /// Pool of the worker to which the phases belong.
     pub pool: PoolRole,
     /// Index of the worker in its pool.
     pub worker: u32,
@@ -64,7 +64,7 @@ impl SampledRequestSpans {
         &self.kept
     }
 
-    /// Returns the number of requests from which [`SampledRequestSpans::kept`] is sampled.
+    /// Returns the number of requests from which [`SampledRequestSpans::kept_spans`] is sampled.
     pub fn requests_seen(&self) -> u64 {
         self.seen
     }

@@ -16,7 +16,7 @@ pub struct WorkerTimeline {
 pub struct WorkerTrack {
     /// Index of the worker in its pool.
     pub worker: u32,
-    /// Pool of the worker.
+    /// Pool of the worker whose gauges are averaged.
     pub pool: PoolRole,
     /// Averages of the worker's gauges over consecutive intervals.
     pub points: Vec<TimelinePoint>,
@@ -27,17 +27,17 @@ pub struct WorkerTrack {
 /// Averages of a worker's gauges over one time interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelinePoint {
-    /// End of the interval, in seconds.
+    /// End of the time interval over which gauges are averaged, in seconds.
     pub at: f64,
-    /// Mean number of running sequences.
+    /// Mean number of running sequences on the worker.
     pub running: f64,
-    /// Mean number of waiting sequences.
+    /// Mean number of waiting sequences on the worker.
     pub waiting: f64,
-    /// Mean fraction of KV cache blocks in use, 0 to 1.
+    /// Mean fraction of the worker's KV cache blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Mean number of KV cache blocks in use.
+    /// Mean number of the worker's KV cache blocks in use.
     pub kv_blocks: f64,
-    /// Mean number of preemptions since the start of the replay.
+    /// Mean number of preemptions on the worker since the start of the replay.
     pub preemptions: f64,
 }
 

@@ -161,7 +161,8 @@ impl BlockIndex {
         &self.overlaps
     }
 
-    /// Returns the worker's number of cached blocks in the last lookup of [`BlockIndex::overlaps`].
+    /// Returns the worker's number of cached blocks in the last call of
+    /// [`Self::cached_prefix_blocks`].
     pub(super) fn last_cached_blocks_of(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
     }
@@ -174,7 +175,7 @@ impl BlockIndex {
         &self.shared
     }
 
-    /// Returns the worker's number of used blocks in the last lookup of [`BlockIndex::shared`].
+    /// Returns the worker's number of used blocks in the last call of [`Self::used_prefix_blocks`].
     pub(super) fn last_used_blocks_of(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }

@@ -30,7 +30,7 @@ pub struct KvAwareRouterConfig {
     /// Temperature of a softmax over negated worker costs; 0 selects the lowest cost. Default 0.
     pub temperature: f64,
     /// Number of steps of uncomputed prompts above which a worker is busy; requests wait while all
-    /// are.
+    /// workers are busy.
     ///
     /// Default `None`: no queue.
     pub queue_threshold: Option<f64>,

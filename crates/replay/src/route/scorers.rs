@@ -69,7 +69,7 @@ pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
     workers: usize,
     stats: Vec<EngineStats>,
-    /// Negated weighted sums of the scores, so that the lowest is the best.
+    /// Negated weighted sums of the workers' scores, so that the lowest is the best.
     scores: Vec<f64>,
 }
 

@@ -19,7 +19,7 @@ pub enum TokenLengthDistribution {
         mean: f64,
         /// Standard deviation of the length, in tokens.
         std_dev: f64,
-        /// Minimum and maximum length, in tokens.
+        /// Minimum and maximum length of a prompt or output, in tokens.
         range: (u32, u32),
     },
     /// Log-normal distribution; mean and deviation are those of the lengths, not of their
@@ -29,7 +29,7 @@ pub enum TokenLengthDistribution {
         mean: f64,
         /// Standard deviation of the length, in tokens.
         std_dev: f64,
-        /// Minimum and maximum length, in tokens.
+        /// Minimum and maximum length of a prompt or output, in tokens.
         range: (u32, u32),
     },
     /// Histogram: lengths in tokens, each with its cumulative weight.

@@ -18,7 +18,8 @@ pub(super) enum GrammarExpr {
     Class(RegexGenerator),
     Pattern(Box<WholeTextRegex>),
     Sequence(Vec<GrammarExpr>),
-    /// Alternatives, of which a text has one; with their heights (minimum nesting) once computed.
+    /// Alternative expressions, of which a text matches one; with their heights (minimum nesting)
+    /// once computed.
     Alternatives(Vec<GrammarExpr>, OnceLock<Box<[u32]>>),
     /// A repetition of an expression between a minimum and a maximum count; with its height once
     /// computed.

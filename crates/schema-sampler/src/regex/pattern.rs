@@ -67,7 +67,7 @@ pub(crate) struct Pattern {
 enum PatternMatcher {
     /// A matcher for ECMA-262 patterns, as implemented by `jsonschema`.
     Ecma(Box<Validator>),
-    /// A matcher for other patterns, such as Python's, after translation.
+    /// A matcher for non-ECMA-262 patterns, such as Python's, after their translation.
     Other(Box<regex::Regex>),
 }
 

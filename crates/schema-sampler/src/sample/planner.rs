@@ -4,8 +4,8 @@ use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, ValueContext, ValueSampler};
 use crate::schema::{JsonTypes, SchemaNodeId};
 
-/// Maximum number of facets (flattened schema nodes) of one goal, for schemas that include each
-/// other.
+/// Maximum number of schema nodes to which the constraints on one value are flattened, for schemas
+/// that include each other.
 const MAX_PLAN_NODES: usize = 2_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +16,8 @@ enum SchemaBranchChoice {
 }
 
 impl ValueSampler<'_> {
-    /// Flattens the schema nodes in `goal`, with random choices of `anyOf`, `oneOf` and `if`
-    /// branches.
+    /// Flattens the schema nodes in `goal`, which all constrain one value, with random choices of
+    /// `anyOf`, `oneOf` and `if` branches.
     pub(super) fn plan_value(
         &mut self,
         goal: &[SchemaNodeId],

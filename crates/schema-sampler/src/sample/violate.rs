@@ -25,7 +25,7 @@ enum SchemaViolation {
 }
 
 impl SchemaViolation {
-    /// Returns the JSON types whose values can violate the node this way.
+    /// Returns the JSON types of the values that can violate a schema node in this way.
     fn violating_types(&self) -> JsonTypes {
         match self {
             Self::Longer(_) | Self::Shorter(_) => JsonTypes::STRING,

@@ -15,7 +15,7 @@ pub use sglang::SglangDialect;
 use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 
-/// The rules of one imitated server where the servers differ.
+/// The request rules of one imitated server, where imitated servers differ.
 pub trait Dialect: Debug + Send + Sync {
     /// Returns whether a request must name its model.
     fn requires_model_name(&self) -> bool {
@@ -132,9 +132,10 @@ pub enum ValidationPoint {
 /// The JSON Schemas that tool parameters may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedToolSchemas {
-    /// All JSON Schemas.
+    /// A tool's parameters may have any JSON Schema.
     Any,
-    /// Only the subset of JSON Schema that llm-d-inference-sim supports.
+    /// A tool's parameters may use only the subset of JSON Schema that llm-d-inference-sim
+    /// supports.
     Whitelisted,
 }
 

@@ -7,7 +7,7 @@ use super::StreamFault;
 pub enum FaultAction {
     /// Pauses the reply for the given time.
     Stall(Duration),
-    /// Closes the client's connection regularly.
+    /// Closes the client's connection in the normal way, without a TCP reset.
     Cut,
     /// Resets the client's connection (TCP RST).
     Reset,
@@ -32,7 +32,8 @@ pub enum StreamEnding {
 /// The writer may send [`Self::tokens_until_fault`] tokens, then [`Self::take_due_fault`] returns the next action.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// Number of tokens before each action, sorted descending so that the next action is last.
+    /// Fault actions, each with the number of tokens before it, sorted descending so that the next
+    /// action is last.
     actions: Vec<(u32, FaultAction)>,
     sent: u32,
     ending: StreamEnding,

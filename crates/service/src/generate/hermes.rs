@@ -12,7 +12,7 @@ use super::OutputChannel;
 const CALL_OPEN_TAG: &str = "<tool_call>";
 const CALL_CLOSE_TAG: &str = "</tool_call>";
 
-/// Texts of a reply in order, each with its channel, and the names of the tool calls.
+/// Texts of a reply in order, each with its output channel, and the names of the called tools.
 pub(super) type ChannelPieces<'a> = (Vec<(&'a str, OutputChannel)>, Vec<String>);
 
 #[derive(Deserialize)]

@@ -121,7 +121,7 @@ impl ReplyGenerator {
         self
     }
 
-    /// Makes replies have reasoning.
+    /// Enables reasoning in generated replies.
     #[must_use]
     pub fn with_reasoning(mut self) -> Self {
         self.has_reasoning = true;

@@ -36,8 +36,8 @@ pub struct TokenizedPrompt {
     pub echo: Box<str>,
     /// Token ids of the reply in echo mode; `None` encodes `echo`.
     pub echo_ids: Option<Arc<[u32]>>,
-    /// Token ids of the reasoning's start; `None` unless the client parses tokens and the prompt
-    /// lacks them.
+    /// Token ids of the start marker of reasoning; `None` unless the client parses tokens and the
+    /// prompt lacks them.
     pub reasoning_start: Option<Arc<[u32]>>,
     /// Images, audio clips and videos among the tokens, in order.
     pub media: Vec<PlacedMediaItem>,
@@ -97,19 +97,19 @@ pub struct StopConditions {
     pub min_tokens: u32,
 }
 
-/// The form of a reply's content.
+/// Kind of content that a reply must have: free text, a fixed text, tool calls or a scripted reply.
 #[derive(Debug, Clone, Default)]
 pub enum ReplyForm {
-    /// Free text, from the generator's text mode.
+    /// The reply is free text, from the generator's text mode.
     #[default]
     Text,
-    /// A fixed text (structured output), cut only by the token limit.
+    /// The reply is a fixed text (structured output), cut only by the token limit.
     Exact(Arc<str>),
-    /// A fixed text that is parsed for tool calls in the format of Hermes models.
+    /// The reply is a fixed text that is parsed for tool calls in the format of Hermes models.
     Parsed(Arc<str>),
-    /// Tool calls, written as the raw text of a model.
+    /// The reply is one or more tool calls, written as the raw text of a model.
     Calls(Vec<ToolCall>),
-    /// A scripted reply, cut only by the token limit.
+    /// The reply is a scripted one, cut only by the token limit.
     Scripted(Arc<ScriptedReply>),
 }
 
@@ -123,7 +123,7 @@ impl ReplyForm {
     }
 }
 
-/// Input of the generator for one sequence.
+/// Input of the reply generator for one sequence.
 #[derive(Debug, Clone)]
 pub struct GeneratorInput<'a> {
     /// Key of the random streams; equal keys give equal content.
@@ -140,12 +140,12 @@ pub struct GeneratorInput<'a> {
     pub stops: &'a StopConditions,
     /// Logit biases, allowed tokens and bad words of the request.
     pub bias: &'a TokenSteering,
-    /// Form of the reply's content.
+    /// Kind of content that the reply must have.
     pub form: ReplyForm,
     /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
     pub reasoning: Option<f64>,
-    /// Token ids of the reasoning's start; empty unless the client parses tokens and the prompt
-    /// lacks them.
+    /// Token ids of the start marker of reasoning; empty unless the client parses tokens and the
+    /// prompt lacks them.
     pub reasoning_start: &'a [u32],
     /// Maximum number of reasoning tokens.
     pub thinking_budget: Option<u32>,
@@ -193,7 +193,8 @@ impl FromIterator<u32> for TokenIdSet {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopString {
     text: String,
-    /// Failure table: match length to continue with after a mismatch, in bytes.
+    /// Failure table of the Knuth-Morris-Pratt search: match length to continue with after a
+    /// mismatch, in bytes.
     borders: Box<[u32]>,
 }
 
@@ -264,8 +265,8 @@ pub(super) struct ForcedTokens {
 }
 
 impl TokenSteering {
-    /// Creates the steering of a request from logit biases, allowed tokens (`None` allows all) and
-    /// bad words.
+    /// Creates the token constraints of a request from logit biases, allowed tokens (`None` allows
+    /// all) and bad words.
     pub fn new(
         logit_bias: impl Iterator<Item = (u32, f64)>,
         allowed_token_ids: Option<Vec<u32>>,

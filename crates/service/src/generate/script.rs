@@ -24,9 +24,9 @@ pub enum OutputChannel {
 /// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndReason {
-    /// End-of-sequence token or a stop condition.
+    /// The output ends at an end-of-sequence token or by a stop condition.
     Stop,
-    /// Limit of output tokens.
+    /// The output ends at its token limit.
     Length,
 }
 
@@ -87,12 +87,12 @@ pub(super) struct TokenRun {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenSource {
-    /// Sentences of the corpus, from index `start` of the script's list. The run may end within the
-    /// last sentence; `first` selects the form without a leading space.
+    /// Sentences of the corpus, from index `start` of the script's list. The token run may end
+    /// within the last sentence; `first` selects the form without a leading space.
     Sentences { start: u32, first: bool },
-    /// A text of this script alone, by its index in `own`.
+    /// A text outside the corpus, by its index in the script's list `own`.
     Own(u16),
-    /// One token without text.
+    /// One output token without text, by its id.
     Silent(u32),
 }
 
@@ -107,20 +107,20 @@ pub struct OutputToken<'a> {
     pub channel: OutputChannel,
 }
 
-/// A token position in a script.
+/// A position in the tokens of a reply script.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScriptCursor {
     run: u32,
-    /// Number of tokens of the run before the position.
+    /// Number of tokens of the current token run before the position.
     taken: u32,
-    /// Number of sentences of the run before the position.
+    /// Number of sentences of the current token run before the position.
     sentence: u32,
     /// Number of tokens of the current sentence that precede the position; of the current text, if it
     /// has no sentences.
     offset: u32,
 }
 
-/// The remaining tokens of a run within one sentence or text.
+/// The remaining tokens of a token run within one sentence or text.
 struct RunPiece<'a> {
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,

@@ -24,7 +24,7 @@ pub struct RankedToken {
 pub struct LogprobPosition {
     /// Vocabulary size, in tokens.
     pub vocabulary: u32,
-    /// Hash of the seed and of all preceding tokens.
+    /// Hash of the seed and of all tokens before the position.
     pub context: u64,
     /// Sampling temperature, which affects only the rank of the chosen token.
     ///

@@ -14,11 +14,11 @@ use vllm_sim_wire::{Fault, ServerLimits};
 /// The form in which a request gives its prompts.
 #[derive(Debug)]
 pub enum PromptSource {
-    /// Tokenized prompts.
+    /// The prompts are already tokenized.
     Ready(Vec<TokenizedPrompt>),
-    /// Texts and lists of token ids, each a prompt.
+    /// The prompts are texts and lists of token ids.
     Inputs(PromptInputs),
-    /// Conversations, converted by the chat template.
+    /// The prompts are conversations, converted by the chat template.
     Conversations(Vec<Conversation>),
 }
 
@@ -106,7 +106,7 @@ pub enum PromptLengthLimit {
     Context,
     /// The prompt must leave room in the context for one output token (Responses API).
     RoomForOutput,
-    /// No limit, because the tokens are only returned, as by `/tokenize`.
+    /// The prompt's length is not limited, because its tokens are only returned, as by `/tokenize`.
     None,
 }
 
@@ -126,10 +126,10 @@ pub struct PromptTruncation {
 /// The side of a prompt that truncation cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TruncationSide {
-    /// The beginning of the prompt; the default of chat models' tokenizers.
+    /// Truncation cuts the beginning of the prompt, as tokenizers of chat models do by default.
     #[default]
     Left,
-    /// The end of the prompt.
+    /// Truncation cuts the end of the prompt.
     Right,
 }
 

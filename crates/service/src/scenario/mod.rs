@@ -34,10 +34,10 @@ pub struct FaultScenario {
 /// The property of a request that determines its random faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultRandomKey {
-    /// Number of the request within the phase, in order of arrival.
+    /// Index of the request within the scenario's phase, in order of arrival.
     #[default]
     Ordinal,
-    /// Header `x-request-id`, or the number within the phase for a request without the header.
+    /// Header `x-request-id`, or the index within the phase for a request without the header.
     ///
     /// A request then gets the same faults at any concurrency, and so do the client's retries.
     RequestId,
@@ -115,11 +115,11 @@ pub struct ScenarioPhase {
 /// The condition that ends a phase of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhaseLength {
-    /// Fixed duration of a phase.
+    /// The phase ends after this duration.
     Time(Duration),
-    /// Number of generation requests in a phase, at least 1.
+    /// The phase ends after this number of generation requests, at least 1.
     Requests(u64),
-    /// No limit; an operator must end the scenario.
+    /// The phase has no limit; an operator must end the scenario.
     Open,
 }
 

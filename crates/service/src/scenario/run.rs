@@ -17,14 +17,14 @@ pub struct ScenarioPosition {
     over: bool,
 }
 
-/// The position of one request in a fault scenario.
+/// The position of one arriving request in a fault scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioArrival {
     /// Round of the scenario, starting at 0.
     pub round: u32,
-    /// Index of the phase, starting at 0.
+    /// Index of the scenario's phase, starting at 0.
     pub phase: usize,
-    /// Number of the request within the phase, starting at 0.
+    /// Index of the request within the scenario's phase, starting at 0.
     pub ordinal: u64,
     /// Random key of the request, the seed of its faults.
     pub key: u64,

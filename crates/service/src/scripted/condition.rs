@@ -20,9 +20,9 @@ pub(super) struct RuleCondition {
     contains: Option<String>,
     matches: Option<Regex>,
     model: Option<String>,
-    /// Role of the last chat message.
+    /// Required role of the last chat message.
     role: Option<String>,
-    /// Number of user messages in the conversation.
+    /// Required number of user messages in the conversation.
     turn: Option<u64>,
     /// Required text in a system or developer message.
     system: Option<String>,
@@ -30,7 +30,7 @@ pub(super) struct RuleCondition {
     tool_result: Option<String>,
     /// Names of tools that the request must offer.
     tools: Vec<String>,
-    /// Names of headers, in lower case, and their values.
+    /// Required request headers: names in lower case, and values.
     headers: Vec<(String, String)>,
 }
 
@@ -152,8 +152,8 @@ impl MatchedRequest<'_> {
 }
 
 impl ConversationFacts {
-    /// Reads the facts of a conversation that conditions look at; `tools` has the names of the
-    /// offered tools.
+    /// Reads the facts of a conversation that conditions of scripted replies look at; `tools` has
+    /// the names of the offered tools.
     pub fn new(messages: &[RequestMessage], tools: Arc<[String]>) -> Self {
         Self { tools, ..Self::of_messages(messages) }
     }

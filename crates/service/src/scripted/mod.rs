@@ -117,7 +117,7 @@ pub enum UnmatchedRequestPolicy {
 /// An error response instead of a scripted reply.
 #[derive(Debug)]
 pub struct ScriptedRefusal {
-    /// The error response.
+    /// The error response that replaces the scripted reply.
     pub fault: Fault,
     /// Name of the injected failure; `None` if no rule matched (`--strict-replies`).
     pub injected: Option<&'static str>,

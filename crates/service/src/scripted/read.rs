@@ -13,7 +13,7 @@ use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
 const MAX_RULES: usize = 10_000;
-/// Maximum numbers of tokens in `usage`.
+/// Maximum number of prompt or output tokens that a scripted reply sets as its `usage`.
 const MAX_TOKENS: u64 = 10_000_000;
 
 const RULE_KEYS: &str = "when, say, call, reasoning, pace, times, usage, finish, fail";

@@ -37,7 +37,8 @@ pub(super) const COUNT_PART_FILTER: &str = "__part__";
 /// Name of the template filter that counts the work of a value with all nested values, such as an
 /// assigned or compared one.
 pub(super) const COUNT_STORED_FILTER: &str = "__kept__";
-/// Name of the template filter that counts the text of a loop body, once per element.
+/// Name of the template filter that counts the work of a loop: the size of its body, once per
+/// element.
 pub(super) const COUNT_LOOP_FILTER: &str = "__looped__";
 
 /// Rejects a chat template whose source is too large or too deeply nested.

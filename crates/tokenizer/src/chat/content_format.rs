@@ -11,10 +11,11 @@ use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_tags};
 /// Format of message content that a chat template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContentFormat {
-    /// One string; the parts of a content list are joined by newlines.
+    /// The template expects message content as one string; the parts of a content list are joined
+    /// by newlines.
     #[default]
     String,
-    /// List of content parts, as in OpenAI's API.
+    /// The template expects message content as a list of content parts, as in OpenAI's API.
     Openai,
 }
 
@@ -61,8 +62,8 @@ struct CallArgument<'t> {
 
 struct AttributePath<'t> {
     path: Vec<PathSegment<'t>>,
-    /// Whether the path has no filter, test or slice; after one of these, only more of them may
-    /// follow.
+    /// Whether the template path has no filter, test or slice; after one of these, only more of
+    /// them may follow.
     whole: bool,
     bare: bool,
 }

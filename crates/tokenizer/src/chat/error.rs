@@ -10,7 +10,7 @@ pub enum TemplateError {
     /// vLLM rejects a message of the conversation.
     #[error("{message} (parameter={parameter}{})", field_suffix(value.as_deref()))]
     Message {
-        /// Error message of vLLM.
+        /// Error text of vLLM for the invalid message.
         message: String,
         /// Name of the invalid request field.
         parameter: &'static str,

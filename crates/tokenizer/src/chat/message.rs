@@ -17,12 +17,12 @@ use super::part::{MessagePart, invalid_message_error};
 use super::python::{PythonFields, python_dict, python_list, value_from_json};
 use vllm_sim_python::{PythonValue, loads};
 
-/// Message of a conversation, as sent by the client or already parsed.
+/// Message of a conversation: JSON as sent by the client, or already parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChatMessage {
     /// JSON message of the OpenAI API, parsed when a template is rendered.
     Sent(Json),
-    /// Message in parsed form.
+    /// Message in the form that chat templates receive, already parsed from JSON.
     Read(TemplateMessage),
 }
 

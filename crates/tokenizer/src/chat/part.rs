@@ -11,7 +11,7 @@ use vllm_sim_python::{PythonValue, python_str, repr_str};
 use super::error::TemplateError;
 use super::python::{PythonFields, python_dict, value_from_json};
 
-/// Part of a message's content: text, media or a tool reference.
+/// Part of a chat message's content: text, media or a tool reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagePart {
     content: MessagePartContent,

@@ -57,7 +57,8 @@ impl Hasher for PrehashedHasher {
 }
 
 impl ByteLevelEncoder {
-    /// Returns a fast encoder for `tokenizer`, if there is one with equal results.
+    /// Creates a fast encoder with the same results as `tokenizer`; returns `None` if it does not
+    /// support that tokenizer.
     pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let composed = match tokenizer.get_normalizer() {
             None => false,
@@ -148,7 +149,7 @@ fn split_pattern_of(steps: &Json) -> Option<SplitPattern> {
 
 #[derive(Debug)]
 struct AddedTokens {
-    /// For each byte, whether an added token starts with it.
+    /// Flags by byte value: whether an added token starts with the byte.
     starts: Box<[bool; 256]>,
     tokens: Vec<(Box<str>, u32)>,
 }

@@ -29,7 +29,7 @@ pub struct HfTokenizer {
     stop_ids: Vec<u32>,
     /// Character in place of a space before a word, in SentencePiece vocabularies.
     blank: Option<char>,
-    /// Whether decoding removes spaces before punctuation.
+    /// Whether decoding token ids to text removes spaces before punctuation.
     clean_up: bool,
     vocabulary: OnceLock<TokenVocabulary>,
     fast: Option<ByteLevelEncoder>,

@@ -20,7 +20,7 @@ pub(crate) struct DecodeStream<'t> {
 
 #[derive(Debug)]
 enum StreamState<'t> {
-    /// Decoding of byte-level tokens; keeps only the bytes of an incomplete character.
+    /// The tokenizer is byte-level; only the bytes of an incomplete character are kept.
     Bytes {
         vocabulary: &'t TokenVocabulary,
         held: Vec<u8>,

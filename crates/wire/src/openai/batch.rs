@@ -33,7 +33,7 @@ wire_model! {
         logprobs: Option<bool> = Some(false),
         /// Number of log probabilities to return per output token.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
-        /// Token ids with returned log probabilities at every output position.
+        /// The token ids whose log probabilities are returned at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
         /// Maximum number of tokens to generate; deprecated name.
         max_tokens: Option<i128> = None,
@@ -154,8 +154,8 @@ fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 }
 
 impl BatchChatRequest {
-    /// Changes a body to what the request for one of its conversations gets, apart from messages:
-    /// members with null are left out, and some defaults are spelled out.
+    /// Changes a batch body to the chat body of one of its conversations, except for `messages`:
+    /// removes null members and adds some defaults.
     ///
     /// Source: vLLM's `BatchChatCompletionRequest.to_chat_completion_request`.
     pub fn complete_members(body: &mut Map<String, Value>) {

@@ -157,7 +157,7 @@ wire_model! {
         allowed_token_ids: Option<Vec<i128>> = None,
         /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Token ids with returned log probabilities at every output position.
+        /// The token ids whose log probabilities are returned at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
         /// Forbidden words: the output contains none of these strings.
         bad_words: Vec<String> = Vec::new(),

@@ -329,8 +329,8 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// Returns the structured-output constraint of a request: that of its response format before
-/// `structured_outputs`.
+/// Returns the structured-output constraint of a request: `structured_outputs`, completed by its
+/// response format.
 ///
 /// Source: vLLM's `structured_outputs_from_response_format`.
 ///

@@ -178,9 +178,9 @@ pub enum ResponseFormat {
     Text,
     /// A reply that is a JSON object of any kind.
     JsonObject,
-    /// A JSON value of this schema.
+    /// A reply that is a JSON value of this schema.
     JsonSchema(JsonSchemaFormat),
-    /// A structural tag (free text with formatted parts), as it was sent.
+    /// A reply in the form of a structural tag (free text with formatted parts), kept as sent.
     StructuralTag(Value),
 }
 

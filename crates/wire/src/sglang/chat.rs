@@ -21,7 +21,8 @@ use crate::openai::chat::ChatRequest;
 use crate::openai::shared::StreamOptions;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
-/// The form of tool calls in a reply whose request lets the model choose.
+/// Form of the tool calls in a reply: members of the response, or text if the server has no tool
+/// parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCallForm {
     /// A tool parser turns the calls into members of the response.
@@ -45,9 +46,9 @@ wire_model! {
         logit_bias: Option<Map<String, Value>> [chat_schema::LOGIT_BIAS] = None,
         /// Whether to return log probabilities of the output tokens.
         logprobs: bool = false,
-        /// Number of the most likely tokens to list at each position.
+        /// Number of most likely tokens to list with log probabilities at each output position.
         top_logprobs: Option<i64> = None,
-        /// Maximum number of tokens to generate; former name.
+        /// Maximum number of tokens to generate; former name of `max_completion_tokens`.
         max_tokens: Option<i64> = None,
         /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i64> = None,
@@ -59,7 +60,7 @@ wire_model! {
         response_format: Option<Map<String, Value>> [chat_schema::RESPONSE_FORMAT] = None,
         /// Seed of the sampler.
         seed: Option<i64> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Whether to stream server-sent events.
         stream: bool = false,
@@ -89,7 +90,7 @@ wire_model! {
         reasoning_effort: Option<Value> [chat_schema::REASONING_EFFORT] = None,
         /// Number of most likely tokens to sample from.
         top_k: Option<i64> = None,
-        /// Minimum relative probability of a sampled token.
+        /// Minimum probability of a sampled token relative to the most likely one.
         min_p: Option<f64> = None,
         /// Minimum number of output tokens.
         min_tokens: i64 = 0,
@@ -99,7 +100,7 @@ wire_model! {
         ebnf: Option<String> = None,
         /// Repetition penalty.
         repetition_penalty: Option<f64> = None,
-        /// Stop token ids.
+        /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i64>> = None,
         /// The regular expressions that end the output.
         stop_regex: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
@@ -131,7 +132,7 @@ wire_model! {
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Salt of the prefix cache.
+        /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Scheduling priority.
         priority: Option<i64> = None,
@@ -149,7 +150,8 @@ fn set_tool_choice(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
     Ok(())
 }
 
-/// Mirrors SGLang's `set_json_schema`: moves a schema next to `type` to its place.
+/// Mirrors SGLang's `set_json_schema`: moves `schema` of a response format to its member
+/// `json_schema`.
 fn set_json_schema(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
     let format = match body.get("response_format") {
         Some(Value::Object(format)) => format,
@@ -173,12 +175,12 @@ fn set_json_schema(body: &mut Cow<'_, Map<String, Value>>) -> Result<(), Validat
     Ok(())
 }
 
-/// Names of the efforts that SGLang accepts and vLLM does not.
+/// The reasoning effort that SGLang accepts and vLLM does not.
 const FURTHER_EFFORT: &str = "ultra";
 
 impl SglangChatRequest {
     /// Runs the checks that SGLang makes after schema validation; `context_length` is the value of
-    /// the flag.
+    /// the command-line flag.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -244,7 +246,8 @@ impl SglangChatRequest {
         Err(Fault::bad_request(text))
     }
 
-    /// Mirrors the check of parameters of tools; only the first line of SGLang's text is repeated.
+    /// Checks the type of the parameters of each tool, as SGLang does; the error has only the first
+    /// line of SGLang's text.
     fn validate_tools(&self) -> Result<(), Fault> {
         for (at, tool) in self.tools.iter().flatten().enumerate() {
             let parameters = tool.pointer("/function/parameters").unwrap_or(&Value::Null);
@@ -259,7 +262,7 @@ impl SglangChatRequest {
         Ok(())
     }
 
-    /// Mirrors the checks of members that a stream cannot have.
+    /// Rejects request members that SGLang does not support for streams.
     fn validate_stream(&self) -> Result<(), Fault> {
         if !self.stream {
             return Ok(());
@@ -279,7 +282,8 @@ impl SglangChatRequest {
         Err(Fault::new(400, ErrorType::BadRequestName, text))
     }
 
-    /// Returns the limit of output tokens; zero as the newer member counts as none.
+    /// Returns the maximum number of output tokens; a `max_completion_tokens` of zero counts as
+    /// none.
     pub fn output_limit(&self) -> Option<i64> {
         self.max_completion_tokens.filter(|limit| *limit != 0).or(self.max_tokens)
     }
@@ -295,7 +299,7 @@ impl SglangChatRequest {
         }
     }
 
-    /// Returns the type of the first part that is no text.
+    /// Returns the type of the first image, video or audio part in the messages.
     pub fn media_part(&self) -> Option<&str> {
         let parts = self.messages.iter().filter_map(|message| message.get("content")?.as_array());
         let types = parts.flatten().filter_map(|part| part.get("type")?.as_str());
@@ -304,8 +308,8 @@ impl SglangChatRequest {
         media.next()
     }
 
-    /// Returns the messages as SGLang gives them to the template: with text in place of null, and
-    /// the user as author of the last message unless the model continues it.
+    /// Returns the messages for the chat template: null content becomes a text, and a last
+    /// assistant message becomes a user message unless the model continues it.
     ///
     /// Source: SGLang 0.5.23 `serving_chat.py`, `_handle_last_assistant_message`.
     fn template_messages(&self) -> Vec<Value> {
@@ -435,18 +439,19 @@ impl SglangChatRequest {
     }
 }
 
-/// Returns the error of a list of ids for a request with one output.
+/// Returns the error for a list of request ids (`rid`) in a request with only one output.
 pub(super) fn unhashable_rid() -> Fault {
     let text = "Internal server error: unhashable type: 'list'";
     Fault::new(500, ErrorType::InternalServer, text)
 }
 
-/// Returns whether the model may continue a message: one of its own with a text.
+/// Returns whether the model may continue a message: an assistant message with a text.
 fn is_continuable(message: &Value) -> bool {
     message["role"] == "assistant" && message["content"].is_string()
 }
 
-/// Returns a tool with the type that templates know, and without what the schema added.
+/// Returns a tool as chat templates expect it: with `type`, and without the member that validation
+/// added.
 fn plain_tool(tool: &Value) -> Value {
     let mut tool = tool.clone();
     tool["type"] = "function".into();
@@ -456,7 +461,7 @@ fn plain_tool(tool: &Value) -> Value {
     tool
 }
 
-/// Writes an empty text in place of absent content.
+/// Sets the content of a message without content to an empty text.
 fn with_content(mut message: Value) -> Value {
     if message.get("content").is_none_or(Value::is_null) {
         message["content"] = "".into();
@@ -472,7 +477,7 @@ fn lowercase_role(mut message: Value) -> Value {
     message
 }
 
-/// Returns name and text of the sampling parameter for a response format; `None` for plain text.
+/// Returns name and value of the sampling parameter for a response format; `None` for plain text.
 pub(super) fn schema_constraint(
     format: Option<&Map<String, Value>>,
 ) -> Result<Option<(&'static str, String)>, Fault> {

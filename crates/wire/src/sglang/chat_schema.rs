@@ -174,7 +174,8 @@ pub(super) const MESSAGES_SCHEMA: Schema =
 /// Name of the member that SGLang adds to functions, which errors show.
 pub(super) const KEY_ORDER: &str = "key_order";
 
-/// Mirrors SGLang's `Function._capture_key_order`.
+/// Adds the names of a function's members as `key_order`, as SGLang's `Function._capture_key_order`
+/// does.
 fn capture_key_order(function: &mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError> {
     let names = function.keys().cloned().collect::<Vec<_>>();
     function.to_mut().insert(KEY_ORDER.to_owned(), names.into());

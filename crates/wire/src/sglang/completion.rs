@@ -41,7 +41,7 @@ wire_model! {
         presence_penalty: f64 = 0.0,
         /// Seed of the sampler.
         seed: Option<i64> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Whether to stream server-sent events.
         stream: bool = false,
@@ -53,13 +53,13 @@ wire_model! {
         top_p: f64 = 1.0,
         /// Id of the end user; has no effect here.
         user: Option<String> = None,
-        /// Requests hidden states.
+        /// Request for hidden states, which the server rejects.
         return_hidden_states: Option<Value> [HIDDEN_STATES] = None,
         /// Whether choices contain the token ids of the output.
         return_token_ids: bool = false,
         /// Number of most likely tokens to sample from.
         top_k: i64 = -1,
-        /// Minimum relative probability of a sampled token.
+        /// Minimum probability of a sampled token relative to the most likely one.
         min_p: f64 = 0.0,
         /// Minimum number of output tokens.
         min_tokens: i64 = 0,
@@ -71,7 +71,7 @@ wire_model! {
         ebnf: Option<String> = None,
         /// Repetition penalty.
         repetition_penalty: f64 = 1.0,
-        /// Stop token ids.
+        /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i64>> = None,
         /// The regular expressions that end the output.
         stop_regex: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
@@ -99,7 +99,7 @@ wire_model! {
         data_parallel_rank: Option<i64> = None,
         /// Id of the request.
         rid: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
-        /// Salt of the prefix cache.
+        /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<Value> [chat_schema::STOP_STRINGS_SCHEMA] = None,
         /// Scheduling priority.
         priority: Option<i64> = None,
@@ -117,7 +117,8 @@ fn check_max_tokens(limit: &Value) -> Result<Option<Value>, ValidatorError> {
 }
 
 impl SglangCompletionRequest {
-    /// Checks what the schema does not: a prompt, and members that are not simulated.
+    /// Checks what the schema does not: that a prompt is given, and that no hidden states are
+    /// requested.
     ///
     /// # Errors
     /// A 400 in SGLang's words.
@@ -135,7 +136,7 @@ impl SglangCompletionRequest {
         }
     }
 
-    /// Checks the ids of the requests.
+    /// Checks that the request ids (`rid`) suit the number of outputs and do not repeat.
     ///
     /// # Errors
     /// SGLang's 500 for a list of ids for one prompt, and its 400 for an id that occurs twice.
@@ -154,7 +155,7 @@ impl SglangCompletionRequest {
         }
     }
 
-    /// Returns the sampling parameters as the native route takes them.
+    /// Returns the sampling parameters in the form of `/generate`.
     ///
     /// # Errors
     /// A 400 for a response format without schema.

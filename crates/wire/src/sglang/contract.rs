@@ -9,20 +9,21 @@
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-/// Type of a member. Null stands for an absent member, except in [`Shape::Required`].
+/// Type of a member of a `/generate` request. Null stands for an absent member, except in
+/// [`Shape::Required`].
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// Any value.
+    /// A value of any type.
     Any,
-    /// The type without null.
+    /// A value of this type that must not be null.
     Required(&'static Shape),
     Bool,
     Int,
-    /// An integer from zero.
+    /// A non-negative integer.
     Uint,
     Float,
     Str,
-    /// A list of items.
+    /// A list of items of this type.
     List(&'static Shape),
     /// A list whose items may be null.
     NullableList(&'static Shape),
@@ -32,7 +33,7 @@ enum Shape {
     OrNullableList(&'static str, &'static Shape),
     /// Token ids of one prompt, or of several.
     TokenIds,
-    /// An object with strings as keys.
+    /// An object with strings as keys and values of this type.
     MapOf(&'static Shape),
     /// An object with these members only; errors show the name.
     Struct(&'static str, &'static [(&'static str, Shape)]),
@@ -85,7 +86,7 @@ const SAMPLING: &[(&str, Shape)] = &[
     ("choice", Shape::List(&Shape::Str)),
 ];
 
-/// Members of a native request that the check knows; others are ignored.
+/// Members of a `/generate` request whose types are checked; others are ignored.
 const GENERATE: &[(&str, Shape)] = &[
     ("rid", STRINGS),
     ("text", STRINGS),
@@ -122,7 +123,7 @@ const GENERATE: &[(&str, Shape)] = &[
     ("modalities", Shape::NullableList(&Shape::Str)),
 ];
 
-/// Checks the types of a native request.
+/// Checks the types of the members of a `/generate` request.
 ///
 /// # Errors
 /// The message for the first member of another type.
@@ -135,7 +136,7 @@ pub fn check_generate(body: &Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the types of sampling parameters.
+/// Checks the types of the members of `sampling_params`.
 ///
 /// # Errors
 /// The message for the first unknown member, or the first of another type.

@@ -54,7 +54,7 @@ wire_model! {
 wire_model! {
     /// A request to pause generation.
     pub struct PauseRequest: TypedDict "function-after[build_struct(), PauseGenerationReqInput]" {
-        /// Treatment of running requests.
+        /// Treatment of running requests during the pause: `abort`, `retract` or `in_place`.
         mode: String [Schema::Literal(&["abort", "retract", "in_place"])] = "abort".to_owned(),
     }
 }
@@ -82,7 +82,7 @@ wire_model! {
 wire_model! {
     /// A request to continue generation.
     pub struct ContinueRequest: TypedDict "function-after[build_struct(), ContinueGenerationReqInput]" {
-        /// Whether unused GPU memory is given back first.
+        /// Whether unused GPU memory is released first.
         torch_empty_cache: bool = true,
     }
 }
@@ -112,7 +112,7 @@ wire_model! {
 wire_model! {
     /// A request to release GPU memory.
     pub struct ReleaseMemoryRequest: TypedDict "function-after[build_struct(), ReleaseMemoryOccupationReqInput]" {
-        /// Kinds of memory; all without it.
+        /// Kinds of memory to release; `None`: all kinds.
         tags: Option<Vec<String>> = None,
     }
 }
@@ -120,15 +120,15 @@ wire_model! {
 wire_model! {
     /// A request to occupy released GPU memory again.
     pub struct ResumeMemoryRequest: TypedDict "function-after[build_struct(), ResumeMemoryOccupationReqInput]" {
-        /// Kinds of memory; all without it.
+        /// Kinds of memory to occupy again; `None`: all kinds.
         tags: Option<Vec<String>> = None,
     }
 }
 
 wire_model! {
-    /// A request to pause before each step.
+    /// A request to slow a server down by a pause before each engine step.
     pub struct SlowDownRequest: TypedDict "function-after[build_struct(), SlowDownReqInput]" {
-        /// The pause in seconds; null ends the pauses.
+        /// Pause before each engine step, in seconds; null ends the pauses.
         forward_sleep_time: Option<f64> [Schema::Nullable(&FLOAT)],
     }
 }
@@ -136,15 +136,15 @@ wire_model! {
 wire_model! {
     /// A request to change the version of the weights that responses report.
     pub struct WeightVersionRequest: TypedDict "function-after[build_struct(), UpdateWeightVersionReqInput]" {
-        /// The new version.
+        /// The new version of the weights.
         new_version: String,
-        /// Whether running requests are aborted first.
+        /// Whether running requests are aborted before the version changes.
         abort_all_requests: bool = true,
     }
 }
 
 wire_model! {
-    /// The query of a request to empty the prefix cache.
+    /// Query parameters of a request to empty the prefix cache.
     pub struct FlushCacheQuery: Plain "query" {
         /// Longest wait for running requests, in seconds; there is no wait here.
         timeout: f64 [Schema::Float(NumberBounds { ge: Some(0.0), le: None, gt: None })] = 0.0,
@@ -152,9 +152,9 @@ wire_model! {
 }
 
 wire_model! {
-    /// The query of a request for the loads.
+    /// Query parameters of a request for the load of the data-parallel ranks.
     pub struct LoadsQuery: Plain "query" {
-        /// The only rank to show.
+        /// The only data-parallel rank whose load is returned; `None`: all ranks.
         dp_rank: Option<i64> = None,
     }
 }

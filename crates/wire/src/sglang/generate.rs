@@ -15,21 +15,22 @@ const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]
 /// Schema of bootstrap ports and rooms (for prefill/decode pairs): a number, or one per prompt.
 pub(super) const BOOTSTRAP_PORTS: Schema =
     Schema::Union(&[Schema::List(&Schema::Nullable(&INT), ANY_LENGTH), INT]);
-/// Schema of the effects that a request may ask for, for all prompts or for each.
+/// Schema of a request for hidden states: one value for all prompts, or one for each prompt.
 const HIDDEN_STATES_OR_LIST: Schema = Schema::Union(&[
     Schema::List(&Schema::Union(&[Schema::Bool, LAST]), ANY_LENGTH),
     Schema::Bool,
     LAST,
 ]);
 const LAST: Schema = Schema::Literal(&["last"]);
-/// Schema of hidden states of one request.
+/// Schema of a request for hidden states of one prompt.
 pub(super) const HIDDEN_STATES: Schema = Schema::Nullable(&Schema::Union(&[Schema::Bool, LAST]));
-/// Schema of a text, or of one per prompt that may be null.
+/// Schema of a text, or of a list with a text or null for each prompt.
 pub(super) const NULLABLE_STRINGS: Schema =
     Schema::Nullable(&Schema::Union(&[Schema::List(&Schema::Nullable(&STR), ANY_LENGTH), STR]));
 
 wire_model! {
-    /// A native request. Absent fields have SGLang's defaults; unknown ones are ignored.
+    /// A request of SGLang's native route. Absent fields have SGLang's defaults; unknown ones are
+    /// ignored.
     pub struct GenerateRequest: Dataclass "GenerateReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
         rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
@@ -54,7 +55,7 @@ wire_model! {
         return_logprob: Option<Value> [Schema::Nullable(&BOOL_OR_LIST)] = None,
         /// First prompt position with a log probability; -1 for output tokens only.
         logprob_start_len: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
-        /// Number of the most likely tokens to list at each position.
+        /// Number of most likely tokens to list with log probabilities at each position.
         top_logprobs_num: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
         /// The token ids whose log probabilities to return.
         token_ids_logprob: Option<Value> = None,
@@ -92,14 +93,15 @@ wire_model! {
         custom_labels: Option<Map<String, Value>> [Schema::Nullable(&Schema::Dict(&STR, &STR))] = None,
         /// Id of a conversation; has no effect here.
         session_id: Option<String> = None,
-        /// Salt of the prefix cache.
+        /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
         /// Whether the response contains the token ids of the prompt.
         return_prompt_token_ids: bool = false,
     }
 }
 
-/// Mirrors SGLang's `validate_optional_list_i64_1d_2d`.
+/// Checks that `input_ids` is a list of token ids, or of such lists; mirrors SGLang's
+/// `validate_optional_list_i64_1d_2d`.
 fn check_input_ids(value: &Value) -> Result<Option<Value>, ValidatorError> {
     let type_of = |value: &Value| PythonValue::from_json_value(value).type_name();
     let text = match value {
@@ -145,7 +147,7 @@ fn check_row(value: &Value) -> Option<String> {
 }
 
 impl GenerateRequest {
-    /// Refuses the members that are not simulated, or that SGLang needs a flag for.
+    /// Rejects request members that are not simulated, or for which SGLang needs a flag.
     ///
     /// # Errors
     /// A 400 that names the member.
@@ -184,7 +186,7 @@ impl GenerateRequest {
 wire_model! {
     /// A request of Vertex AI: a batch of prompts with the parameters of `/generate`.
     pub struct VertexRequest: TypedDict "function-after[build_struct(), VertexGenerateReqInput]" {
-        /// The prompts, each with its members.
+        /// The prompts: each has its text, token ids or embeddings, and its image.
         instances: Vec<Value> [Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH)],
         /// Members of the request for all prompts.
         parameters: Option<Map<String, Value>> = None,
@@ -192,7 +194,8 @@ wire_model! {
 }
 
 impl VertexRequest {
-    /// Returns the body of the request of `/generate`. The first prompt selects the kind of all.
+    /// Returns the body of the `/generate` request. The first prompt selects the kind of prompt for
+    /// all.
     pub fn to_generate_body(&self) -> Value {
         let mut body = self.parameters.clone().unwrap_or_default();
         let is_filled = |value: &Value| match value {

@@ -128,7 +128,7 @@ macro_rules! server_tool {
     };
 }
 
-/// Beginnings of the types of tools of Anthropic's servers, with their tag and schema.
+/// Prefixes of the types of tools of Anthropic's servers, with their tag and schema.
 const SERVER_TOOLS: [(&str, &str, Schema); 4] = [
     ("web_search_", "web_search", server_tool!("AnthropicWebSearchTool", ["web_search"])),
     ("computer_", "computer", server_tool!("AnthropicComputerTool", ["computer"])),
@@ -155,7 +155,7 @@ const CUSTOM_TOOL: Schema = Schema::Model(&Model::plain(
     ],
 ));
 
-/// Returns tag and schema of a tool.
+/// Returns the union tag and the schema of a tool's class.
 ///
 /// Source: SGLang's `_tool_discriminator`.
 fn tool_class(tool: &Value) -> (&'static str, &'static Schema) {
@@ -195,10 +195,11 @@ const THINKING: Schema = Schema::Nullable(&Schema::After(
     )),
 ));
 
-/// Smallest budget of reasoning tokens.
+/// Minimum budget of reasoning tokens.
 const MIN_THINKING_BUDGET: i64 = 1024;
 
-/// Mirrors SGLang's `_validate_thinking_shape`.
+/// Checks that `thinking` has only the members that its type allows; mirrors SGLang's
+/// `_validate_thinking_shape`.
 fn check_thinking(thinking: &Value) -> Result<Option<Value>, ValidatorError> {
     let kind = thinking.get("type").and_then(Value::as_str).unwrap_or_default();
     let budget = thinking.get("budget_tokens").filter(|budget| !budget.is_null());
@@ -269,7 +270,7 @@ wire_model! {
         max_tokens: i64 [Schema::After(check_max_tokens, &INT)],
         /// Metadata of the client.
         metadata: Option<Map<String, Value>> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> = None,
         /// Whether to stream server-sent events.
         stream: Option<bool> = Some(false),
@@ -277,7 +278,7 @@ wire_model! {
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
         /// Sampling temperature.
         temperature: Option<f64> = None,
-        /// Mode of the reasoning.
+        /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
         /// Rule for tool calls.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
@@ -287,7 +288,7 @@ wire_model! {
         top_k: Option<i64> = None,
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
-        /// Effort of the reasoning and format of the output.
+        /// Reasoning effort and output format of the reply.
         output_config: Option<Value> [OUTPUT_CONFIG] = None,
         /// Names of features of Anthropic's API; have no effect.
         betas: Option<Vec<String>> = None,
@@ -295,7 +296,7 @@ wire_model! {
         bootstrap_host: Option<Value> = None,
         /// Port of the bootstrap server of the prefill server.
         bootstrap_port: Option<Value> = None,
-        /// Number of the request on both servers of a pair.
+        /// Number of the request, which identifies it on both servers of a prefill/decode pair.
         bootstrap_room: Option<Value> = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
@@ -313,13 +314,13 @@ wire_model! {
         messages: Vec<Value> [MESSAGES],
         /// System prompt.
         system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
-        /// Mode of the reasoning.
+        /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
         /// Rule for tool calls.
         tool_choice: Option<Value> [TOOL_CHOICE] = None,
         /// The tools that the model may call.
         tools: Option<Vec<Value>> [TOOLS] = None,
-        /// Effort of the reasoning and format of the output.
+        /// Reasoning effort and output format of the reply.
         output_config: Option<Value> [OUTPUT_CONFIG] = None,
         /// Names of features of Anthropic's API; have no effect.
         betas: Option<Vec<String>> = None,

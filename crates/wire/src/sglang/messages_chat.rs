@@ -139,7 +139,7 @@ impl SglangMessagesRequest {
     }
 }
 
-/// Returns the rule for a call of one tool.
+/// Returns the `tool_choice` of a chat request that forces a call of one tool.
 fn named_tool(name: Option<&str>, tools: &[Value]) -> Result<Value, Fault> {
     let known = tools.iter().any(|tool| tool["function"]["name"].as_str() == name);
     match name.filter(|_| known) {
@@ -228,7 +228,7 @@ fn push_blocks(role: &str, blocks: &[Value], out: &mut Vec<Value>) -> Result<(),
     Ok(())
 }
 
-/// Appends a message with the parts and calls, if there are some.
+/// Appends a chat message with these content parts and tool calls, unless there are none.
 fn push_parts(role: &str, parts: &mut Vec<Value>, calls: &[Value], out: &mut Vec<Value>) {
     let mut message = json!({"role": role});
     if !calls.is_empty() {

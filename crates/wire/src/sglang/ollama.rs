@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::schema::{ANY_LENGTH, STR, Schema, wire_model};
 
 wire_model! {
-    /// A message of a chat.
+    /// A chat message of a request to an Ollama route.
     pub struct OllamaMessage: Plain "OllamaMessage" {
-        /// Role of the speaker.
+        /// Role of the message's author.
         role: String,
         /// Text of the chat message.
         content: String,
@@ -74,7 +74,7 @@ const OPTIONS: [(&str, &str); 8] = [
 /// Maximum number of output tokens without the option `num_predict`.
 const DEFAULT_OUTPUT_TOKENS: u32 = 2048;
 
-/// Returns the sampling parameters for the options of a request.
+/// Returns SGLang's sampling parameters for the Ollama options of a request.
 pub fn sampling_params(options: Option<&Map<String, Value>>) -> Value {
     let mut params = json!({"max_new_tokens": DEFAULT_OUTPUT_TOKENS});
     for (option, param) in OPTIONS {

@@ -16,11 +16,11 @@ msgspec_structs! {
 wire_model! {
     /// A request to separate the reasoning of a text from the rest.
     pub struct SeparateReasoningRequest: TypedDict "function-after[build_struct(), SeparateReasoningReqInput]" {
-        /// The text.
+        /// The text to split into reasoning and content.
         text: String,
-        /// Name of the parser.
+        /// Name of the reasoning parser.
         reasoning_parser: String,
-        /// Whether the response has the parts as lists, too.
+        /// Whether the response also has the parts of the text as lists.
         return_blocks: bool = false,
     }
 }
@@ -28,11 +28,11 @@ wire_model! {
 wire_model! {
     /// A request to find the tool calls in a text.
     pub struct ParseCallsRequest: TypedDict "function-after[build_struct(), ParseFunctionCallReq]" {
-        /// The text.
+        /// The text in which to find tool calls.
         text: String,
         /// The tools that a call may name.
         tools: Vec<Value> [chat_schema::TOOL_LIST] = Vec::new(),
-        /// Name of the parser.
+        /// Name of the tool-call parser.
         tool_call_parser: Option<String> = None,
     }
 }

@@ -154,11 +154,11 @@ wire_model! {
         label_token_ids: Option<Value> [Schema::Nullable(&Schema::Union(&[IDS, ID_LISTS]))] = None,
         /// Whether the scores of an item add up to one.
         apply_softmax: bool = false,
-        /// Divisor of the log probabilities.
+        /// Divisor of the log probabilities of label tokens (a softmax temperature).
         temperature: f64 [Schema::Float(NumberBounds { ge: None, le: None, gt: Some(0.0) })] = 1.0,
         /// Whether the response contains the log probabilities of the label tokens.
         return_token_logprobs: bool = false,
-        /// Whether the item precedes the query.
+        /// Whether the prompt has the item before the query.
         item_first: bool = false,
         /// Whether the response contains hidden states, which are not simulated.
         return_pooled_hidden_states: bool = false,
@@ -202,7 +202,7 @@ fn check_top_n(value: &Value) -> Result<Option<Value>, ValidatorError> {
 }
 
 impl SglangRerankRequest {
-    /// Checks the query and the documents.
+    /// Checks that query and documents are not empty.
     ///
     /// # Errors
     /// A 400 in SGLang's words.

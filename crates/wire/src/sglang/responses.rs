@@ -96,7 +96,7 @@ wire_model! {
         parallel_tool_calls: Option<bool> = Some(true),
         /// Id of a stored response that the request continues.
         previous_response_id: Option<String> = None,
-        /// Settings of the reasoning.
+        /// Reasoning options of the request.
         reasoning: Option<Map<String, Value>> [REASONING] = None,
         /// Class of service of OpenAI; has no effect here.
         service_tier: Option<String> [Schema::Nullable(&Schema::Literal(&[
@@ -117,7 +117,7 @@ wire_model! {
         ])] = Value::from("auto"),
         /// The tools that the model may call.
         tools: Vec<ResponseTool> = Vec::new(),
-        /// Number of the most likely tokens in log probabilities.
+        /// Number of most likely tokens to list with log probabilities at each output position.
         top_logprobs: Option<i64> = Some(0),
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
@@ -132,17 +132,17 @@ wire_model! {
         request_id: Option<String> [STR] = None,
         /// Scheduling priority.
         priority: i64 = 0,
-        /// Salt of the prefix cache.
+        /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
         cache_salt: Option<String> = None,
         /// Frequency penalty.
         frequency_penalty: f64 = 0.0,
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Value> [Schema::Nullable(&STRING_OR_LIST)] = None,
         /// Number of most likely tokens to sample from.
         top_k: Option<i64> = None,
-        /// Minimum relative probability of a sampled token.
+        /// Minimum probability of a sampled token relative to the most likely one.
         min_p: Option<f64> = None,
         /// Repetition penalty.
         repetition_penalty: Option<f64> = None,
@@ -154,7 +154,7 @@ wire_model! {
 }
 
 wire_model! {
-    /// A tool of a response, which the response repeats.
+    /// A tool of a `/v1/responses` request, which the response repeats.
     pub struct ResponseTool: Plain "ResponseTool" after check_function_tool {
         /// Kind of the tool; only functions are simulated.
         kind: String as "type",
@@ -164,7 +164,7 @@ wire_model! {
         description: Option<String> = None,
         /// JSON Schema of the arguments.
         parameters: Option<Map<String, Value>> = None,
-        /// Whether the arguments follow the schema.
+        /// Whether the arguments must follow the schema.
         strict: bool = false,
     }
 }
@@ -275,7 +275,7 @@ impl SglangResponsesRequest {
         include.into_iter().any(|name| name == "message.output_text.logprobs")
     }
 
-    /// Returns the rule for tool calls as a response repeats it.
+    /// Returns the `tool_choice` that the response repeats.
     pub fn effective_tool_choice(&self) -> Value {
         match (&self.tool_choice, self.named_tool()) {
             (Value::Object(choice), Some(name)) => {
@@ -339,7 +339,8 @@ impl SglangResponsesRequest {
         Ok(body)
     }
 
-    /// Returns the form of the text as a response repeats it, with the members of its class in order.
+    /// Returns the text format as the response repeats it, with members in the order of its Python
+    /// class.
     pub fn text_json(&self) -> Value {
         let mut text = Value::from(self.text.clone().unwrap_or_default());
         if let Some(Value::Object(format)) = text.get_mut("format") {

@@ -152,7 +152,8 @@ impl SglangSampling {
         sampling.verified(value, vocabulary)
     }
 
-    /// Reads and checks a JSON object of sampling parameters, with another number of outputs.
+    /// Reads and checks a JSON object of sampling parameters, with its number of outputs replaced
+    /// by `outputs`.
     ///
     /// # Errors
     /// The errors of [`Self::parse`].
@@ -187,7 +188,7 @@ impl SglangSampling {
         Ok(self)
     }
 
-    /// Refuses the parameters that only a model could honour.
+    /// Rejects sampling parameters that are not simulated because they need a real model.
     fn check_simulated(&self) -> Result<(), Fault> {
         let is_false = |value: &Value| value.get("enabled") == Some(&Value::Bool(false));
         if let Some(width) = self.beam_width.filter(|width| *width < 1) {

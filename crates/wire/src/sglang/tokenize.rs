@@ -27,7 +27,7 @@ wire_model! {
             Schema::List(&INT, ANY_LENGTH),
             Schema::List(&Schema::List(&INT, ANY_LENGTH), ANY_LENGTH),
         ])],
-        /// Whether special tokens are left out.
+        /// Whether the returned text omits special tokens.
         skip_special_tokens: bool = true,
     }
 }

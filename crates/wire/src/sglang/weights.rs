@@ -9,7 +9,7 @@ use crate::schema::{STR, Schema, wire_model};
 
 /// Effects of an update of the weights on the server.
 pub trait UpdateEffects {
-    /// Returns whether all requests are aborted first.
+    /// Returns whether all requests are aborted before the update of the weights.
     fn aborts_requests(&self) -> bool {
         false
     }
@@ -48,25 +48,25 @@ wire_model! {
     pub struct FromDiskRequest: TypedDict "function-after[build_struct(), UpdateWeightFromDiskReqInput]" {
         /// Folder of the weights.
         model_path: String,
-        /// Format of the files.
+        /// Format of the weight files.
         load_format: Option<String> = None,
-        /// Whether all requests are aborted first.
+        /// Whether all requests are aborted before the update.
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
         /// Whether generation goes on while the files are read.
         is_async: bool = false,
-        /// Whether unused GPU memory is given back.
+        /// Whether unused GPU memory is released.
         torch_empty_cache: bool = false,
-        /// Whether the scheduler stays paused.
+        /// Whether the scheduler stays paused after the update.
         keep_pause: bool = false,
         /// Whether CUDA graphs are captured again.
         recapture_cuda_graph: bool = false,
-        /// Training step of the weights.
+        /// Training step of the new weights.
         token_step: i64 = 0,
         /// Whether the prefix cache is emptied.
         flush_cache: bool = true,
-        /// Description of the tensors.
+        /// Description of the weight tensors.
         manifest: Option<Map<String, Value>> = None,
     }
 }
@@ -74,25 +74,25 @@ wire_model! {
 wire_model! {
     /// A request to receive weights from another process.
     pub struct FromDistributedRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromDistributedReqInput]" {
-        /// Names of the parameters.
+        /// Names of the model parameters to receive.
         names: Vec<String>,
-        /// Types of the parameters.
+        /// Data types of the model parameters.
         dtypes: Vec<String>,
-        /// Shapes of the parameters.
+        /// Shapes of the model parameters.
         shapes: Vec<Vec<i64>>,
         /// Name of the process group.
         group_name: String = default_group(),
         /// Whether the prefix cache is emptied.
         flush_cache: bool = true,
-        /// Whether all requests are aborted first.
+        /// Whether all requests are aborted before the update.
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
         /// Format of the weights.
         load_format: Option<String> = None,
-        /// The models that are updated.
+        /// Models to update: `target`, `draft` or `all`.
         selector: String [SELECTOR] = "all".to_owned(),
-        /// Whether unused GPU memory is given back.
+        /// Whether unused GPU memory is released.
         torch_empty_cache: bool = false,
     }
 }
@@ -106,13 +106,13 @@ wire_model! {
         load_format: Option<String> = None,
         /// Whether the prefix cache is emptied.
         flush_cache: bool = true,
-        /// Whether all requests are aborted first.
+        /// Whether all requests are aborted before the update.
         abort_all_requests: bool = false,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// The models that are updated.
+        /// Models to update: `target`, `draft` or `all`.
         selector: String [SELECTOR] = "all".to_owned(),
-        /// Whether unused GPU memory is given back.
+        /// Whether unused GPU memory is released.
         torch_empty_cache: bool = false,
     }
 }
@@ -120,13 +120,13 @@ wire_model! {
 wire_model! {
     /// A request to take weights from shared GPU memory.
     pub struct FromIpcRequest: TypedDict "function-after[build_struct(), UpdateWeightsFromIPCReqInput]" {
-        /// ZeroMQ sockets, by device.
+        /// Paths of ZeroMQ sockets, by device.
         zmq_handles: Map<String, Value> [Schema::Dict(&STR, &STR)],
         /// Whether the prefix cache is emptied.
         flush_cache: bool = true,
         /// Version of the new weights.
         weight_version: Option<String> = None,
-        /// Whether unused GPU memory is given back.
+        /// Whether unused GPU memory is released.
         torch_empty_cache: bool = false,
     }
 }
@@ -134,17 +134,17 @@ wire_model! {
 wire_model! {
     /// A request to join the process group that sends weights.
     pub struct InitGroupRequest: TypedDict "function-after[build_struct(), InitWeightsUpdateGroupReqInput]" {
-        /// Address of the group's first process.
+        /// Address of the process group's first process.
         master_address: String,
-        /// Port of the group's first process.
+        /// Port of the process group's first process.
         master_port: i64,
         /// Number of the first rank of this server.
         rank_offset: i64,
-        /// Number of ranks of the group.
+        /// Number of ranks of the process group.
         world_size: i64,
         /// Name of the process group.
         group_name: String = default_group(),
-        /// Communication library.
+        /// Communication library of the process group.
         backend: String = "nccl".to_owned(),
     }
 }
@@ -160,7 +160,7 @@ wire_model! {
 wire_model! {
     /// A request to make quantized weights loadable.
     pub struct BeginUpdateRequest: TypedDict "function-after[build_struct(), BeginWeightUpdateReqInput]" {
-        /// The models that are updated.
+        /// Models to update: `target`, `draft` or `all`.
         selector: String [SELECTOR] = "all".to_owned(),
     }
 }
@@ -174,11 +174,11 @@ wire_model! {
 }
 
 wire_model! {
-    /// A request for the values of a parameter.
+    /// A request for the values of a model parameter.
     pub struct WeightsByNameRequest: TypedDict "function-after[build_struct(), GetWeightsByNameReqInput]" {
-        /// Name of the parameter.
+        /// Name of the model parameter.
         name: String,
-        /// Maximum number of values.
+        /// Maximum number of values of the parameter to return.
         truncate_size: i64 = 100,
     }
 }

@@ -9,9 +9,9 @@ use crate::{BlockKey, SeqId};
 /// Kind of a request's use of a chunk of KV blocks in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkUseKind {
-    /// The request added the chunk to the host tier.
+    /// The request added the chunk of KV blocks to host memory.
     Stored,
-    /// The host tier already held the chunk.
+    /// The request found the chunk of KV blocks in host memory.
     Reused,
 }
 
@@ -59,10 +59,10 @@ impl KeyList {
 
 #[derive(Debug, Default)]
 struct RequestChunkAccesses {
-    /// Keys of the chunks that were missing in host memory when the request offered them; each
-    /// counts once.
+    /// Keys of the chunks of KV blocks that were missing in host memory when the request offered
+    /// them; each counts once.
     missed: HashSet<BlockKey>,
-    /// Keys of the chunks that the request used, by position in the prompt.
+    /// Keys of the chunks of KV blocks that the request used, by position in the prompt.
     used: BTreeMap<(u32, u32), (BlockKey, ChunkUseKind)>,
 }
 
@@ -73,7 +73,8 @@ struct RequestChunkAccesses {
 pub(super) struct ArcPolicy {
     capacity: u32,
     recent: KeyList,
-    /// Target size of `recent`, the list of chunks used by one request, in chunks.
+    /// Target size of `recent`, the list of chunks of KV blocks that only one request has used, in
+    /// chunks.
     target: f64,
     frequent: KeyList,
     ghosts: [KeyList; 2],
@@ -85,7 +86,8 @@ impl ArcPolicy {
         Self { capacity, ..Self::default() }
     }
 
-    /// Records chunks that a request did not find and would store, in prompt order from the start.
+    /// Records chunks of KV blocks that a request did not find and would store, in prompt order
+    /// from the start.
     pub(super) fn record_missed_chunks(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;
         let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
@@ -137,8 +139,8 @@ impl ArcPolicy {
         }
     }
 
-    /// Returns the first `n` chunks in the order of eviction for which `may` returns true, or
-    /// `None` if there are fewer.
+    /// Returns the first `n` chunks of KV blocks in the order of eviction for which `may` returns
+    /// true, or `None` if there are fewer.
     pub(super) fn choose_chunks_to_evict(
         &self,
         n: usize,

@@ -4,14 +4,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::arc::{ArcPolicy, ChunkUseKind};
 use crate::{BlockKey, SeqId};
 
-/// Order of eviction of a chunk; the lower value is evicted first. Orders by last use, then by
-/// position in the prompt, so that the end of a prompt is evicted before its start.
+/// Eviction order of a chunk of KV blocks; the lower value is evicted first. Orders by last use,
+/// then by position in the prompt, so that the end of a prompt is evicted before its start.
 pub(super) type ChunkRecency = (u64, Reverse<u32>);
 
-/// Identifies a chunk in events: number of its layer group, and key of its last block.
+/// Identifies a chunk of KV blocks in KV events: index of its layer group, and key of its last
+/// block.
 pub(super) type ChunkEventId = (u32, BlockKey);
 
-/// Holds the chunks of a [`HostCache`](super::HostCache), their copies and their eviction order.
+/// Holds the chunks of KV blocks of a [`HostCache`](super::HostCache), their copies and their
+/// eviction order.
 #[derive(Debug)]
 pub(super) struct HostChunks {
     capacity: u32,
@@ -19,7 +21,7 @@ pub(super) struct HostChunks {
     /// Chunks of KV blocks by chunk id; free entries keep their allocation.
     chunks: Vec<HostChunk>,
     free: Vec<u32>,
-    /// Chunks without a copy in progress, the least recently used first.
+    /// Chunks of KV blocks without a copy in progress, the least recently used first.
     evictable: BTreeSet<(ChunkRecency, u32)>,
     pub(super) arc: Option<Box<ArcPolicy>>,
     /// Numbers of chunks being written to host memory, and of reads of chunks in progress.
@@ -83,7 +85,7 @@ impl HostChunks {
         }
     }
 
-    /// Raises the recency of a chunk to `recency`, unless it is already higher.
+    /// Raises the recency of a chunk of KV blocks to `recency`, unless it is already higher.
     pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
         if before >= recency {
@@ -112,8 +114,8 @@ impl HostChunks {
         may.filter(|id| !kept.contains(id)).take(n).collect()
     }
 
-    /// Evicts a chunk that no copy reads or writes. Returns its layer group, its key in events and
-    /// its hash.
+    /// Evicts a chunk of KV blocks that no copy reads or writes. Returns its layer group, its key
+    /// in events and its hash.
     pub(super) fn evict_chunk(&mut self, id: u32) -> (u32, BlockKey, Option<[u8; 32]>) {
         let chunk = &mut self.chunks[id as usize];
         let ((group, name), hash) = (chunk.name, chunk.hash.take());
@@ -126,8 +128,8 @@ impl HostChunks {
         (group, name, hash)
     }
 
-    /// Adds a chunk that a copy to host memory will write. There must be room, and the key must be
-    /// new.
+    /// Adds a chunk of KV blocks that a copy to host memory will write. There must be room, and the
+    /// key must be new.
     pub(super) fn insert(
         &mut self,
         key: BlockKey,
@@ -166,7 +168,7 @@ impl HostChunks {
         }
     }
 
-    /// Marks a chunk as completely written, so that it may be evicted.
+    /// Marks a chunk of KV blocks as completely written to host memory, so that it may be evicted.
     pub(super) fn mark_chunk_stored(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.storing = false;

@@ -12,11 +12,12 @@ use crate::{BlockKey, BlockPlan, HostCacheEvent, SchedulerEvent, SeqId, SimTime}
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostLookupRequest {
     pub(crate) id: SeqId,
-    /// Number of prompt tokens and, after a preemption, output tokens; at least one is computed.
+    /// Number of the sequence's prompt tokens and, after a preemption, output tokens; at least one
+    /// is computed.
     pub(crate) known: u32,
     pub(crate) from: u32,
     pub(crate) size: u32,
-    /// Whether the sequence waits for loads of the same blocks, which it then finds on the GPU.
+    /// Whether the sequence waits for KV loads of the same blocks, which it then finds on the GPU.
     pub(crate) shares_loads: bool,
 }
 
@@ -29,8 +30,8 @@ impl HostLookupRequest {
 }
 
 impl LayerGroup {
-    /// Returns the first of chunks `first..end` that the layer group reads after `tokens` tokens;
-    /// at most the last one.
+    /// Returns the index of the first chunk of KV blocks in `first..end` that the layer group still
+    /// reads after `tokens` tokens; at most that of the last chunk.
     fn first_needed_chunk(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.has_full_attention() {
             true => first,
@@ -50,7 +51,7 @@ impl HostCache {
         self.chunks.find_chunk(self.chunk_key(plan, group, chunk)?)
     }
 
-    /// Returns the number of full chunks in the first `blocks` KV blocks of a block plan.
+    /// Returns the number of full chunks of KV blocks in the first `blocks` blocks of a block plan.
     pub(super) fn full_chunk_count(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
@@ -62,8 +63,8 @@ impl HostCache {
         request.known.saturating_sub(u32::from(!all)) / request.size
     }
 
-    /// Returns the end of the hit in the host tier, as a chunk index: all layer groups have the
-    /// chunks that they need before it.
+    /// Returns the end of the prefix-cache hit in host memory, as a chunk index: all layer groups
+    /// have the chunks that they need before it.
     fn hit_end_chunk(
         &self,
         plan: &BlockPlan,

@@ -33,44 +33,45 @@ use uses::EndedHostCacheRequest;
 /// Configures the prefix cache in host memory (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostCacheConfig {
-    /// vLLM connector whose behavior is simulated.
+    /// KV offloading connector of vLLM whose behavior is simulated.
     pub rules: OffloadConnector,
-    /// Eviction policy of the chunks in host memory.
+    /// Eviction policy of the chunks of KV blocks in host memory.
     pub eviction: HostEvictionPolicy,
     /// Capacity of the prefix cache in host memory, in chunks of `blocks_per_chunk` KV blocks; at
     /// least 1.
     pub chunks: u32,
-    /// Number of KV blocks per chunk, at least 1. Default: 1.
+    /// Number of KV blocks per chunk in host memory, at least 1. Default: 1.
     pub blocks_per_chunk: u32,
-    /// Size of a chunk in bytes, summed over all GPUs.
+    /// Size of a chunk of KV blocks in bytes, summed over all GPUs.
     pub chunk_bytes: u64,
     /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of offers of a chunk before it is copied to host memory, and maximum number of chunks
-    /// whose offers are counted; `None`: copied at the first offer. Default: `None`.
+    /// Number of offers of a chunk of KV blocks before it is copied to host memory, and maximum
+    /// number of chunks whose offers are counted; `None`: copied at the first offer. Default:
+    /// `None`.
     pub threshold: Option<(u32, usize)>,
     /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,
-    /// Copy time per chunk: from GPU to host memory, and back.
+    /// Copy time per chunk of KV blocks: from GPU to host memory, and back.
     pub chunk_time: (Duration, Duration),
 }
 
 /// Selects one of vLLM's two connectors for KV offloading to host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OffloadConnector {
-    /// `OffloadingConnector`: of the chunks that a request computes in a step, all are stored or
-    /// none. The last use of a chunk is that of the request. A hit may cover a whole prompt.
+    /// `OffloadingConnector` stores all or none of the chunks of KV blocks that a request computes
+    /// in a step. The last use of a chunk is that of the request. A hit may cover a whole prompt.
     #[default]
     Native,
-    /// `SimpleCPUOffloadConnector`: the chunks that fit are stored. The last use of a chunk is that
-    /// of the copy. A hit never includes the last token.
+    /// `SimpleCPUOffloadConnector` stores the chunks of KV blocks that fit. The last use of a chunk
+    /// is that of the copy. A hit never includes the last token.
     Simple,
 }
 
 /// Selects the eviction policy of the prefix cache in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostEvictionPolicy {
-    /// The least recently used chunk is evicted first.
+    /// The least recently used chunk of KV blocks is evicted first.
     #[default]
     Lru,
     /// Adaptive replacement cache of `OffloadingConnector`; separates chunks used by several
@@ -78,22 +79,22 @@ pub enum HostEvictionPolicy {
     Arc,
 }
 
-/// Counts the chunks in host memory by state.
+/// Counts the chunks of KV blocks in host memory by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostChunkCounts {
-    /// Capacity of host memory, in chunks.
+    /// Capacity of the prefix cache in host memory, in chunks.
     pub total: u32,
-    /// Number of KV chunks in host memory, including those being written.
+    /// Number of chunks of KV blocks in host memory, including those being written.
     pub used: u32,
-    /// Number of chunks being written to host memory.
+    /// Number of chunks of KV blocks being written to host memory.
     pub storing: u32,
-    /// Number of reads of chunks in progress.
+    /// Number of reads of chunks from host memory that are in progress.
     pub loading: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostLookupResult {
-    /// A copy of the prompt's chunks is in progress; look up again later.
+    /// A copy of the prompt's KV blocks is in progress; the lookup must be repeated later.
     Wait,
     Blocks(u32),
 }
@@ -136,7 +137,8 @@ struct HostLoadCopy {
     generation: u32,
 }
 
-/// Queue of the copies in one direction between GPU and host memory, in order of their ends.
+/// Queue of the copies of KV blocks in one direction between GPU and host memory, in order of their
+/// ends.
 #[derive(Debug)]
 struct HostCopyQueue<T> {
     copies: VecDeque<(SimTime, Duration, T)>,
@@ -148,7 +150,8 @@ impl<T> HostCopyQueue<T> {
         Self { copies: VecDeque::new(), tail: SimTime::ZERO }
     }
 
-    /// Queues a copy that takes `takes` and starts at `from` or later. Returns the end of the copy.
+    /// Queues a copy between GPU and host memory that starts at `from` or later and lasts `takes`.
+    /// Returns the end of the copy.
     fn push(&mut self, from: SimTime, takes: Duration, copy: T) -> SimTime {
         self.tail = self.tail.max(from) + takes;
         self.copies.push_back((self.tail, takes, copy));
@@ -167,7 +170,8 @@ impl<T> HostCopyQueue<T> {
 
 #[derive(Debug, Default)]
 struct HostSequenceState {
-    /// Time of last use for all chunks of the request, as a counter value; 0 if it has used none.
+    /// Time of the request's last use of its chunks of KV blocks, as a counter value; 0 if it has
+    /// used none.
     epoch: u64,
     offered: u32,
     copies: u32,
@@ -175,7 +179,7 @@ struct HostSequenceState {
     copied: SimTime,
     /// Start time of the request's lookup, while the lookup waits for copies.
     asked: Option<SimTime>,
-    /// Stored, loaded and found chunks of the request, by position and layer group.
+    /// Chunks of KV blocks that the request stored, loaded or found, by position and layer group.
     used: BTreeMap<(u32, u32), BlockKey>,
     /// Whether the request has ended and its entry remains only for its copies.
     ended: bool,
@@ -379,15 +383,15 @@ impl HostCache {
         }
     }
 
-    /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered for
-    /// storing.
+    /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered to
+    /// host memory.
     pub(crate) fn has_unstored_blocks(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         offered < self.full_chunk_count(plan, blocks)
     }
 
-    /// Evicts chunks until the missing ones fit in host memory. If that is impossible, evicts none
-    /// and returns `None`.
+    /// Evicts chunks of KV blocks until the missing chunks of a request fit in host memory. If that
+    /// is impossible, evicts none and returns `None`.
     fn make_room(
         &mut self,
         missing: &mut Vec<(usize, u32, BlockKey)>,

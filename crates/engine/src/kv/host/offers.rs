@@ -2,7 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::BlockKey;
 
-/// Counts, for the most recent chunks, how often each was offered for a copy to host memory.
+/// Counts, for the most recent chunks of KV blocks, how often each was offered for a copy to host
+/// memory.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
 #[derive(Debug, Default)]
@@ -13,8 +14,8 @@ pub(super) struct ChunkOfferCounts {
 }
 
 impl ChunkOfferCounts {
-    /// Counts an offer of a chunk and returns the number of its offers. Drops the oldest counted
-    /// chunk if there are more than `most`.
+    /// Counts an offer to copy a chunk of KV blocks and returns the number of its offers. Drops the
+    /// oldest counted chunk if there are more than `most`.
     pub(super) fn count_offer(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();

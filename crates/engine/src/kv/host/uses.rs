@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{HostCache, HostStoreCopy, OffloadConnector};
 use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId};
 
-/// A request that has ended, whose use of chunks counts from the next scheduling pass on.
+/// A request that has ended, whose use of chunks of KV blocks counts from the next scheduling pass
+/// on.
 #[derive(Debug)]
 pub(super) struct EndedHostCacheRequest {
     id: SeqId,
@@ -16,7 +17,8 @@ pub(super) struct EndedHostCacheRequest {
 }
 
 impl HostCache {
-    /// Records the first use of chunks by a request; `uses` has the position and key of each chunk.
+    /// Records the first use of chunks of KV blocks by a request; `uses` has the position and key
+    /// of each chunk.
     ///
     /// **Source:** `_record_request_cache_access`, vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`.
     pub(super) fn record_chunk_uses(&mut self, id: SeqId, uses: &[((u32, u32), BlockKey)]) {

@@ -58,9 +58,9 @@ pub struct RooflineCoefficients {
     pub all_reduce_scale: f64,
     /// Factor of the modelled duration of expert kernels; 1: as in the GPU's fit.
     pub moe_scale: f64,
-    /// Share of the tokens of a step that choose experts independently. Tokens of one batch favor
-    /// the same experts, so that fewer are read than random choices give. Fitted to InferenceX
-    /// points.
+    /// Fraction of the tokens of a step that choose experts independently. Tokens of one batch
+    /// favor the same experts, so the step reads fewer experts than with random choices. Fitted to
+    /// InferenceX points.
     pub routing_share: f64,
 }
 

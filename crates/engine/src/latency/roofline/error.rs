@@ -4,7 +4,7 @@ pub enum RooflineError {
     /// A size or number of the deployment is zero.
     #[error("{what} is 0, must be at least 1")]
     Zero {
-        /// Name of the deployment's number that is zero.
+        /// Name of the deployment's size or number that is zero.
         what: &'static str,
     },
     /// A coefficient is not finite or is negative (factors: not above 0).

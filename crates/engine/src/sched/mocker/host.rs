@@ -24,8 +24,8 @@ pub(super) struct OffloadedSequence {
     pub offered: u32,
     pub store: Option<HostCopyId>,
     pub load: Option<HostCopyId>,
-    /// Number of blocks on the GPU after the load from host memory, and number of blocks of the
-    /// whole sequence. Set until the sequence runs.
+    /// Number of the sequence's blocks on the GPU after the load from host memory, and number of
+    /// all its blocks. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 

@@ -20,8 +20,8 @@ fn prompt_block_keys(seq: &ScheduledSequence, size: u32) -> &[BlockKey] {
 }
 
 impl MockerScheduler {
-    /// Starts a load from host memory if it has more of the prompt than the GPU. Returns `None` if
-    /// the admission continues without a load.
+    /// Starts a load from host memory if blocks cached there extend the prompt's prefix on the GPU.
+    /// Returns `None` if the admission continues without a load.
     pub(super) fn load_from_host_cache(
         &mut self,
         slot: SequenceSlot,

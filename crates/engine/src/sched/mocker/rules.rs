@@ -40,7 +40,7 @@ impl MockerRules {
         }
     }
 
-    /// Returns whether the caller moves the KV cache of prompts from or to this engine.
+    /// Returns whether the caller transfers the KV cache of prompts from or to this engine.
     fn is_disaggregated(&self) -> bool {
         self.role != MockerRole::Whole
     }

@@ -43,7 +43,7 @@ impl AdapterSlots {
         AdapterSlotFit::No
     }
 
-    /// Marks an adapter as used by one more sequence, and returns the time until it is loaded.
+    /// Marks a LoRA adapter as used by one more sequence, and returns the time until it is loaded.
     pub(super) fn take_adapter_slot(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return Duration::ZERO;

@@ -254,7 +254,7 @@ impl RadixTree {
         pages.enumerate().map(named).collect()
     }
 
-    /// Counts by use the pages with the given numbers, out of pages 1 to `all`. Pages have no ids:
+    /// Counts the pages with the given numbers, out of pages 1 to `all`, by use. Pages have no ids:
     /// used pages come first, then cached ones.
     pub(super) fn page_usage(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
         let used = all - self.available_pages();

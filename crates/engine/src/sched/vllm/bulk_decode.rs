@@ -34,8 +34,8 @@ pub(super) struct BulkDecode {
     allowed: bool,
     count: u32,
     context: u64,
-    /// Sum of the context lengths of the bulk sequences, each clipped to the sliding window, in
-    /// tokens.
+    /// Sum of the context lengths of the sequences decoded in bulk, each clipped to the sliding
+    /// window, in tokens.
     clipped: u64,
     /// Number of sequences decoded in bulk that are shorter than the sliding window.
     growing: u32,
@@ -97,7 +97,7 @@ impl BulkDecode {
         }
     }
 
-    /// Returns the number of the newest step.
+    /// Returns the number of the newest scheduled step.
     pub(super) fn newest_step_number(&self) -> u64 {
         self.planned
     }
@@ -115,8 +115,8 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Schedules all running sequences if tokens and KV blocks suffice for them. Otherwise moves
-    /// all sequences out of the bulk and returns false.
+    /// Schedules all running sequences in bulk if tokens and KV blocks suffice for them. Otherwise
+    /// ends the bulk decoding of all sequences and returns false.
     pub(super) fn schedule_bulk_decodes(&mut self, pass: &mut SchedulingPass) -> bool {
         if self.bulk.count == 0 {
             return false;
@@ -157,7 +157,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns whether the token budget and the KV blocks suffice for all running sequences. `todo`
-    /// lists those outside the bulk or to be checked in it, in scheduling order.
+    /// lists, in scheduling order, the sequences that are not decoded in bulk or must be checked.
     fn has_enough_for_all(&self, todo: &[SequenceSlot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {
@@ -244,8 +244,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         debug_assert!(done, "there were enough blocks for all");
     }
 
-    /// Registers the step after step `number` in which a bulk sequence next needs a KV block, a
-    /// prefix-cache entry or its end.
+    /// Registers the step after step `number` in which a sequence decoded in bulk next needs a KV
+    /// block, a prefix-cache entry or its end.
     fn register_next_need(&mut self, slot: SequenceSlot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.bulk.joined) as u32;
@@ -263,9 +263,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.register_need(slot, due);
     }
 
-    /// Moves sequences that only decode from now on into the bulk, after a step that gave every
-    /// sequence a token. The token before a run of bulk steps was therefore sampled in the previous
-    /// step.
+    /// Begins to decode in bulk the sequences that only decode from now on, after a step that gave
+    /// every sequence a token. The token before a run of bulk steps was therefore sampled in the
+    /// previous step.
     pub(super) fn begin_bulk_decodes(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;

@@ -8,7 +8,8 @@ pub(super) struct PrefillCadence {
     pub since: u32,
     /// Number of steps of a data-parallel rank since all ranks were idle.
     pub wave_steps: u64,
-    /// Whether sequences were still waiting after the last pass that was allowed to prefill.
+    /// Whether sequences were still waiting after the last scheduling pass that was allowed to
+    /// prefill.
     pub was_short: bool,
 }
 

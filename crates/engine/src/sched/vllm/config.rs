@@ -71,12 +71,14 @@ pub struct ChunkedPrefillConfig {
     pub enable_chunked_prefill: bool,
     /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
     pub long_prefill_token_threshold: u32,
-    /// Whether the chunk limit is raised to at least the token budget divided by the number of
-    /// sequences. Default: false.
+    /// Whether `long_prefill_token_threshold` is raised to at least the token budget divided by the
+    /// number of sequences. Default: false.
     pub long_prefill_token_threshold_adaptive: bool,
-    /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
+    /// Number of steps from one step with prompt tokens to the next while sequences decode.
+    /// Default: 1.
     pub prefill_schedule_interval: u32,
-    /// Whether a prompt waits until all of it fits (`scheduler_reserve_full_isl`). Default: true.
+    /// Whether a prompt is admitted only when KV blocks for the whole prompt are available
+    /// (`scheduler_reserve_full_isl`). Default: true.
     pub reserve_full_prompt: bool,
 }
 
@@ -98,9 +100,9 @@ impl Default for ChunkedPrefillConfig {
 pub struct LoraConfig {
     /// Maximum number of LoRA adapters in one batch; 0: no limit. Default: 0.
     pub max_loras: u32,
-    /// Number of LoRA adapters that need no reload, at least `max_loras`. Default: 0.
+    /// Maximum number of LoRA adapters that stay loaded, at least `max_loras`. Default: 0.
     pub max_cpu_loras: u32,
-    /// Delay of a step per adapter that is not loaded. Default: zero.
+    /// Delay of a step for each LoRA adapter that must first be loaded. Default: zero.
     pub load_time: Duration,
 }
 
@@ -126,7 +128,7 @@ pub struct TransferConfig {
 /// Selects the events that the caller of the scheduler receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReportingConfig {
-    /// Whether block events are emitted. Default: false.
+    /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps that release one token each are reported as one
     /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded), for speed. Default: false.

@@ -56,11 +56,11 @@ pub(super) struct MediaChunk {
     pub slot: SequenceSlot,
     /// Number of the prompt's tokens before the chunk.
     pub past: u32,
-    /// Number of tokens of the chunk.
+    /// Number of tokens of the prompt chunk.
     pub new: u32,
-    /// Maximum number of tokens of a chunk. An item that is longer may be split.
+    /// Maximum number of tokens of a prompt chunk. An item that is longer may be split.
     pub most: u32,
-    /// Number of tokens after the chunk that the drafter reads.
+    /// Number of tokens after the prompt chunk that the drafter reads.
     pub lookahead: u32,
 }
 
@@ -96,7 +96,7 @@ struct EncodedItem {
     given_up: u64,
 }
 
-/// Lists the media items to encode with the next chunk.
+/// Lists the media items to encode with the next prompt chunk.
 #[derive(Debug, Default)]
 struct PlannedEncoding {
     /// Slot of the sequence whose prompt chunk is encoded.
@@ -105,7 +105,7 @@ struct PlannedEncoding {
     items: Vec<usize>,
     /// Indices of further occurrences of the media items to encode.
     repeated: Vec<usize>,
-    /// Encoder budget left after the chunk, in embeddings.
+    /// Encoder budget left after the prompt chunk, in embeddings.
     budget: u32,
 }
 
@@ -187,8 +187,8 @@ impl EncoderCache {
         tokens
     }
 
-    /// Schedules the encodings of the chunk that was planned for a sequence, if any. Passes their
-    /// indices and items to `encode`.
+    /// Schedules the encodings that were planned for a sequence's prompt chunk, if any. Passes the
+    /// index and description of each media item to `encode`.
     pub(super) fn schedule_planned_encoding(
         &mut self,
         slot: SequenceSlot,

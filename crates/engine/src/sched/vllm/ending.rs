@@ -10,8 +10,8 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Reports the output tokens and ends of a step. Returns the number of tokens, and whether a
-    /// sequence ended.
+    /// Reports the output tokens of a step and the sequences that end with it. Returns the number
+    /// of tokens, and whether a sequence ended.
     pub(super) fn release_step_outputs(
         &mut self,
         step: &ScheduledStep,
@@ -148,7 +148,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.free_sequence_blocks(slot);
     }
 
-    /// Frees the KV blocks that no step in flight writes since step `ended` has ended.
+    /// Frees the KV blocks whose release was deferred until step `ended` or an earlier one had
+    /// ended.
     pub(in crate::sched) fn free_deferred_blocks(&mut self, ended: u64) {
         while self.reports.deferred_frees.front().is_some_and(|(at, _)| *at <= ended)
             && let Some((_, mut table)) = self.reports.deferred_frees.pop_front()

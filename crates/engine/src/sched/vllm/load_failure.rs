@@ -12,7 +12,8 @@ use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Handles the failed load of a waiting sequence when the running step has ended, as vLLM does.
+    /// Handles the failed KV load of a waiting sequence when the running step has ended, as vLLM
+    /// does.
     pub(super) fn report_load_failure(
         &mut self,
         slot: SequenceSlot,
@@ -27,7 +28,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Ends sequences whose grammar does not compile, and handles failed loads.
+    /// Ends sequences whose grammar does not compile, and handles failed KV loads.
     #[inline]
     pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         if self.seqs.fetches != [0; 3] || self.reports.has_pending_failures_or_loads() {

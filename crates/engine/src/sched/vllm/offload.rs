@@ -120,7 +120,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.stores.extend(host.finish_ended_requests(&mut |event| events.push(event)));
     }
 
-    /// Starts the copies of a step without sequences, or leaves them to the last step in flight.
+    /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to
+    /// the last step in flight.
     pub(super) fn start_copies_of_empty_step(&mut self, step: &mut ScheduledStep, now: SimTime) {
         match (&mut self.host, self.flight.back_mut()) {
             (_, Some(last)) => last.stores.append(&mut step.stores),
@@ -248,8 +249,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
-    /// its chunks.
+    /// Returns the number of sequences that wait for a lookup in host memory, and the counts of the
+    /// chunks there by state.
     pub(super) fn host_cache_counts(&self) -> (usize, HostChunkCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.chunk_counts()))

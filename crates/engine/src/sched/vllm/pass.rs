@@ -6,7 +6,8 @@ use crate::{Outbox, SimTime};
 pub(in crate::sched) struct SchedulingPass<'a> {
     pub now: SimTime,
     pub budget: u32,
-    /// Number of tokens left in the batch, of which each sequence takes `input_slots` for drafting.
+    /// Number of input tokens left in the batch, of which each sequence also takes `input_slots`
+    /// for drafting.
     pub input_budget: u32,
     pub input_slots: u32,
     pub at: usize,

@@ -32,7 +32,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Decides whether a sequence that was preempted without a new token waits for progress before
     /// it starts again ([`progress`](super::progress)).
     const WAITS_AFTER_VAIN_START: bool = true;
-    /// Decides whether a step ends when all its sequences have left. vLLM cannot stop a step.
+    /// Decides whether a step ends early when all its sequences have ended. vLLM cannot stop a
+    /// step.
     const ABANDONED_STEPS_END: bool = false;
     /// Decides whether the last token of a prompt loaded from host memory is computed as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
@@ -141,7 +142,7 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the number of leading tokens that are cached, for a sequence with `known` tokens.
+    /// Returns how many leading tokens of a sequence with `known` tokens are in the prefix cache.
     fn cached_prefix_tokens(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
         // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
@@ -206,7 +207,7 @@ pub trait SchedulingRules: Debug + Sized {
         true
     }
 
-    /// Handles the end of a step, before it is reported.
+    /// Handles the end of a step, before the scheduler reports it.
     fn on_step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Handles a step whose events were reported, after the start of the next one.

@@ -39,7 +39,7 @@ pub(in crate::sched) enum SequenceRunState {
 pub(in crate::sched) enum FetchStage {
     Expected,
     Begun,
-    /// The fetch of the prompt has ended and the sequence waits for admission.
+    /// The fetch of the prompt's KV cache has ended and the sequence waits for admission.
     Done,
 }
 
@@ -78,7 +78,8 @@ pub(in crate::sched) struct ScheduledSequence {
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoadState,
-    /// Last start of the sequence, if it was preempted before without a new token.
+    /// Time and progress count at the last start of the sequence, if it was preempted before
+    /// without a new token.
     pub vain_start: Option<ProgressMark>,
     pub draws: Option<Box<ChaCha8Rng>>,
     /// Media items of the prompt; `None` if there are none or no encoder is simulated.
@@ -103,8 +104,8 @@ pub(in crate::sched) struct SequenceStepState {
     /// Whether the newest step of the sequence left known tokens to compute, so that it sampled
     /// none.
     pub is_prefill_chunk: bool,
-    /// Whether the next step of the sequence has draft tokens only to compute as many tokens as
-    /// other sequences.
+    /// Whether the next step of the sequence has draft tokens only as padding, to compute as many
+    /// tokens as other sequences.
     pub is_padded: bool,
     /// Whether the sequence was passed over in the waiting queue since it was queued.
     pub is_deferred: bool,
@@ -119,7 +120,7 @@ pub(in crate::sched) struct StaleSteps {
     output: StepOutputUse,
 }
 
-/// Treatment of the output of a step that has ended.
+/// Treatment of the output that an ended step has computed for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sched) enum StepOutputUse {
     #[default]
@@ -183,14 +184,15 @@ pub(in crate::sched) struct BulkDecodeState {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PromptLoadState {
     stage: Option<FetchStage>,
-    /// Whether the fetch of the remote prompt has ended, even if it failed or the prompt was lost
-    /// again.
+    /// Whether the fetch of the remote prompt's KV cache has ended, even if it failed or the KV
+    /// cache was lost again.
     pub is_here: bool,
-    /// Whether the fetch of the prompt failed, so that the sequence computes the missing tokens.
+    /// Whether the fetch of the prompt's KV cache failed, so that the sequence computes the missing
+    /// tokens.
     pub is_lost: bool,
-    /// End of the fetch of the prompt.
+    /// End time of the fetch of the prompt's KV cache.
     pub ends: SimTime,
-    /// Whether the loaded blocks are not in the prefix cache yet.
+    /// Whether the loaded KV blocks are not in the prefix cache yet.
     pub is_uncached: bool,
     /// Number of prompt tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
@@ -206,7 +208,7 @@ pub(in crate::sched) enum GrammarState {
     Compiling,
     /// The compilation of the grammar has failed.
     Failed,
-    /// The scheduler has found that the compilation failed, and ends the sequence.
+    /// The scheduler has found that the compilation of the grammar failed, and ends the sequence.
     Reported,
 }
 

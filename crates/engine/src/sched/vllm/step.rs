@@ -33,7 +33,8 @@ pub(in crate::sched) struct SequenceStepWork {
     /// Whether the number of the sequence's output tokens is drawn after the step is scheduled.
     /// Drawing then adds a decode to the step.
     pub later: bool,
-    /// Whether the prompt was fetched, and its last token is computed only for the logits.
+    /// Whether the prompt's KV cache was fetched, and its last token is computed only for the
+    /// logits.
     pub fetched: bool,
 }
 
@@ -53,8 +54,8 @@ pub(in crate::sched) struct ScheduledStep {
     /// Step number; set when the step is scheduled.
     pub number: u64,
     pub loading: Duration,
-    /// Media items to encode before the step's computation, with their sequences and their indices
-    /// in the prompts.
+    /// Media items to encode before the step's computation, each with its sequence and its index in
+    /// the prompt.
     pub encoded: Vec<(SequenceSlot, u32, PromptMediaItem)>,
     /// KV blocks to copy to host memory after the step.
     pub stores: Vec<HostStoreCopy>,
@@ -150,7 +151,7 @@ impl SequenceStepWork {
     }
 }
 
-/// Holds what the scheduler reports or frees when a step ends.
+/// Holds the events that the scheduler reports, and the KV blocks that it frees, when a step ends.
 #[derive(Debug)]
 pub(in crate::sched) struct StepReports {
     /// KV events to publish at the end of the next step.
@@ -169,9 +170,9 @@ pub(in crate::sched) struct StepReports {
     /// Sequences to end with an error when the running step has ended: their grammars do not
     /// compile.
     pub invalid_grammars: Vec<(SequenceSlot, u32)>,
-    /// Failed loads to handle when the running step has ended.
+    /// Failed KV loads to handle when the running step has ended.
     pub failed_loads: Vec<(SequenceSlot, u32, LoadFailure)>,
-    /// Sequences with a load that ended during a pause.
+    /// The sequences whose KV load ended during a pause.
     pub loads_in_pause: Vec<(SequenceSlot, u32)>,
     /// Sequences preempted by a reset of the prefix cache, for the record of the next plan.
     pub reset_preempted: Vec<SeqId>,

@@ -7,7 +7,7 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Publishes the KV events that were made until now.
+    /// Publishes the KV events collected until now.
     pub(super) fn publish_kv_events(&mut self, now: SimTime, out: &mut Outbox) {
         let events = &mut self.reports.events;
         if self.host.is_some() {
@@ -19,7 +19,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Publishes KV events between two steps, and ends sequences without a grammar or prompt.
+    /// Publishes KV events between two steps, and ends sequences whose grammar does not compile or
+    /// whose prompt could not be loaded.
     pub(super) fn publish_between_steps(&mut self, now: SimTime, out: &mut Outbox) {
         let before = out.len();
         self.publish_kv_events(now, out);
@@ -30,7 +31,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Records a planned step. `from` is the length of the outbox before the scheduling pass.
+    /// Records in the step log that a step was planned. `from` is the length of the outbox before
+    /// the scheduling pass.
     pub(super) fn record_planned_step(
         &mut self,
         now: SimTime,
@@ -79,7 +81,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Records an updated step. `from` is the length of the outbox before the update.
+    /// Records in the step log that the output of a step was processed. `from` is the length of the
+    /// outbox before that.
     pub(super) fn record_updated_step(&mut self, now: SimTime, out: &Outbox, from: usize) {
         let Some(log) = &mut self.reports.log else {
             return;

@@ -11,7 +11,8 @@ type QueuePosition = (WaitingSortKey, SequenceSlot);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PauseState {
     Running,
-    /// Only running sequences and those that hold KV blocks go on (`PAUSED_NEW`).
+    /// Only running sequences and waiting sequences that hold KV blocks are scheduled
+    /// (`PAUSED_NEW`).
     AdmissionPaused,
     /// No step is scheduled (`PAUSED_ALL`).
     Paused,

@@ -21,8 +21,8 @@ impl OutputItemIds {
         }
     }
 
-    /// Creates item ids in llm-d's form: the message has the number of the response, and a tool
-    /// call has one number with its item.
+    /// Creates output item ids in llm-d's form. The message item has the number of the response; a
+    /// tool call and its item have the same number.
     pub(crate) fn with_decimal_ids(response: &str) -> Self {
         let number = response.strip_prefix("resp_").unwrap_or(response);
         let items = ToolCallIds::with_decimal_ids("fc_");

@@ -50,7 +50,8 @@ pub(super) fn reply_status(choice: &ReplyChoice) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum DeliveryMode<'a> {
     Whole,
-    /// A stream, with the log probabilities of its text, if they are asked for.
+    /// The response is a stream of Responses API events; the values are the log probabilities of
+    /// its text, if requested.
     Streamed(&'a [Value]),
 }
 

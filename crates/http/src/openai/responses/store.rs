@@ -227,7 +227,7 @@ fn response_id(response: &Value) -> String {
 pub(super) struct ResponseStoreSlot {
     store: Arc<ResponseStore>,
     slot: u64,
-    /// Number of simulated restarts of the server when the slot was reserved.
+    /// Number of simulated server restarts at the time this response slot was reserved.
     lives: u32,
     messages: Vec<Value>,
 }

@@ -22,7 +22,7 @@ struct OpenItem {
     channel: OutputChannel,
     id: String,
     text: String,
-    /// Free text of a custom tool's call that was sent so far.
+    /// Free text of the current custom tool call that the stream has sent so far.
     input: String,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct ResponseStream {
     sequence: u64,
     output_index: u32,
     open: Option<OpenItem>,
-    /// Log probabilities of the text that was sent.
+    /// Log probabilities of the output text that the stream has sent so far.
     text_logprobs: Vec<Value>,
 }
 

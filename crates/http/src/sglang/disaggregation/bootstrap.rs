@@ -26,7 +26,8 @@ pub struct BootstrapServer(Arc<Mutex<Registry>>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Deployment of the first registered rank; empty before one is registered.
+    /// Description of the deployment from the first registered rank; empty before the first
+    /// registration.
     common: Map<String, Value>,
     /// Address of each rank, by its data-parallel, context, tensor and pipeline index.
     ranks: BTreeMap<[i64; 4], (Value, Value)>,

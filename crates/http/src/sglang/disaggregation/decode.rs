@@ -227,7 +227,8 @@ impl DecodeRooms {
         Ok(endpoint)
     }
 
-    /// Returns the number of data-parallel ranks of a described server.
+    /// Checks a bootstrap server's description of its prefill server, and returns its number of
+    /// data-parallel ranks.
     ///
     /// # Errors
     /// SGLang's message if pages or types of the two servers differ.

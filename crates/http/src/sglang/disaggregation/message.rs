@@ -3,18 +3,21 @@
 //! SGLang's servers send such messages over ZeroMQ, too, in forms that depend on the transfer
 //! backend. These are forms of their own: only servers of vllm-sim understand each other.
 
-/// Message about a room, the number of a request on both servers.
+/// Message between a prefill and a decode server about a bootstrap room: the number of a request on
+/// both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RoomMessage {
-    /// A decode server waits for the prompt of a room; `endpoint` is that of its listener.
+    /// Message of a decode server: it waits for the prompt of a room, with its listener at
+    /// `endpoint`.
     Announced { room: u64, endpoint: String },
-    /// A decode server no longer waits for a room.
+    /// Message of a decode server: it no longer waits for a room.
     Aborted { room: u64 },
-    /// A prefill server has computed the prompt of a room, and keeps its pages as `request`.
+    /// Message of a prefill server: it has computed the prompt of a room, and keeps its pages as
+    /// `request`.
     Prefilled { room: u64, request: String },
-    /// A prefill server cannot compute the prompt of a room.
+    /// Message of a prefill server: it cannot compute the prompt of a room.
     Failed { room: u64, reason: String },
-    /// A decode server has read the pages that a prefill server keeps as `request`.
+    /// Message of a decode server: it has read the pages that a prefill server keeps as `request`.
     Read { request: String },
 }
 
@@ -32,7 +35,7 @@ impl RoomMessage {
         }
     }
 
-    /// Reads the frames of a message; `None` for those of anything else.
+    /// Parses the frames of a message between servers; `None` if they are of another form.
     pub(super) fn from_frames(frames: &[Vec<u8>]) -> Option<Self> {
         let text = |frame: &[u8]| std::str::from_utf8(frame).ok().map(str::to_owned);
         if let [word, request] = frames {

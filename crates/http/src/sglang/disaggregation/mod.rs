@@ -75,7 +75,7 @@ impl Disaggregation {
         Self { config, side }
     }
 
-    /// Handles a message of another server.
+    /// Handles a message from the other server of the pair.
     pub fn on_message(&self, frames: &[Vec<u8>]) {
         let Some(message) = RoomMessage::from_frames(frames) else {
             return;
@@ -101,7 +101,8 @@ impl Disaggregation {
         self.config.bootstrap_port
     }
 
-    /// Returns the transfer of a request's prompt: a negotiation with the other server.
+    /// Returns the KV transfer of a request's prompt: negotiated with the other server of the pair,
+    /// or none.
     ///
     /// # Errors
     /// SGLang's 400 for a request without room.
@@ -179,7 +180,7 @@ impl RoomRequest {
 /// Result of the negotiation of a prefill/decode pair on one request.
 type Met = Result<KvTransfer, Fault>;
 
-/// Prefill server and room of a request.
+/// Prefill server and bootstrap room of a request, as its body or headers name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct BootstrapTarget {
     host: Option<String>,
@@ -189,7 +190,7 @@ pub(super) struct BootstrapTarget {
 }
 
 impl BootstrapTarget {
-    /// Reads the members of a request body that name the other server; `index` is that of the
+    /// Reads the members of a request body that name the other server; `index` is the index of the
     /// prompt.
     ///
     /// A single room is that of the first prompt; the others follow.
@@ -217,7 +218,7 @@ impl BootstrapTarget {
     }
 }
 
-/// Returns the element of a list, or the value for all prompts.
+/// Returns the element of a list for one prompt; a value that is no list is for all prompts.
 fn item(value: Option<&Value>, index: usize) -> Option<&Value> {
     let value = match value? {
         Value::Array(items) => items.get(index)?,

@@ -8,16 +8,16 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 use vllm_sim_engine::duration;
 
-/// Shape of a function of time.
+/// Shape of a fake gauge as a function of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waveform {
-    /// Sine around the mean of start and end value.
+    /// The gauge is a sine around the mean of its start and end value.
     Oscillate,
-    /// Linear from start to end value in one period, then constant.
+    /// The gauge is linear from start to end value in one period, then constant.
     Ramp,
-    /// Linear from start to end value, repeated every period.
+    /// The gauge is linear from start to end value, repeated every period.
     RampReset,
-    /// Start value for half a period, end value for the other half.
+    /// The gauge has its start value for half a period, its end value for the other half.
     SquareWave,
 }
 

@@ -50,7 +50,7 @@ impl TrialRunner<'_> {
     }
 
     /// Returns the maximum number of prefill workers with one decode worker, and of decode workers
-    /// with one prefill worker.
+    /// with one prefill worker, within the GPU budget.
     fn most_workers(&self) -> (u32, u32) {
         let one = gpus_of_workers(self.pools, WorkerCount::Groups(1));
         let of = |count: WorkerCount| {

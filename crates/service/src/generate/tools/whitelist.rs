@@ -26,7 +26,7 @@ const ALLOWED_KEYWORDS: &[&str] = &[
     "title",
 ];
 
-/// Checks the JSON Schema of a tool's parameters.
+/// Checks that llm-d-inference-sim accepts the JSON Schema of a tool's parameters.
 ///
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.

@@ -144,7 +144,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionOutcome::Next
     }
 
-    /// Returns the number of leading tokens of a sequence without KV blocks that are cached.
+    /// Returns how many leading tokens of a sequence are in the prefix cache, looked up if the
+    /// sequence has no KV blocks yet.
     pub(in crate::sched) fn look_up_cached_prefix(&mut self, slot: SequenceSlot) -> u32 {
         if self.pool.has_layer_groups() {
             return self.look_up_prefix_in_groups(slot);
@@ -359,8 +360,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.allocate_first_chunk(candidate, pass)
     }
 
-    /// Returns the number of KV blocks that must stay free when a load begins: those that prompts
-    /// still need, and those of the first step after the load.
+    /// Returns the number of KV blocks that must stay free when a KV load begins: those that
+    /// prompts still need, and those of the first step after the load.
     ///
     /// **Source:** `_inflight_prefill_reserved_blocks`, `vllm/v1/core/sched/scheduler.py`.
     fn owed_to_loads_and_prompts(&self) -> u32 {

@@ -34,7 +34,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Schedules the encoding of those media items of a prompt chunk that are not cached.
+    /// Schedules the encoding of those media items of a prompt chunk that are not in the encoder
+    /// cache.
     pub(super) fn schedule_media_encoding(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         let media = self.seqs[slot].media.as_mut();
         if let (Some(encoder), Some(media)) = (&mut self.encoder, media) {

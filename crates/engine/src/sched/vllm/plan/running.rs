@@ -77,7 +77,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (1 + self.config.drafts_per_step()).min(room).min(left)
     }
 
-    /// Adds a sequence to a step that will find it ended.
+    /// Adds to a step a sequence that a step in flight will end, so that it gets no output tokens
+    /// from the added step.
     fn compute_in_vain(
         &mut self,
         slot: SequenceSlot,
@@ -103,7 +104,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.push_sequence(entry, work, cost, 0);
     }
 
-    /// Adds the slots that the drafter writes to the tokens of a sequence.
+    /// Returns `tokens` plus the token slots that the drafter writes after them.
     pub(super) fn with_lookahead_slots(&self, tokens: u32) -> u32 {
         match &self.config.speculation {
             None => tokens,
