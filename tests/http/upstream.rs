@@ -193,10 +193,31 @@ async fn pooling_inputs_are_truncated_as_requested() {
         body["truncate_prompt_tokens"] = above.into();
         let answer = ask(path, body).await;
         assert_eq!(answer.status, 400, "{path}");
-        let error = &answer.json()["error"];
-        assert_eq!(error["param"], "truncate_prompt_tokens", "{path}: {error}");
-        let words = format!("truncate_prompt_tokens={above} cannot be greater than max_model_len");
-        assert!(error["message"].as_str().unwrap().starts_with(&words), "{error}");
+        let message = answer.json()["error"]["message"].clone();
+        let words = "truncate_prompt_tokens value is greater than max_model_len. \
+                     Please request a smaller truncation size.";
+        assert_eq!(message, words, "{path}");
+    }
+}
+
+/// If the request names a side, vLLM cuts the tokens themselves, special ones too.
+#[tokio::test]
+async fn a_named_truncation_side_cuts_special_tokens() {
+    let sim = Sim::serve(&[]).await;
+    let ids = sim.post("/tokenize", &json!({"prompt": "one two three four"})).await.json();
+    let ids: Vec<u64> = serde_json::from_value(ids["tokens"].clone()).unwrap();
+    let last = &ids[ids.len() - 2..];
+    for (side, kept) in [
+        (None, [&ids[..1], last].concat()),
+        (Some("left"), ids[ids.len() - 3..].to_vec()),
+        (Some("right"), ids[..3].to_vec()),
+    ] {
+        let body = json!({
+            "prompt": "one two three four", "max_tokens": 1, "return_token_ids": true,
+            "truncate_prompt_tokens": 3, "truncation_side": side,
+        });
+        let answer = sim.post("/v1/completions", &body).await.json();
+        assert_eq!(answer["choices"][0]["prompt_token_ids"], json!(kept), "{side:?}");
     }
 }
 
