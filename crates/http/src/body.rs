@@ -58,9 +58,24 @@ impl RawRequest {
     /// # Errors
     /// The errors of [`Self::parse_fastapi_json`], converted to that API.
     pub(super) fn parse_dialect_json(&self, app: &App) -> Result<Value, Fault> {
+        let value = self.parse_unchecked_json(app)?;
+        self.check_prompt_surrogates(app)?;
+        Ok(value)
+    }
+
+    /// Parses the request body like [`Self::parse_dialect_json`], without the check of its texts.
+    pub(super) fn parse_unchecked_json(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
         vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))
+    }
+
+    /// Rejects a prompt with an unpaired surrogate, which llm-d-inference-sim replaces.
+    pub(super) fn check_prompt_surrogates(&self, app: &App) -> Result<(), Fault> {
+        match app.dialect.checks_schema_first() {
+            true => vllm_sim_wire::body::check_prompt_surrogates(&self.bytes),
+            false => Ok(()),
+        }
     }
 
     /// Returns the raw request body if nothing reads it before the JSON schema.
