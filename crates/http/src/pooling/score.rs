@@ -102,12 +102,11 @@ impl ScoringModel {
         if settings.task == ModelTask::Embed && settings.embeds_words {
             return Ok(Self::BiEncoder { dimensions: vector::vector_dimensions(app, None)? });
         }
-        let generates = architecture(app).is_some_and(|name| {
-            name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration")
-        });
         let config = app.settings.model.hf_config.as_deref();
         let separates = config.and_then(|config| config.get("use_sep_token")?.as_bool());
-        Ok(match separates.unwrap_or(!generates) {
+        // Source: `model_executor/models/adapters.py`, for generation models that are converted.
+        let converted = config.is_some_and(|config| config.get("method").is_some());
+        Ok(match separates.unwrap_or(!converted) {
             true => Self::CrossEncoder,
             false => Self::ConcatenatedTexts,
         })
