@@ -140,11 +140,12 @@ def inference_perf_turns(path):
 
     Its package imports clients and media libraries, so the module with the graph is loaded alone.
     """
-    root = pathlib.Path(importlib.util.find_spec("inference_perf").submodule_search_locations[0])
-    for name in ("inference_perf", "inference_perf.datagen", "inference_perf.datagen.replay"):
-        package = types.ModuleType(name)
-        package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = package
+    if "inference_perf" not in sys.modules:
+        root = pathlib.Path(importlib.util.find_spec("inference_perf").submodule_search_locations[0])
+        for name in ("inference_perf", "inference_perf.datagen", "inference_perf.datagen.replay"):
+            package = types.ModuleType(name)
+            package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+            sys.modules[name] = package
     module = importlib.import_module("inference_perf.datagen.replay.otel_trace_to_replay_graph")
     calls, _ = module.build_raw_calls(json.loads(path.read_text())["spans"])
     graph = module.build_graph(calls, str(path))
