@@ -150,6 +150,22 @@ async fn queries_and_documents_have_limits_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_cross_encoder_reads_both_texts_together() {
+    let flags = ["--runner", "pooling", "--convert", "classify", "--num-labels", "1"];
+    let sim = Sim::serve(&flags).await;
+    let read = async |more: Value| {
+        let body = merged(json!({"text_1": "a", "text_2": ["b c", "d", ""]}), more);
+        tokens(&sim.post("/score", &body).await.json())
+    };
+    // Each text has one special token, but an empty second text is none.
+    assert_eq!(read(json!({})).await, Some((2 + 3) + (2 + 2) + 2));
+    assert_eq!(read(json!({"truncate_prompt_tokens": 4})).await, Some(4 + 4 + 2));
+    assert_eq!(read(json!({"max_tokens_per_doc": 1})).await, Some((2 + 2) + (2 + 2) + 2));
+    let padded = json!({"padding": "max_length"});
+    assert_eq!(read(padded).await, Some(3 * 2048));
+}
+
+#[tokio::test]
 async fn cohere_requests_are_truncated_and_encoded() {
     let sim = pooling().await;
     let texts = json!(["a b c d e", "b"]);

@@ -290,6 +290,9 @@ async fn an_unpaired_surrogate_in_a_prompt_is_refused() {
         let message = answer.json()["error"]["message"].to_string();
         assert!(answer.status == 400 && message.contains("TextEncodeInput"), "{path}: {message}");
     }
+    // A member that the route does not read is left alone, whatever else is wrong.
+    let other = ask("/v1/chat/completions", r#""prompt": "\ud800""#).await.json();
+    assert!(other["error"]["message"].to_string().contains("messages"), "{other}");
     let envelope = ask("/v1/messages", &said(r"a\ud800")).await.json();
     assert_eq!(envelope["error"]["type"], "invalid_request_error", "{envelope}");
     assert_eq!(ask("/v1/completions", r#""prompt": "\ud83d\ude00""#).await.status, 200);

@@ -124,8 +124,7 @@ pub fn read_json_body(content_type: Option<&str>, body: &[u8]) -> Result<Value, 
 }
 
 /// Members of a request body that become text for the tokenizer.
-const PROMPT_MEMBERS: [&str; 16] = [
-    "prompt",
+const TEXT_MEMBERS: &[&str] = &[
     "messages",
     "input",
     "system",
@@ -145,9 +144,11 @@ const PROMPT_MEMBERS: [&str; 16] = [
 
 /// Rejects a prompt with an unpaired surrogate, as the tokenizers of Hugging Face do.
 ///
+/// `prompt_member` is a further member that the route reads, apart from messages, tools and the like.
+///
 /// # Errors
 /// vLLM's 400 with the message of the tokenizer.
-pub fn check_prompt_surrogates(body: &[u8]) -> Result<(), Fault> {
+pub fn check_prompt_surrogates(body: &[u8], prompt_member: Option<&str>) -> Result<(), Fault> {
     // A character that is none, so that no client sends it.
     const UNPAIRED: char = '\u{10ffff}';
     let is_escape = |bytes: &[u8]| matches!(bytes, [b'\\', b'u', b'd' | b'D']);
@@ -157,7 +158,7 @@ pub fn check_prompt_surrogates(body: &[u8]) -> Result<(), Fault> {
     let parsed = python::loads_with_unpaired(body, UNPAIRED).unwrap_or_default();
     let has_unpaired =
         |member| parsed.get(member).is_some_and(|text| contains_char(text, UNPAIRED));
-    match PROMPT_MEMBERS.into_iter().any(has_unpaired) {
+    match TEXT_MEMBERS.iter().copied().chain(prompt_member).any(has_unpaired) {
         true => Err(Fault::bad_request(
             "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
         )),

@@ -24,7 +24,7 @@ use vllm_sim_wire::openai::shared::ChatToolChoice;
 /// The errors of the chat route for the converted request.
 pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
     let mut chat = ChatRequest::parse(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
-    set_choice_without_tools(app, &mut chat, request.tools.is_some(), request.tool_choice.as_ref());
+    set_choice_without_tools(app, &mut chat, request.tools.as_deref(), request.tool_choice.as_ref());
     Ok(chat)
 }
 
@@ -34,14 +34,14 @@ pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<Ch
 fn set_choice_without_tools(
     app: &App,
     chat: &mut ChatRequest,
-    has_list: bool,
+    tools: Option<&[AnthropicTool]>,
     choice: Option<&AnthropicToolChoice>,
 ) {
     if app.rules.limits.has_tool_parser || chat.tools.is_some() {
         return;
     }
     chat.tool_choice = match choice {
-        None => has_list.then_some(ChatToolChoice::Auto),
+        None => tools.map(|_| ChatToolChoice::Auto),
         Some(choice) => Some(match choice.kind.as_str() {
             "any" => ChatToolChoice::Required,
             "tool" => ChatToolChoice::Named(choice.name.clone().unwrap_or_default()),
@@ -125,7 +125,7 @@ pub(crate) fn count_tokens_chat_request(
     }
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     let mut chat = ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)?;
-    set_choice_without_tools(app, &mut chat, request.tools.is_some(), request.tool_choice.as_ref());
+    set_choice_without_tools(app, &mut chat, request.tools.as_deref(), request.tool_choice.as_ref());
     Ok(chat)
 }
 

@@ -173,7 +173,11 @@ impl<'a> TextPairScorer<'a> {
                 Ok(vector::relevance(&one, &two))
             }
             ScoringModel::CrossEncoder => {
-                let pair = [one, two].map(|text| tokenizer.encode(text, with));
+                let mut pair = [one, two].map(|text| tokenizer.encode(text, with));
+                if two.is_empty() {
+                    // Hugging Face's tokenizers take an empty second text for none.
+                    pair[1].clear();
+                }
                 let [one, two] = self.truncate_pair(pair);
                 let both = [&one[..], &two].concat();
                 self.tokens += self.params.fit_text_tokens(self.app, both, with)?.len();

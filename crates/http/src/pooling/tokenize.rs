@@ -83,7 +83,7 @@ impl TokenizeParams {
         ids: Vec<u32>,
         special: SpecialTokens,
     ) -> Result<Vec<u32>, Fault> {
-        let ids = self.truncate(app, ids, special == SpecialTokens::With);
+        let ids = self.truncate(app, ids, special);
         let ids = self.pad(app, ids)?;
         app.rules.dialect.check_encoded_length(&app.rules.limits, ids.len())?;
         require_tokens(ids)
@@ -99,7 +99,7 @@ impl TokenizeParams {
             CompletionPrompt::Text(text) => self.encode_text(app, text, special).await,
             CompletionPrompt::Tokens(ids) => {
                 let ids = token_ids::check_prompt_ids(&app.rules.limits, ids)?;
-                let ids = self.pad(app, self.truncate(app, ids, false))?;
+                let ids = self.pad(app, self.truncate(app, ids, SpecialTokens::Without))?;
                 app.rules.dialect.check_prompt_ids_length(&app.rules.limits, ids.len())?;
                 require_tokens(ids)
             }
@@ -136,9 +136,9 @@ impl TokenizeParams {
         require_tokens(self.pad(app, prompts.pop().unwrap_or_default().tokens)?)
     }
 
-    fn truncate(&self, app: &App, ids: Vec<u32>, special: bool) -> Vec<u32> {
-        let truncation =
-            PromptTruncation { special: special && self.truncation.special, ..self.truncation };
+    fn truncate(&self, app: &App, ids: Vec<u32>, special: SpecialTokens) -> Vec<u32> {
+        let keeps_special = special == SpecialTokens::With && self.truncation.special;
+        let truncation = PromptTruncation { special: keeps_special, ..self.truncation };
         truncation.truncate_tokens(app.service.generator.tokenizer(), &app.rules.limits, ids)
     }
 
