@@ -30,6 +30,7 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
             dimensions: config.content.default_embedding_dimensions,
             embeds_like_model: !is_llmd_mode,
             embeds_words: !is_llmd_mode,
+            task_instructions: config.model.task_instructions.clone(),
         },
         speech: config.api.speech,
         lora: config.lora.clone(),

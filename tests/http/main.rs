@@ -38,6 +38,7 @@
 //! - `peers`, `peer_failures`: prefill servers that are gone, restarted or of another kind
 //! - `tls`: certificates
 //! - `grpc`: the gRPC server
+//! - `pooling_parameters`: truncation, padding, limits and encodings of pooling requests
 //! - `protocols`, `compat_protocols`: responses, messages, batches, invocations
 //! - `ops`: operators' routes
 //! - `origins`: pages of other origins
@@ -89,6 +90,7 @@ mod pausing;
 mod pd;
 mod peer_failures;
 mod peers;
+mod pooling_parameters;
 mod previews;
 mod protocols;
 mod realtime;

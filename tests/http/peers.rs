@@ -1,8 +1,11 @@
 //! Prefill servers that are gone, restarted or of another kind, as a decode server sees them.
 
 use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 
-use super::sim::Sim;
+use super::sim::{Sim, post};
 use super::transfer::{asked, free_port};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -117,4 +120,63 @@ async fn block_sizes_must_be_multiples() {
     assert_eq!(decoded(&decode, &body(10, &params)).await.0, 200);
     let params = prefilled(&large, 100).await;
     assert_eq!(decoded(&decode, &body(100, &params)).await.0, 500);
+}
+
+/// Every failure of a handshake is a failed load, which the policy turns into an error or into work.
+#[tokio::test]
+async fn failed_handshakes_follow_the_policy() {
+    let port = free_port();
+    let first = prefiller(port, &[]).await;
+    let before = prefilled(&first, 10).await;
+    first.server.shutdown().await;
+    let restarted = prefiller(port, &[]).await;
+    let mut unknown = prefilled(&restarted, 10).await;
+    unknown["remote_engine_id"] = json!("somebody-else");
+    let large = prefiller(free_port(), &["--block-size", "64"]).await;
+    let other_size = prefilled(&large, 10).await;
+    for (name, params) in [("restarted", before), ("unknown", unknown), ("size", other_size)] {
+        let fail = decoder("fail", &["--block-size", "32"]).await;
+        assert_eq!(decoded(&fail, &body(10, &params)).await.0, 500, "{name}");
+        let recompute = decoder("recompute", &["--block-size", "32"]).await;
+        let (status, [computed, loaded]) = decoded(&recompute, &body(10, &params)).await;
+        assert_eq!((status, loaded), (200, 0.0), "{name}");
+        assert!(computed >= 50.0, "{name}: {computed}");
+    }
+}
+
+/// A prefill server that answers within five seconds is used, one that does not is a failed load.
+#[tokio::test]
+async fn slow_prefill_servers_have_five_seconds_to_answer() {
+    let port = free_port();
+    let prefill = prefiller(port, &[]).await;
+    let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut params = prefilled(&prefill, 10).await;
+    let mut through = |listener: &TcpListener| {
+        params["remote_port"] = listener.local_addr().unwrap().port().into();
+        body(10, &params)
+    };
+    let (late, never) = (through(&slow), through(&silent));
+    let (decode, fail) = (decoder("fail", &[]).await, decoder("fail", &[]).await);
+    let (asked, was_asked) = oneshot::channel();
+    let (answers, may_answer) = oneshot::channel();
+    let proxy = tokio::spawn(async move {
+        let (mut peer, _) = slow.accept().await.unwrap();
+        asked.send(()).unwrap();
+        let () = may_answer.await.unwrap();
+        let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        copy_bidirectional(&mut peer, &mut server).await
+    });
+    let answered_late = async {
+        let mut waiting = decode.connect().await;
+        waiting.send(&post(COMPLETIONS, &[], late.to_string().as_bytes())).await;
+        was_asked.await.unwrap();
+        // A request that needs no other server does not wait.
+        assert_eq!(decode.post(COMPLETIONS, &body(70, &Value::Null)).await.status, 200);
+        answers.send(()).unwrap();
+        waiting.answer().await.status
+    };
+    let (late, never) = tokio::join!(answered_late, decoded(&fail, &never));
+    assert_eq!((late, never.0), (200, 500));
+    proxy.abort();
 }

@@ -23,7 +23,8 @@ async fn embedding_response_shapes() {
         ],
     )
     .await;
-    let body = json!({"texts": ["Hi"], "input_type": "search_query", "embedding_types": ["float", "binary"], "output_dimension": 8});
+    let body =
+        json!({"texts": ["Hi"], "embedding_types": ["float", "binary"], "output_dimension": 8});
     golden::posts(&sim, "/v2/embed", &[("embed-v2", body)]).await;
     let query = json!({"text_1": "red", "text_2": ["red", "blue"]});
     golden::posts(&sim, "/score", &[("score", query)]).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::sim::Sim;
+use super::sim::{Sim, post};
 
 /// The data of every event of a stream.
 fn events(text: &str) -> Vec<Value> {
@@ -193,11 +193,129 @@ async fn pooling_inputs_are_truncated_as_requested() {
         body["truncate_prompt_tokens"] = above.into();
         let answer = ask(path, body).await;
         assert_eq!(answer.status, 400, "{path}");
-        let error = &answer.json()["error"];
-        assert_eq!(error["param"], "truncate_prompt_tokens", "{path}: {error}");
-        let words = format!("truncate_prompt_tokens={above} cannot be greater than max_model_len");
-        assert!(error["message"].as_str().unwrap().starts_with(&words), "{error}");
+        let message = answer.json()["error"]["message"].clone();
+        let words = "truncate_prompt_tokens value is greater than max_model_len. \
+                     Please request a smaller truncation size.";
+        assert_eq!(message, words, "{path}");
     }
+}
+
+/// If the request names a side, vLLM cuts the tokens themselves, special ones too.
+#[tokio::test]
+async fn a_named_truncation_side_cuts_special_tokens() {
+    let sim = Sim::serve(&[]).await;
+    let ids = sim.post("/tokenize", &json!({"prompt": "one two three four"})).await.json();
+    let ids: Vec<u64> = serde_json::from_value(ids["tokens"].clone()).unwrap();
+    let last = &ids[ids.len() - 2..];
+    for (side, kept) in [
+        (None, [&ids[..1], last].concat()),
+        (Some("left"), ids[ids.len() - 3..].to_vec()),
+        (Some("right"), ids[..3].to_vec()),
+    ] {
+        let body = json!({
+            "prompt": "one two three four", "max_tokens": 1, "return_token_ids": true,
+            "truncate_prompt_tokens": 3, "truncation_side": side,
+        });
+        let answer = sim.post("/v1/completions", &body).await.json();
+        assert_eq!(answer["choices"][0]["prompt_token_ids"], json!(kept), "{side:?}");
+    }
+}
+
+#[tokio::test]
+async fn messages_refuse_numbers_that_are_not_finite() {
+    let sim = Sim::serve(&[]).await;
+    for (field, value, text) in [
+        ("top_p", "Infinity", "top_p must be in (0, 1], got inf."),
+        ("top_p", "NaN", "top_p must be in (0, 1], got nan."),
+        ("temperature", "-Infinity", "temperature must be a finite number, got -inf."),
+    ] {
+        let body = format!(
+            r#"{{"model": "tiny-llama", "max_tokens": 2, "{field}": {value},
+                "messages": [{{"role": "user", "content": "Hi"}}]}}"#
+        );
+        let answer = sim.ask(post("/v1/messages", &[], body.as_bytes())).await;
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(answer.status == 400 && message.contains(text), "{field} {value}: {message}");
+    }
+}
+
+/// Without a parser vLLM refuses the choice of a tool, also if the request has no tools.
+#[tokio::test]
+async fn messages_without_tools_need_a_parser_for_a_tool_choice() {
+    let sim = Sim::serve(&[]).await;
+    let parsing = Sim::serve(&["--tool-call-parser", "hermes", "--enable-auto-tool-choice"]).await;
+    let said = json!([{"role": "user", "content": "Hi"}]);
+    let body = |more: Value| {
+        let mut body = json!({"model": "tiny-llama", "max_tokens": 2, "messages": said});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for (more, text) in [
+        (json!({"tools": []}), "\"auto\" tool choice requires"),
+        (json!({"tool_choice": {"type": "any"}}), "tool_choice=\"required\" requires"),
+        (
+            json!({"tool_choice": {"type": "tool", "name": "f"}}),
+            "tool_choice=function \"f\" requires",
+        ),
+    ] {
+        for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+            let answer = sim.post(path, &body(more.clone())).await;
+            let message = answer.json()["error"]["message"].clone();
+            let message = message.as_str().unwrap_or_default();
+            assert!(answer.status == 400 && message.starts_with(text), "{path} {more}: {message}");
+        }
+        assert_eq!(parsing.post("/v1/messages", &body(more)).await.status, 200);
+    }
+    let none = body(json!({"tool_choice": {"type": "none"}}));
+    assert_eq!(sim.post("/v1/messages", &none).await.status, 200);
+}
+
+/// Half of a character is no text for a tokenizer; elsewhere in a body it does no harm.
+#[tokio::test]
+async fn an_unpaired_surrogate_in_a_prompt_is_refused() {
+    let sim = Sim::serve(&[]).await;
+    let said = |text: &str| format!(r#""messages": [{{"role": "user", "content": "{text}"}}]"#);
+    let ask = async |path: &str, prompt: &str| {
+        let body = format!(r#"{{"model": "tiny-llama", "max_tokens": 1, {prompt}}}"#);
+        sim.ask(post(path, &[], body.as_bytes())).await
+    };
+    for (path, prompt) in [
+        ("/tokenize", r#""prompt": "a\ud800b""#.to_owned()),
+        ("/v1/completions", r#""prompt": ["a", "\uDC00\ud800"]"#.to_owned()),
+        ("/v1/chat/completions", said(r"a\ud800")),
+        ("/v1/messages", said(r"a\ud800")),
+        ("/v1/responses", r#""input": "a\ud800b""#.to_owned()),
+    ] {
+        let answer = ask(path, &prompt).await;
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(answer.status == 400 && message.contains("TextEncodeInput"), "{path}: {message}");
+    }
+    // A member that the route does not read is left alone, whatever else is wrong.
+    let other = ask("/v1/chat/completions", r#""prompt": "\ud800""#).await.json();
+    assert!(other["error"]["message"].to_string().contains("messages"), "{other}");
+    let envelope = ask("/v1/messages", &said(r"a\ud800")).await.json();
+    assert_eq!(envelope["error"]["type"], "invalid_request_error", "{envelope}");
+    assert_eq!(ask("/v1/completions", r#""prompt": "\ud83d\ude00""#).await.status, 200);
+    assert_eq!(ask("/v1/completions", r#""prompt": "a", "user": "\ud800""#).await.status, 200);
+}
+
+/// vLLM's response object has no `truncation` of null, though the request may have it.
+#[tokio::test]
+async fn a_response_cannot_show_a_truncation_of_null() {
+    let sim = Sim::serve(&[]).await;
+    let body = json!({"input": "Hi", "max_output_tokens": 1, "truncation": null});
+    let answer = sim.post("/v1/responses", &body).await;
+    let message = answer.json()["error"]["message"].to_string();
+    assert_eq!(answer.status, 400, "{message}");
+    assert!(message.contains("1 validation error for ResponsesResponse"), "{message}");
+    // With null, a prompt beyond the context is truncated before, as with `auto`.
+    let long = json!({"input": "hello ".repeat(9000), "max_output_tokens": 1, "truncation": null});
+    let long = sim.post("/v1/responses", &long).await.json()["error"]["message"].to_string();
+    assert_eq!(long, message);
+    let body =
+        json!({"input": "Hi", "max_output_tokens": 1, "prompt_cache_options": {"prewarm": true}});
+    let options = sim.post("/v1/responses", &body).await.json()["prompt_cache_options"].clone();
+    assert_eq!(options, json!({"mode": "implicit", "ttl": "30m", "comparison_response_id": null}));
 }
 
 /// What the comparison with vLLM's own front end found (`tests/python/front_end_oracle.py`).

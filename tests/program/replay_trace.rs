@@ -93,7 +93,7 @@ fn a_trace_shows_preemptions_and_transfers() {
     // Each request has one on the prefill worker and one on the decode worker.
     assert_eq!(transfers.len(), 120);
     let process = |event: &Value| event["pid"].as_u64().unwrap();
-    assert_eq!(transfers.iter().filter(|event| process(event) == 1).count(), 60);
+    assert_eq!(transfers.iter().filter(|event| process(event) == 2).count(), 60);
     assert!(transfers.iter().any(|event| times(event).1 - times(event).0 >= 5_000_000));
 }
 

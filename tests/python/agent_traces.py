@@ -1,8 +1,10 @@
-"""Compares what vllm-sim and the load generators aiperf and guidellm count in agent traces.
+"""Compares what vllm-sim and the load generators aiperf, guidellm and inference-perf count in agent traces.
 
-usage: agent_traces.py [--binary PROGRAM] [WEKA.json[.gz] …]
+usage: agent_traces.py [--binary PROGRAM] [--otel RUN.json]… [WEKA.json[.gz] …]
 
 Needs aiperf 0.13 and guidellm 0.8 in the Python that runs it. Their own loaders read the files.
+`--otel` adds runs of spans such as those in `examples/otel/test_traces` of inference-perf's
+repository, and needs inference-perf 0.7. Runs without token counts are left out.
 vllm-sim replays them with a server that takes no time, in virtual time and over HTTP, so that the
 time between two requests of a session is their wait. Turns, tokens, waits and sub-agents must be
 equal. A turn that aiperf lets wait for a sub-agent may start later than its own wait says. Exits with
@@ -12,6 +14,8 @@ equal. A turn that aiperf lets wait for a sub-agent may start later than its own
 import argparse
 import collections
 import gzip
+import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -131,6 +135,46 @@ def guidellm_otel_runs(path):
     return runs
 
 
+def inference_perf_turns(path):
+    """Returns the requests of a run as inference-perf's graph has them: input, output, wait in ms.
+
+    Its package imports clients and media libraries, so the module with the graph is loaded alone.
+    """
+    if "inference_perf" not in sys.modules:
+        root = pathlib.Path(importlib.util.find_spec("inference_perf").submodule_search_locations[0])
+        for name in ("inference_perf", "inference_perf.datagen", "inference_perf.datagen.replay"):
+            package = types.ModuleType(name)
+            package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+            sys.modules[name] = package
+    module = importlib.import_module("inference_perf.datagen.replay.otel_trace_to_replay_graph")
+    calls, _ = module.build_raw_calls(json.loads(path.read_text())["spans"])
+    graph = module.build_graph(calls, str(path))
+    events = graph.events.values() if isinstance(graph.events, dict) else graph.events
+    waits = [event.wait_ms for event in sorted(events, key=lambda event: event.t_start_ms)]
+    return [(call.prompt_tokens, call.completion_tokens, wait) for call, wait in zip(calls, waits)]
+
+
+def compare_run(binary, path, server):
+    """Compares a run of spans, whose requests follow one another, with inference-perf."""
+    theirs = inference_perf_turns(path)
+    if any(turn[0] is None for turn in theirs):
+        print(f"{path.name}: {len(theirs)} turns without token counts")
+        return []
+    print(f"{path.name}: inference-perf: {totals({'run': theirs})}")
+    wrong, speed = [], 20.0
+    for how, arguments, scale, late in [
+        ("virtual time", INSTANT, 1.0, EXACT_MS),
+        ("HTTP", ["--target", server.url, "--arrival-speedup-ratio", str(speed)], speed, LATE_MS),
+    ]:
+        sessions = replayed(binary, path, arguments)
+        print(f"{path.name}: vllm-sim, {how}: {totals(sessions)}")
+        scaled = {name: [(a, b, wait / scale) for a, b, wait in theirs] for name in sessions}
+        wrong += [f"{path.name}, {how}: {text}" for text in differences(scaled, sessions, late, set())]
+        if len(sessions) != 1:
+            wrong.append(f"{path.name}, {how}: {len(sessions)} sessions")
+    return wrong
+
+
 def replayed(binary, path, arguments):
     """Returns the sessions of a replay."""
     command = [binary, "replay", str(path), "--report-json", "-", *arguments]
@@ -247,11 +291,14 @@ def compare_otel(binary, path, server):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "target/release/vllm-sim"))
+    parser.add_argument("--otel", action="append", default=[], type=pathlib.Path)
     parser.add_argument("weka", nargs="*", type=pathlib.Path)
     args = parser.parse_args()
     server = Server(args.binary)
     try:
         wrong = compare_otel(args.binary, FIXTURES / "otel.jsonl", server)
+        for path in args.otel:
+            wrong += compare_run(args.binary, path, server)
         for path in args.weka or [FIXTURES / "weka.json.gz"]:
             wrong += compare_weka(args.binary, path, server)
     finally:

@@ -9,6 +9,8 @@ that is meant has its reason in `EXPLAINED`; any other fails. Where a whole answ
 status and its shape still have to be the same. A fixed load then has to move the metrics of both alike.
 `--all` prints the explained ones too.
 
+`--pooling`: both serve with `--runner pooling`, and the requests are those of `front_end_pooling_cases.py`.
+
 `--rust`: FRONT is `vllm-rs`, whose HTTP is not Python's. Chats and completions alone are asked; members without
 a value, words of refusals and the cut of a stream into chunks are not compared; `EXPLAINED_RUST` has the rest.
 """
@@ -24,6 +26,8 @@ import time
 import urllib.parse
 
 from front_end_oracle_cases import CASES, EXPLAINED, EXPLAINED_RUST, THE_MODEL
+from front_end_pooling_cases import CASES as POOLING_CASES
+from front_end_pooling_cases import EXPLAINED as EXPLAINED_POOLING
 from front_end_requests import Generator
 
 DIFFERS = "differ"
@@ -137,6 +141,11 @@ def differences(own, other, at=""):
             else:
                 yield from differences(own[key], other[key], inner)
     elif isinstance(own, list) and isinstance(other, list):
+        if own and isinstance(own[0], float) and isinstance(other[0] if other else None, float):
+            # A vector is one value.
+            if own != other:
+                yield at, own[:3], other[:3]
+            return
         if len(own) != len(other):
             yield f"{at}.length", len(own), len(other)
         for i, (a, b) in enumerate(zip(own, other)):
@@ -252,7 +261,7 @@ def both(args, case):
 
 def judged(args, case):
     """Differences of the answers to a case: place, ours, theirs, why it is meant."""
-    explained_by = EXPLAINED_RUST if args.rust else EXPLAINED
+    explained_by = EXPLAINED_RUST if args.rust else EXPLAINED_POOLING if args.pooling else EXPLAINED
     # Chunks of a stream join on a busy machine: what differs is asked once more.
     for _ in range(2):
         own, other = both(args, case)
@@ -264,7 +273,7 @@ def judged(args, case):
 
 def cases_of(args, model):
     """The cases of the command line, for the model that is served."""
-    cases = CASES
+    cases = POOLING_CASES if args.pooling else CASES
     if args.generate:
         document = json.loads(ask(args.front, "GET", "/openapi.json", None, {})[2])
         cases = Generator(document, args.seed).requests(args.generate)
@@ -275,12 +284,22 @@ def cases_of(args, model):
             yield name, method, path, body, headers
 
 
+def compare_loads(args, model, causes):
+    """Counts where the metrics of a fixed load differ."""
+    loads = [moved(url, name) for url, name in ((args.own, None), (args.front, model))]
+    for at, a, b in differences(*loads):
+        causes[DIFFERS] += 1
+        print(f"metrics of a fixed load {at}\n    own   {a}\n    front {b}")
+    print(f"the load moved {loads[0]}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("own")
     parser.add_argument("front")
     parser.add_argument("--only", default="", help="a part of the names of cases")
     parser.add_argument("--rust", action="store_true", help="the front end is vllm-rs")
+    parser.add_argument("--pooling", action="store_true", help="both serve with --runner pooling")
     parser.add_argument("--all", action="store_true", help="print explained differences too")
     parser.add_argument("--generate", type=int, default=0, metavar="COUNT", help="ask so many random requests instead")
     parser.add_argument("--seed", type=int, default=0, help="of the random requests")
@@ -296,11 +315,8 @@ def main():
             if why and not args.all:
                 continue
             print(f"{case[0]} {at}\n    own   {json.dumps(a)[:400]}\n    front {json.dumps(b)[:400]}" + (f"\n    meant: {why}" if why else ""), flush=True)
-    loads = [moved(url, name) for url, name in ((args.own, None), (args.front, model))]
-    for at, a, b in differences(*loads):
-        causes[DIFFERS] += 1
-        print(f"metrics of a fixed load {at}\n    own   {a}\n    front {b}")
-    print(f"the load moved {loads[0]}")
+    if not args.pooling:
+        compare_loads(args, model, causes)
     for cause, number in causes.most_common():
         print(f"{number:6} {cause}")
     explained = causes.total() - causes["equal"] - causes[DIFFERS]

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub struct ModelConfig {
     pub max_model_len: u32,
     /// Content of the model's `config.json`, if there is one.
     pub hf_config: Option<Arc<Value>>,
+    /// Instructions of an embedding model by their `input_type`.
+    pub task_instructions: BTreeMap<String, String>,
     /// Revision of the model on the Hugging Face Hub, if given.
     pub revision: Option<String>,
     /// Location of the tokenizer, and settings for its download.
@@ -147,6 +150,7 @@ impl ModelConfig {
         let compat = v.get_choice(&model::COMPAT)?.unwrap_or_default();
         Ok(Self {
             max_model_len,
+            task_instructions: task_instructions(hf_config.as_ref(), &name)?,
             hf_config: hf_config.map(Arc::new),
             revision: v.get(&model::REVISION)?,
             tokenizer: read_tokenizer_source(v, &name)?,
@@ -216,6 +220,28 @@ fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> 
         config.extend(overrides);
     }
     Ok(Some(config))
+}
+
+/// Returns the instructions of an embedding model: those of its configuration, else the prompts of
+/// its Sentence Transformers configuration.
+///
+/// Source: vLLM 0.33 `entrypoints/pooling/embed/io_processor.py`, `_load_task_instructions`,
+/// `_load_st_prompts`.
+fn task_instructions(
+    config: Option<&Value>,
+    model: &str,
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    let texts = |config: Option<&Value>, key: &str| -> BTreeMap<String, String> {
+        let members = config.and_then(|config| config.get(key)?.as_object());
+        let members = members.into_iter().flatten();
+        members.filter_map(|(kind, text)| Some((kind.clone(), text.as_str()?.to_owned()))).collect()
+    };
+    let own = texts(config, "task_instructions");
+    if !own.is_empty() || config.is_none() {
+        return Ok(own);
+    }
+    let file = Path::new(model).join("config_sentence_transformers.json");
+    Ok(texts(read_json_object_file(&file)?.as_ref(), "prompts"))
 }
 
 /// Reads a JSON object from a file; `None` if there is no file.

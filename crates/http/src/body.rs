@@ -34,6 +34,8 @@ pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
 /// Method, headers and complete body of a request, for routes that parse the body themselves.
 pub(super) struct RawRequest {
     pub(super) method: Method,
+    /// Member of the body with the prompt, if the route reads a text and not a conversation.
+    prompt_member: Option<&'static str>,
     pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
 }
@@ -58,9 +60,24 @@ impl RawRequest {
     /// # Errors
     /// The errors of [`Self::parse_fastapi_json`], converted to that API.
     pub(super) fn parse_dialect_json(&self, app: &App) -> Result<Value, Fault> {
+        let value = self.parse_unchecked_json(app)?;
+        self.check_prompt_surrogates(app)?;
+        Ok(value)
+    }
+
+    /// Parses the request body like [`Self::parse_dialect_json`], without the check of its texts.
+    pub(super) fn parse_unchecked_json(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
         vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
             .map_err(|fault| app.dialect.unreadable_body_fault(fault))
+    }
+
+    /// Rejects a prompt with an unpaired surrogate, which llm-d-inference-sim replaces.
+    pub(super) fn check_prompt_surrogates(&self, app: &App) -> Result<(), Fault> {
+        match app.dialect.checks_schema_first() {
+            true => vllm_sim_wire::body::check_prompt_surrogates(&self.bytes, self.prompt_member),
+            false => Ok(()),
+        }
     }
 
     /// Returns the raw request body if its first check is the one against the JSON schema.
@@ -89,7 +106,10 @@ impl FromRequest<Arc<App>> for RawRequest {
         let bytes = read_body(app, body).await?;
         let memory = app.service.large_body_memory().reserve_bytes(estimated_memory(&bytes));
         let memory = memory.map_err(|full| error::serve_error_fault(&full.into()))?;
+        let path = parts.uri.path();
+        let converses = ["/chat/", "/responses", "/messages"].map(|part| path.contains(part));
         Ok(Self {
+            prompt_member: (!converses.contains(&true)).then_some("prompt"),
             method: parts.method,
             head: RequestHead {
                 faults: context.faults,

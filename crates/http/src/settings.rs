@@ -1,5 +1,6 @@
 //! Settings of the HTTP API, by topic; `src/server` builds them from the configuration.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,6 +145,8 @@ pub struct PoolingSettings {
     pub embeds_like_model: bool,
     /// Whether texts with common words get similar embedding vectors.
     pub embeds_words: bool,
+    /// Instructions that the model defines for each `input_type` of Cohere requests.
+    pub task_instructions: BTreeMap<String, String>,
 }
 
 /// Settings of the KV cache.

@@ -11,7 +11,7 @@ mod orjson;
 mod repr;
 
 pub use json::{PythonValue, json_of_number_text, json_of_python_float, json_of_python_int};
-pub use loads::{JsonError, loads, parses_numbers_like_serde_json};
+pub use loads::{JsonError, loads, loads_with_unpaired, parses_numbers_like_serde_json};
 pub use orjson::{OrjsonError, orjson_loads};
 pub use repr::{
     is_python_whitespace, python_repr, python_repr_within, python_str, repr_float, repr_str,

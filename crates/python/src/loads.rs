@@ -60,6 +60,14 @@ impl JsonError {
 /// # Errors
 /// [`JsonError`] if Python rejects the body.
 pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
+    loads_with_unpaired(body, char::REPLACEMENT_CHARACTER)
+}
+
+/// Parses a JSON body like [`loads`], with another character for unpaired surrogates.
+///
+/// # Errors
+/// [`JsonError`] if Python rejects the body.
+pub fn loads_with_unpaired(body: &[u8], unpaired: char) -> Result<Value, JsonError> {
     if parses_numbers_like_serde_json(body)
         && let Ok(value) = serde_json::from_slice(body)
     {
@@ -67,7 +75,7 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     }
     let text = decode_json_text(body)?;
     let chars: Vec<char> = text.chars().collect();
-    let mut scanner = JsonScanner { chars: &chars, at: 0 };
+    let mut scanner = JsonScanner { chars: &chars, at: 0, unpaired };
     scanner.skip_blanks();
     let value = scanner.parse_value(0)?;
     scanner.skip_blanks();
@@ -143,6 +151,8 @@ fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, 
 struct JsonScanner<'a> {
     chars: &'a [char],
     at: usize,
+    /// Character in place of an unpaired surrogate.
+    unpaired: char,
 }
 
 impl JsonScanner<'_> {
@@ -314,7 +324,7 @@ impl JsonScanner<'_> {
                 return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
             }
         }
-        Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER))
+        Ok(char::from_u32(first).unwrap_or(self.unpaired))
     }
 
     fn parse_hex4(&self, start: usize) -> Option<u32> {
@@ -453,7 +463,8 @@ mod tests {
             // Python parses -0 as the integer 0, serde_json as a float.
             prop_assume!(!text.contains("-0"));
             let chars: Vec<char> = text.chars().collect();
-            let mut scanner = JsonScanner { chars: &chars, at: 0 };
+            let mut scanner =
+                JsonScanner { chars: &chars, at: 0, unpaired: char::REPLACEMENT_CHARACTER };
             scanner.skip_blanks();
             let ours = scanner.parse_value(0).ok().filter(|_| {
                 scanner.skip_blanks();

@@ -56,6 +56,24 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the beginning of a text that has at most `most` tokens, without special tokens.
+    ///
+    /// Source: vLLM's `truncate_text_to_tokens`, which cuts before the first token too many.
+    pub fn truncate_text<'t>(&self, text: &'t str, most: usize) -> &'t str {
+        match self {
+            _ if most == 0 => "",
+            Self::Hf(hf) => hf.truncate_text(text, most),
+            Self::Simulated(simulated) => {
+                let ids = simulated.encode(text);
+                let mut kept = String::new();
+                for id in ids.iter().take(most) {
+                    simulated.append_token_text(*id, &mut kept);
+                }
+                text.get(..kept.len()).unwrap_or(text)
+            }
+        }
+    }
+
     /// Decodes token ids to text; unknown ids add nothing.
     pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
         match self {
@@ -130,6 +148,14 @@ impl Tokenizer {
         match self {
             Self::Hf(hf) => hf.eos_token_id(),
             Self::Simulated(_) => None,
+        }
+    }
+
+    /// Returns the token id for padding; the simulated tokenizer pads with token 0.
+    pub fn pad_token_id(&self) -> Option<u32> {
+        match self {
+            Self::Hf(hf) => hf.pad_token_id(),
+            Self::Simulated(_) => Some(0),
         }
     }
 

@@ -62,6 +62,14 @@ impl HfTokenizer {
         match *self {}
     }
 
+    pub(crate) fn pad_token_id(&self) -> Option<u32> {
+        match *self {}
+    }
+
+    pub(crate) fn truncate_text<'t>(&self, _text: &'t str, _most: usize) -> &'t str {
+        match *self {}
+    }
+
     pub(crate) fn stop_token_ids(&self) -> &[u32] {
         match *self {}
     }

@@ -123,6 +123,58 @@ pub fn read_json_body(content_type: Option<&str>, body: &[u8]) -> Result<Value, 
     Ok(value)
 }
 
+/// Members of a request body that become text for the tokenizer.
+const TEXT_MEMBERS: &[&str] = &[
+    "messages",
+    "input",
+    "system",
+    "instructions",
+    "tools",
+    "query",
+    "queries",
+    "documents",
+    "items",
+    "text_1",
+    "text_2",
+    "data_1",
+    "data_2",
+    "texts",
+    "inputs",
+];
+
+/// Rejects a prompt with an unpaired surrogate, as the tokenizers of Hugging Face do.
+///
+/// `prompt_member` is a further member that the route reads, apart from messages, tools and the like.
+///
+/// # Errors
+/// vLLM's 400 with the message of the tokenizer.
+pub fn check_prompt_surrogates(body: &[u8], prompt_member: Option<&str>) -> Result<(), Fault> {
+    // A character that is none, so that no client sends it.
+    const UNPAIRED: char = '\u{10ffff}';
+    let is_escape = |bytes: &[u8]| matches!(bytes, [b'\\', b'u', b'd' | b'D']);
+    if !body.contains(&b'\\') || !body.windows(3).any(is_escape) {
+        return Ok(());
+    }
+    let parsed = python::loads_with_unpaired(body, UNPAIRED).unwrap_or_default();
+    let has_unpaired =
+        |member| parsed.get(member).is_some_and(|text| contains_char(text, UNPAIRED));
+    match TEXT_MEMBERS.iter().copied().chain(prompt_member).any(has_unpaired) {
+        true => Err(Fault::bad_request(
+            "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn contains_char(value: &Value, wanted: char) -> bool {
+    match value {
+        Value::String(text) => text.contains(wanted),
+        Value::Array(items) => items.iter().any(|item| contains_char(item, wanted)),
+        Value::Object(map) => map.values().any(|item| contains_char(item, wanted)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// Parses the optional body of a JSON route; `None` if absent.
 ///
 /// FastAPI treats a body of another content type as absent; a route without `validate_json_request`

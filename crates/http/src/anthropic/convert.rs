@@ -16,13 +16,39 @@ use vllm_sim_wire::anthropic::{
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
+use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 /// Returns the chat request for an Anthropic message request.
 ///
 /// # Errors
 /// The errors of the chat route for the converted request.
 pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
-    ChatRequest::parse(&to_chat_body(app, request)?, &app.rules.defaults.bounds)
+    let mut chat = ChatRequest::parse(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
+    set_choice_without_tools(app, &mut chat, request.tools.as_deref(), request.tool_choice.as_ref());
+    Ok(chat)
+}
+
+/// Sets the tool choice of a request without tools if the server has no tool parser.
+///
+/// vLLM checks the choice also if there are no tools, and refuses all but `none` without a parser.
+fn set_choice_without_tools(
+    app: &App,
+    chat: &mut ChatRequest,
+    tools: Option<&[AnthropicTool]>,
+    choice: Option<&AnthropicToolChoice>,
+) {
+    if app.rules.limits.has_tool_parser || chat.tools.is_some() {
+        return;
+    }
+    chat.tool_choice = match choice {
+        None => tools.map(|_| ChatToolChoice::Auto),
+        Some(choice) => Some(match choice.kind.as_str() {
+            "any" => ChatToolChoice::Required,
+            "tool" => ChatToolChoice::Named(choice.name.clone().unwrap_or_default()),
+            "auto" => ChatToolChoice::Auto,
+            _ => ChatToolChoice::None,
+        }),
+    };
 }
 
 /// Returns the JSON body of the chat request for an Anthropic message request.
@@ -44,8 +70,8 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
         }
     };
     set("stop", request.stop_sequences.clone().map(Value::from));
-    set("temperature", request.temperature.map(Value::from));
-    set("top_p", request.top_p.map(Value::from));
+    set("temperature", request.temperature.map(vllm_sim_python::json_of_python_float));
+    set("top_p", request.top_p.map(vllm_sim_python::json_of_python_float));
     set("top_k", request.top_k.map(python_int));
     set("cache_salt", request.cache_salt.clone().map(Value::from));
     let params = request.kv_transfer_params.clone();
@@ -98,7 +124,9 @@ pub(crate) fn count_tokens_chat_request(
         body.insert("chat_template_kwargs".into(), kwargs.clone().into());
     }
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
-    ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)
+    let mut chat = ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)?;
+    set_choice_without_tools(app, &mut chat, request.tools.as_deref(), request.tool_choice.as_ref());
+    Ok(chat)
 }
 
 fn python_int(number: i128) -> Value {

@@ -22,7 +22,7 @@ use super::app::App;
 use super::dialect::ApiEndpoint;
 use super::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use super::{error, transfer};
-use crate::body::JsonRequest;
+use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
 use crate::openai::{chat, ids};
 use crate::request_head::RequestHead;
@@ -47,12 +47,18 @@ impl GenerationBody for MessagesRequest {
 
 pub(super) async fn create_message(
     State(app): State<Arc<App>>,
-    JsonRequest { head, value }: JsonRequest,
+    received: RawRequest,
 ) -> HandlerResult {
+    let value = received.parse_unchecked_json(&app)?;
+    let encodable = received.check_prompt_surrogates(&app);
+    let head = received.head;
     let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
     let read = ParsedBody::new(&app, &head, Cow::Owned(value))?;
-    let answer = answer_message(&app, &head, read, threshold).await;
+    let answer = match encodable {
+        Ok(()) => answer_message(&app, &head, read, threshold).await,
+        Err(fault) => Err(fault),
+    };
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 

@@ -149,7 +149,7 @@ pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Convers
         truncation: PromptTruncation {
             keep: request.truncate_prompt_tokens,
             side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
-            special: request.add_special_tokens,
+            special: request.add_special_tokens && request.truncation_side.is_none(),
         },
         token_ids: token_ids.into(),
         messages: std::mem::take(&mut request.messages),

@@ -135,7 +135,7 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInput
         truncation: PromptTruncation {
             keep: request.truncate_prompt_tokens,
             side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
-            special: request.add_special_tokens,
+            special: request.add_special_tokens && request.truncation_side.is_none(),
         },
     }
 }

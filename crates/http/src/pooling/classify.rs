@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use axum::extract::State;
 
+use super::tokenize::check_request;
 use super::{
-    count_in_flight, count_inputs, list_head_json, list_tail_json, pooling_model_name,
-    pooling_request_id, rows, tokenize_inputs, vector,
+    count_in_flight, count_inputs, list_head_json, list_tail_json, pooling_request_id, rows,
+    tokenize_inputs, vector,
 };
 use crate::app::App;
 use crate::body::JsonRequest;
@@ -22,7 +23,7 @@ pub(crate) async fn create_classification(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_classify(&value)?;
-    let model = pooling_model_name(&app, request.model.as_deref())?;
+    let model = check_request(&app, &request)?;
     let _guard = count_in_flight(&app, count_inputs(&request))?;
     let inputs = tokenize_inputs(&app, &request, &value).await?;
     let classes = app.settings.pooling.num_labels.max(1);

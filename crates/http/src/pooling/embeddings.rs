@@ -11,10 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::vector::Endianness;
+use super::binary::BinaryFormat;
+use super::tokenize::check_request;
 use super::{
     NO_IO_PLUGIN_MESSAGE, count_in_flight, count_inputs, list_head_json, list_tail_json,
-    pooling_model_name, pooling_request_id, rows, tokenize_inputs, usage_json, vector,
+    pooling_request_id, rows, tokenize_inputs, usage_json, vector,
 };
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
@@ -78,6 +79,10 @@ pub(crate) async fn create_pooling(
     let dialect = app.dialect;
     let request = PoolingRequest::parse_pooling(&value)
         .map_err(|fault| dialect.unreadable_body_fault(fault))?;
+    if request.dimensions.is_some() {
+        let text = "dimensions is currently not supported";
+        return Err(Fault::bad_parameter(text, "dimensions"));
+    }
     answer_pooling(&app, &head.headers, &value, request, POOLING_ROUTE).await
 }
 
@@ -89,16 +94,10 @@ async fn answer_pooling(
     route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
     let guard = app.count_load();
-    let model = pooling_model_name(app, request.model.as_deref())?;
+    let classes = wants_class_scores(app, &request)?;
+    let model = check_request(app, &request)?;
     let _guard = count_in_flight(app, count_inputs(&request))?;
     let inputs = tokenize_inputs(app, &request, value).await?;
-    let classes = wants_class_scores(app, &request)?;
-    if request.embed_dtype != "float32" && request.encoding_format != "float" {
-        return Err(Fault::bad_parameter(
-            format!("embed_dtype {} is not simulated, only float32 is", request.embed_dtype),
-            "embed_dtype",
-        ));
-    }
     let length = if classes {
         app.settings.pooling.num_labels.max(1) as usize
     } else {
@@ -115,15 +114,12 @@ async fn answer_pooling(
     };
     let read = inputs.tokens.len();
     let id = pooling_request_id(route.prefix, headers, request.request_id.as_deref());
-    let endianness = match request.endianness.as_str() {
-        "big" => Endianness::Big,
-        _ => Endianness::Little,
-    };
+    let format = BinaryFormat::new(&request.embed_dtype, &request.endianness);
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
         let meta = json!({"id": id, "created": unix_now_secs() as u64, "model": &*model});
         let vectors = inputs.iter().map(embed);
-        return Ok(raw_bytes_response(&request, vectors, endianness, meta, usage_json(read)));
+        return Ok(raw_bytes_response(&request, vectors, format, meta, usage_json(read)));
     }
     let base64 = request.encoding_format == "base64";
     let count = inputs.len();
@@ -133,7 +129,7 @@ async fn answer_pooling(
         let (object, key) = (route.object, route.key);
         let _ = write!(out, "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":");
         if base64 {
-            json::write_string(out, &STANDARD.encode(vector::vector_bytes(&vector, endianness)));
+            json::write_string(out, &STANDARD.encode(format.encode(&vector)));
         } else {
             (route.write)(out, &vector);
         }
@@ -176,7 +172,7 @@ fn wants_class_scores(app: &App, request: &PoolingRequest) -> Result<bool, Fault
 fn raw_bytes_response(
     request: &PoolingRequest,
     vectors: impl Iterator<Item = Vec<f32>>,
-    endianness: Endianness,
+    format: BinaryFormat,
     mut meta: Value,
     usage: Value,
 ) -> Response<Body> {
@@ -184,7 +180,7 @@ fn raw_bytes_response(
     let mut data = Vec::new();
     for (index, vector) in vectors.enumerate() {
         let start = out.len();
-        out.extend(vector::vector_bytes(&vector, endianness));
+        out.extend(format.encode(&vector));
         data.push(json!({
             "index": index,
             "embed_dtype": request.embed_dtype,

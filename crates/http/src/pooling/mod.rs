@@ -1,11 +1,15 @@
 //! Pooling routes: vectors, classes and scores, which depend only on the input tokens.
 
+pub(super) mod binary;
 pub(super) mod classify;
 pub(super) mod cohere;
 pub(super) mod embeddings;
 pub(super) mod rows;
 pub(super) mod score;
+mod tokenize;
 pub(super) mod vector;
+
+pub(super) use tokenize::encode_text;
 
 use std::ops::Index;
 use std::sync::Arc;
@@ -13,18 +17,15 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
+use self::tokenize::TokenizeParams;
 use super::app::App;
-use super::{error, json, token_ids};
-use crate::openai::{chat, ids};
+use super::{error, json};
+use crate::openai::ids;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
-use vllm_sim_service::{InFlightGuard, RequestRules};
+use vllm_sim_service::InFlightGuard;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::completion::{CompletionPrompt, CompletionPrompts};
-use vllm_sim_wire::openai::message::RequestMessage;
-use vllm_sim_wire::schema::RequestField;
+use vllm_sim_wire::openai::completion::CompletionPrompts;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// Returns the model name for the response of a pooling route; llm-d ignores the requested name.
@@ -110,29 +111,26 @@ async fn tokenize_inputs(
     request: &PoolingRequest,
     body: &Value,
 ) -> Result<TokenizedInputs, Fault> {
-    let truncation = truncation(app, request)?;
+    let params = TokenizeParams::new(app, request)?;
     let mut inputs = TokenizedInputs::with_capacity(count_inputs(request));
     let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {
         PoolingInput::Prompts(CompletionPrompts(prompts)) => {
             for prompt in prompts {
-                let input = encode_prompt(app, prompt, special).await?;
-                inputs.push(&fit_to_context(app, &truncation, input)?);
+                inputs.push(&params.encode_prompt(app, prompt, special).await?);
             }
         }
         PoolingInput::ConcatenatedTexts(texts) => {
             for text in texts.iter() {
-                let ids = encode_text(app, text, special).await;
-                let input = InputTokens::from_text(ids, special);
-                inputs.push(&fit_to_context(app, &truncation, input)?);
+                inputs.push(&params.encode_text(app, text, special).await?);
             }
         }
         PoolingInput::Chat(messages) => {
-            inputs.push(&tokenize_chat(app, request, body, messages, &truncation).await?)
+            inputs.push(&params.encode_chat(app, request, body, messages).await?)
         }
         PoolingInput::Chats(chats) => {
             for messages in chats {
-                inputs.push(&tokenize_chat(app, request, body, messages, &truncation).await?);
+                inputs.push(&params.encode_chat(app, request, body, messages).await?);
             }
         }
         PoolingInput::Data(_) | PoolingInput::Pair(..) => {
@@ -143,109 +141,6 @@ async fn tokenize_inputs(
         return Err(Fault::bad_request("You must pass at least one prompt"));
     }
     Ok(inputs)
-}
-
-struct InputTokens {
-    ids: Vec<u32>,
-    /// Special tokens that the tokenizer added to the input; `None` if the client sent token
-    /// ids.
-    special: Option<SpecialTokens>,
-}
-
-impl InputTokens {
-    fn from_text(ids: Vec<u32>, special: SpecialTokens) -> Self {
-        Self { ids, special: Some(special) }
-    }
-}
-
-async fn encode_prompt(
-    app: &App,
-    prompt: &CompletionPrompt,
-    special: SpecialTokens,
-) -> Result<InputTokens, Fault> {
-    Ok(match prompt {
-        CompletionPrompt::Text(text) => {
-            InputTokens::from_text(encode_text(app, text, special).await, special)
-        }
-        CompletionPrompt::Tokens(ids) => {
-            InputTokens { ids: token_ids::check_prompt_ids(&app.rules.limits, ids)?, special: None }
-        }
-    })
-}
-
-pub(super) async fn encode_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
-    let tokenizer = app.service.generator.tokenizer().clone();
-    let owned = text.to_owned();
-    let encode = move || tokenizer.encode(&owned, special);
-    vllm_sim_service::run_blocking_if_large(text.len(), encode).await
-}
-
-/// Tokenizes the conversation of a pooling request, without a generation prompt unless the request
-/// asks for one.
-async fn tokenize_chat(
-    app: &Arc<App>,
-    request: &PoolingRequest,
-    body: &Value,
-    messages: &[RequestMessage],
-    truncation: &PromptTruncation,
-) -> Result<Vec<u32>, Fault> {
-    let truthy = |key: &str| body.get(key).and_then(Value::as_bool).unwrap_or(false);
-    let chat = ChatRequest::read(&json!({
-        "messages": [],
-        "add_generation_prompt": truthy("add_generation_prompt"),
-        "continue_final_message": truthy("continue_final_message"),
-        "add_special_tokens": request.add_special_tokens.unwrap_or(false),
-        "chat_template": request.chat_template,
-        "chat_template_kwargs": request.chat_template_kwargs,
-    }));
-    let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
-    chat.messages = messages.to_vec();
-    chat.validate_without_prompt(&app.rules.limits)?;
-    let source = PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]);
-    let mut prompts = app.service.create_prompts(&app.rules, source).await?;
-    let tokens = prompts.pop().unwrap_or_default().tokens;
-    let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(false));
-    fit_to_context(app, truncation, InputTokens::from_text(tokens, special))
-}
-
-/// Truncates the tokens of a pooling input as requested and checks that they fit the context
-/// length.
-fn fit_to_context(
-    app: &App,
-    truncation: &PromptTruncation,
-    InputTokens { ids, special }: InputTokens,
-) -> Result<Vec<u32>, Fault> {
-    let truncation =
-        PromptTruncation { special: special == Some(SpecialTokens::With), ..*truncation };
-    let RequestRules { limits, dialect, .. } = &app.rules;
-    let ids = truncation.truncate_tokens(app.service.generator.tokenizer(), limits, ids);
-    if ids.is_empty() {
-        return Err(Fault::bad_request("The decoder prompt cannot be empty"));
-    }
-    match special {
-        Some(_) => dialect.check_encoded_length(limits, ids.len())?,
-        None => dialect.check_prompt_ids_length(limits, ids.len())?,
-    }
-    Ok(ids)
-}
-
-/// Returns the truncation that a pooling request asks for. A negative number is the context length,
-/// because no output token needs room.
-///
-/// Source: vLLM 0.33 `renderers/params.py`, `TokenizeParams`.
-///
-/// # Errors
-/// vLLM's 400 for a number above the context length.
-fn truncation(app: &App, request: &PoolingRequest) -> Result<PromptTruncation, Fault> {
-    let limits = &app.rules.limits;
-    let asked = request.truncate_prompt_tokens;
-    let asked = asked.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-    limits.check_requested_lengths("max_tokens", None, asked)?;
-    Ok(PromptTruncation {
-        keep: asked.map(|n| if n < 0 { limits.max_model_len.into() } else { n }),
-        side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
-        special: false,
-    })
 }
 
 fn list_head_json(id: &str, model: &str) -> String {

@@ -1,13 +1,14 @@
 //! `POST /score`, `POST /rerank` and their versioned paths.
+//!
+//! Source: vLLM 0.33 `entrypoints/pooling/scoring/{io_processor,utils,serving}.py`.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{
-    count_in_flight, pooling_model_name, pooling_request_id, truncation, usage_json, vector,
-};
+use super::tokenize::{TokenizeParams, check_request};
+use super::{count_in_flight, pooling_request_id, usage_json, vector};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
@@ -25,23 +26,14 @@ pub(crate) async fn create_score(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_score(&value)?;
-    let model = pooling_model_name(&app, request.model.as_deref())?;
-    let (ones, twos) = queries_and_documents(&request);
-    if ones.is_empty() {
-        return Err(Fault::bad_request("At least one text element must be given"));
-    }
-    if twos.is_empty() {
-        return Err(Fault::bad_request("At least one text_pair element must be given"));
-    }
-    if ones.len() != 1 && ones.len() != twos.len() {
-        return Err(Fault::bad_request("Input lengths must be either 1:1, 1:N or N:N"));
-    }
+    let model = check_request(&app, &request)?;
+    let [ones, twos] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, twos.len())?;
     let pairs = twos.iter().enumerate().map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
     let mut scorer = TextPairScorer::new(&app, &request)?;
     let mut data = Vec::with_capacity(twos.len());
     for (index, (one, two)) in pairs.enumerate() {
-        let score = scorer.score_pair(one, two, ones.len() == 1 && index > 0)?;
+        let score = scorer.score_pair(one, two, ones.len() == 1 && index > 0).await?;
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
     Ok(ok_json(&json!({
@@ -60,17 +52,13 @@ pub(crate) async fn create_rerank(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_rerank(&value)?;
-    let model = pooling_model_name(&app, request.model.as_deref())?;
-    let (query, documents) = queries_and_documents(&request);
-    let query = query.into_iter().next().unwrap_or_default();
-    if documents.is_empty() {
-        return Err(Fault::bad_request("At least one text_pair element must be given"));
-    }
+    let model = check_request(&app, &request)?;
+    let [queries, documents] = queries_and_documents(&app, &request)?;
     let _guard = count_in_flight(&app, documents.len())?;
     let mut scorer = TextPairScorer::new(&app, &request)?;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        let score = scorer.score_pair(&query, document, index > 0)?;
+        let score = scorer.score_pair(&queries[0], document, index > 0).await?;
         ranked.push((index, score));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -81,7 +69,7 @@ pub(crate) async fn create_rerank(
         .map(|(index, score)| {
             json!({
                 "index": index,
-                "document": {"text": documents[index], "multi_modal": null},
+                "document": documents[index].document_json(),
                 "relevance_score": score,
             })
         })
@@ -94,68 +82,122 @@ pub(crate) async fn create_rerank(
     })))
 }
 
+/// The way in which a model reads a query and a document.
+#[derive(Clone, Copy)]
+enum ScoringModel {
+    /// The model embeds each text alone; the score is their similarity.
+    BiEncoder {
+        /// Length of its vectors.
+        dimensions: usize,
+    },
+    /// The model reads the pair, with special tokens between the texts.
+    CrossEncoder,
+    /// The model reads both texts as one, as a converted generation model does.
+    ConcatenatedTexts,
+}
+
+impl ScoringModel {
+    fn new(app: &App) -> Result<Self, Fault> {
+        let settings = &app.settings.pooling;
+        if settings.task == ModelTask::Embed && settings.embeds_words {
+            return Ok(Self::BiEncoder { dimensions: vector::vector_dimensions(app, None)? });
+        }
+        let config = app.settings.model.hf_config.as_deref();
+        let separates = config.and_then(|config| config.get("use_sep_token")?.as_bool());
+        // Source: `model_executor/models/adapters.py`, for generation models that are converted.
+        let converted = config.is_some_and(|config| config.get("method").is_some());
+        Ok(match separates.unwrap_or(!converted) {
+            true => Self::CrossEncoder,
+            false => Self::ConcatenatedTexts,
+        })
+    }
+}
+
 struct TextPairScorer<'a> {
     app: &'a App,
-    /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
-    /// together.
-    dimensions: Option<usize>,
-    /// Truncation of the texts to score.
-    truncation: PromptTruncation,
+    model: ScoringModel,
+    params: TokenizeParams,
+    /// Maximum numbers of tokens of a query and of a document; 0 for no limit.
+    most: [usize; 2],
     /// Number of prompt tokens, for `usage`.
     tokens: usize,
 }
 
 impl<'a> TextPairScorer<'a> {
     fn new(app: &'a App, request: &PoolingRequest) -> Result<Self, Fault> {
-        let embeds =
-            app.settings.pooling.task == ModelTask::Embed && app.settings.pooling.embeds_words;
-        Ok(Self {
-            app,
-            dimensions: match embeds {
-                true => Some(vector::vector_dimensions(app, None)?),
-                false => None,
-            },
-            truncation: PromptTruncation { special: true, ..truncation(app, request)? },
-            tokens: 0,
-        })
+        let limit = |name: &str, most: i128| {
+            let context = app.rules.limits.max_model_len;
+            if most < 0 {
+                return Err(Fault::bad_request(format!("{name} must be a non-negative integer")));
+            }
+            if most >= i128::from(context) && most > 0 {
+                return Err(Fault::bad_request(format!(
+                    "{name} ({most}) must be less than max_model_len ({context})."
+                )));
+            }
+            Ok(usize::try_from(most).unwrap_or(usize::MAX))
+        };
+        let most = [
+            limit("max_tokens_per_query", request.max_tokens_per_query)?,
+            limit("max_tokens_per_doc", request.max_tokens_per_doc)?,
+        ];
+        let params = TokenizeParams::new(app, request)?;
+        Ok(Self { app, model: ScoringModel::new(app)?, params, most, tokens: 0 })
     }
 
     /// Returns the score of two texts. With an embedding model, usage counts the tokens of a
     /// repeated first text only once.
-    fn score_pair(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
+    async fn score_pair(
+        &mut self,
+        one: &TextToScore,
+        two: &TextToScore,
+        again: bool,
+    ) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
-        let pair = [one, two].map(|text| tokenizer.encode(text, SpecialTokens::With));
-        let [one, two] = self.truncate_pair(pair);
-        for side in [&one, &two] {
-            let rules = &self.app.rules;
-            rules.dialect.check_encoded_length(&rules.limits, side.len())?;
+        let [one, two] = [(one, self.most[0]), (two, self.most[1])].map(|(text, most)| {
+            let limits = most > 0 && text.parts.is_none();
+            if limits { tokenizer.truncate_text(&text.text, most) } else { &text.text }
+        });
+        let with = SpecialTokens::With;
+        match self.model {
+            ScoringModel::BiEncoder { dimensions } => {
+                let one = self.params.encode_text(self.app, one, with).await?;
+                let two = self.params.encode_text(self.app, two, with).await?;
+                self.tokens += two.len() + if again { 0 } else { one.len() };
+                Ok(vector::cosine_similarity(&one, &two, dimensions))
+            }
+            ScoringModel::ConcatenatedTexts => {
+                let both = format!("{one}{two}");
+                self.tokens += self.params.encode_text(self.app, &both, with).await?.len();
+                let [one, two] = [one, two].map(|text| tokenizer.encode(text, with));
+                Ok(vector::relevance(&one, &two))
+            }
+            ScoringModel::CrossEncoder => {
+                let mut pair = [one, two].map(|text| tokenizer.encode(text, with));
+                if two.is_empty() {
+                    // Hugging Face's tokenizers take an empty second text for none.
+                    pair[1].clear();
+                }
+                let [one, two] = self.truncate_pair(pair);
+                let both = [&one[..], &two].concat();
+                self.tokens += self.params.fit_text_tokens(self.app, both, with)?.len();
+                Ok(vector::relevance(&one, &two))
+            }
         }
-        let read_before = again && self.dimensions.is_some();
-        self.tokens += two.len() + if read_before { 0 } else { one.len() };
-        Ok(match self.dimensions {
-            Some(dimensions) => vector::cosine_similarity(&one, &two, dimensions),
-            None => vector::relevance(&one, &two),
-        })
     }
-}
 
-impl TextPairScorer<'_> {
-    /// Truncates the tokens of two texts as requested: each alone for a model that embeds them, else
-    /// the longer one first until the pair fits.
+    /// Truncates the tokens of the texts of a pair, the longer one first, until the pair fits.
     ///
-    /// Source: vLLM 0.33 `entrypoints/pooling/scoring/io_processor.py`; `TruncationStrategy` of
-    /// Hugging Face's tokenizers.
+    /// Source: `TruncationStrategy` of Hugging Face's tokenizers.
     fn truncate_pair(&self, pair: [Vec<u32>; 2]) -> [Vec<u32>; 2] {
-        let Some(keep) = self.truncation.keep else {
+        let Some(keep) = self.params.truncation.keep else {
             return pair;
         };
-        let kept = match self.app.settings.pooling.task {
-            ModelTask::Embed => [keep; 2],
-            _ => longest_first(pair.each_ref().map(|tokens| tokens.len() as i64), keep),
-        };
+        let kept = longest_first(pair.each_ref().map(|tokens| tokens.len() as i64), keep);
         let [one, two] = pair;
         [(one, kept[0]), (two, kept[1])].map(|(tokens, keep)| {
-            let truncation = PromptTruncation { keep: Some(keep), ..self.truncation };
+            let truncation =
+                PromptTruncation { keep: Some(keep), special: true, ..self.params.truncation };
             let tokenizer = self.app.service.generator.tokenizer();
             truncation.truncate_tokens(tokenizer, &self.app.rules.limits, tokens)
         })
@@ -177,30 +219,65 @@ fn longest_first(lengths: [i64; 2], keep: i64) -> [i64; 2] {
     }
 }
 
-fn queries_and_documents(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
-    match &request.input {
-        PoolingInput::Pair(one, two) => (texts_to_score(one), texts_to_score(two)),
-        _ => (Vec::new(), Vec::new()),
-    }
+/// A query or document: a text, or content parts of which only texts are used.
+struct TextToScore {
+    text: String,
+    parts: Option<Value>,
 }
 
-fn texts_to_score(value: &Value) -> Vec<String> {
-    match value {
-        Value::Array(items) => items.iter().map(text_to_score).collect(),
-        one => vec![text_to_score(one)],
-    }
-}
-
-/// Returns a text to score: a string, or the joined text parts of an object with `content`.
-fn text_to_score(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Object(object) => {
-            let parts = object.get("content").and_then(Value::as_array);
-            let texts = parts.into_iter().flatten();
-            let texts = texts.filter_map(|part| part.get("text")?.as_str());
-            texts.collect::<Vec<_>>().join("\n")
+impl TextToScore {
+    fn new(value: &Value) -> Self {
+        match value {
+            Value::Object(object) => {
+                let parts = object.get("content").cloned().unwrap_or_else(|| json!([]));
+                let items = parts.as_array().into_iter().flatten();
+                let texts = items.filter_map(|part| part.get("text")?.as_str());
+                Self { text: texts.collect::<Vec<_>>().join("\n"), parts: Some(parts) }
+            }
+            text => Self { text: text.as_str().unwrap_or_default().to_owned(), parts: None },
         }
-        _ => String::new(),
     }
+
+    fn document_json(&self) -> Value {
+        match &self.parts {
+            Some(parts) => json!({"text": null, "multi_modal": parts}),
+            None => json!({"text": self.text, "multi_modal": null}),
+        }
+    }
+}
+
+/// Returns the queries and documents of a request: one query, or as many as documents.
+///
+/// # Errors
+/// vLLM's 400 for other numbers of texts, and for content parts if the model reads texts only.
+fn queries_and_documents(
+    app: &App,
+    request: &PoolingRequest,
+) -> Result<[Vec<TextToScore>; 2], Fault> {
+    let PoolingInput::Pair(ones, twos) = &request.input else {
+        return Err(Fault::bad_request("The request could not be read."));
+    };
+    let [ones, twos] = [ones, twos].map(|side| match side {
+        Value::Array(items) => items.iter().map(TextToScore::new).collect(),
+        one => vec![TextToScore::new(one)],
+    });
+    if let Some(name) = architecture(app).filter(|_| !app.service.accepts_media())
+        && ones.iter().chain(&twos).any(|text| text.parts.is_some())
+    {
+        return Err(Fault::bad_request(format!("MultiModalParam is not supported for {name}")));
+    }
+    if ones.len() > 1 && ones.len() != twos.len() {
+        return Err(Fault::bad_request("Input lengths must be either 1:1, 1:N or N:N"));
+    }
+    if ones.is_empty() {
+        return Err(Fault::bad_request("At least one text element must be given"));
+    }
+    if twos.is_empty() {
+        return Err(Fault::bad_request("At least one text_pair element must be given"));
+    }
+    Ok([ones, twos])
+}
+
+fn architecture(app: &App) -> Option<&str> {
+    app.settings.model.hf_config.as_deref()?.get("architectures")?.get(0)?.as_str()
 }

@@ -94,22 +94,6 @@ pub(crate) fn cosine_similarity(one: &[u32], two: &[u32], dimensions: usize) -> 
     f64::from(products.sum::<f32>())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Endianness {
-    Little,
-    Big,
-}
-
-pub(crate) fn vector_bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
-    let numbers = vector.iter();
-    numbers
-        .flat_map(|x| match endianness {
-            Endianness::Big => x.to_be_bytes(),
-            Endianness::Little => x.to_le_bytes(),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,7 @@ use super::usage::prompt_usage;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
+use crate::pooling::binary::BinaryFormat;
 use crate::pooling::{rows, vector};
 use crate::{error, json};
 use vllm_sim_config::ModelTask;
@@ -60,7 +61,7 @@ async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Bo
         out.push_str(if index > 0 { ",{\"embedding\":" } else { "{\"embedding\":" });
         match is_base64 {
             true => {
-                let bytes = vector::vector_bytes(&vector, vector::Endianness::Little);
+                let bytes = BinaryFormat::FLOAT32.encode(&vector);
                 json::write_string(out, &STANDARD.encode(bytes));
             }
             false => vector::write_json_f64(out, &vector),

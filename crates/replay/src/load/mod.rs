@@ -195,7 +195,8 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         if !has("requests") && ["t", "in", "out", "hash_ids"].map(has) == [true; 4] {
             return Err(file_error(&path.display().to_string(), weka::REQUEST_WITHOUT_RUN));
         }
-        let found = if has("resourceSpans") {
+        let spans = has("spans") || has("span_id");
+        let found = if has("resourceSpans") || (spans && text.contains("\"gen_ai.")) {
             Some(WorkloadFormat::Otel)
         } else if has("hash_ids") && has("requests") && has("block_size") {
             Some(WorkloadFormat::Weka)

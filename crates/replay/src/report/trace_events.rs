@@ -17,9 +17,13 @@ use super::record::OutcomeRecord;
 use super::spans::{RequestPhase, spans_of_request};
 
 /// Process id, in the trace, for requests that reached no worker.
-const NO_WORKER: u64 = 0;
-/// Index of the track with an engine's steps; request `n` has track `n` + 1.
-const STEP_TRACK: u64 = 0;
+///
+/// Ids begin at 1, because readers take 0 for the idle process of a kernel or for no thread.
+const NO_WORKER: u64 = 1;
+/// Category of the events, which some readers need.
+const CATEGORY: &str = "vllm-sim";
+/// Id of the track with an engine's steps; request `n` has track `n` + 2.
+const STEP_TRACK: u64 = 1;
 
 /// Writes trace events of requests and steps; [`TraceEventWriter::finish`] returns the first error.
 pub struct TraceEventWriter<W> {
@@ -38,8 +42,8 @@ impl<W: Write> TraceEventWriter<W> {
         // The first event is no data, so that a comma precedes all others.
         out.write_all(
             b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\
-              {\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"process_name\",\
-              \"args\":{\"name\":\"no worker\"}}",
+              {\"ph\":\"M\",\"cat\":\"__metadata\",\"pid\":1,\"tid\":1,\"ts\":0,\
+              \"name\":\"process_name\",\"args\":{\"name\":\"no worker\"}}",
         )?;
         Ok(Self { out, named: BTreeSet::from([NO_WORKER]), failed: None })
     }
@@ -63,18 +67,23 @@ impl<W: Write> TraceEventWriter<W> {
         }
     }
 
-    fn name_track(&mut self, (process, track): (u64, u64), name: &str) {
-        self.write_event(&json!({"ph": "M", "pid": process, "tid": track, "name": "thread_name",
-            "args": {"name": name}}));
+    fn name_track(&mut self, track: (u64, u64), name: &str) {
+        self.write_metadata(track, "thread_name", name);
+    }
+
+    fn write_metadata(&mut self, (process, track): (u64, u64), kind: &str, name: &str) {
+        self.write_event(
+            &json!({"ph": "M", "cat": "__metadata", "pid": process, "tid": track, "ts": 0,
+            "name": kind, "args": {"name": name}}),
+        );
     }
 
     /// Returns the process id of a worker in the trace, and writes its name the first time.
     fn process_of(&mut self, pool: PoolRole, worker: u32) -> u64 {
-        let process = 1 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
+        let process = 2 + 2 * u64::from(worker) + u64::from(pool == PoolRole::Serving);
         if self.named.insert(process) {
             let name = format!("{} {worker}", pool.page_label());
-            self.write_event(&json!({"ph": "M", "pid": process, "tid": STEP_TRACK,
-                "name": "process_name", "args": {"name": name}}));
+            self.write_metadata((process, STEP_TRACK), "process_name", &name);
             self.name_track((process, STEP_TRACK), "steps");
         }
         process
@@ -90,14 +99,14 @@ impl<W: Write> TraceEventWriter<W> {
     ) {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         let (from, to) = (from.as_nanos(), to.as_nanos().max(from.as_nanos()));
-        self.write_event(&json!({"ph": "X", "pid": process, "tid": track, "name": name,
-            "ts": micros(from), "dur": micros(to - from), "args": args}));
+        self.write_event(&json!({"ph": "X", "cat": CATEGORY, "pid": process, "tid": track,
+            "name": name, "ts": micros(from), "dur": micros(to - from), "args": args}));
     }
 
     /// Writes a request with its phases on each worker; the worker on which it ends comes last.
     fn write_request(&mut self, outcome: &RequestOutcome<'_>) {
         let record = OutcomeRecord::from(outcome).to_request_record();
-        let track = outcome.number.saturating_add(1);
+        let track = outcome.number.saturating_add(2);
         let spans = spans_of_request(outcome);
         let last = spans.last().map(|span| (span.pool, span.worker));
         let home = last.map_or(NO_WORKER, |(pool, worker)| self.process_of(pool, worker));

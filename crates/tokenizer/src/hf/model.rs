@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value as Json};
-use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{AddedToken, Encoding, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::byte_level::ByteLevelEncoder;
 use super::files::{ModelFiles, token_content};
@@ -135,16 +135,27 @@ impl HfTokenizer {
     /// Encodes text to token ids with the general encoder of the tokenizers crate.
     pub(crate) fn encode_with_library(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         let encode = || self.tokenizer.encode_fast(text, special == SpecialTokens::With);
-        match catch_unwind(AssertUnwindSafe(encode)) {
-            Ok(Ok(encoding)) => encoding.get_ids().to_vec(),
-            // The split pattern backtracks beyond the limit of the regex library.
-            Err(_) => resume_unwind(Box::new(EncodingTooExpensive)),
-            Ok(Err(error)) => {
-                // Encoding fails only for vocabularies without an unknown token.
-                tracing::warn!(%error, "text cannot be encoded");
-                Vec::new()
-            }
+        library_encoding(encode).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
+    }
+
+    /// Returns the beginning of a text that has at most `most` tokens; `most` is at least 1.
+    pub(crate) fn truncate_text<'t>(&self, text: &'t str, most: usize) -> &'t str {
+        let mut kept = text;
+        // A text that was cut can have more tokens than before, if its last word splits otherwise.
+        while !kept.is_empty() {
+            let add_special_tokens = false;
+            let encoding = library_encoding(|| self.tokenizer.encode_char_offsets(kept, add_special_tokens));
+            let offsets = encoding.as_ref().map_or(&[][..], |encoding| encoding.get_offsets());
+            let (Some((_, end)), Some((start, _))) = (offsets.get(most - 1), offsets.get(most))
+            else {
+                break;
+            };
+            let chars = kept.chars().count();
+            let cut = (*end).min(*start).min(chars - 1);
+            let cut = kept.char_indices().nth(cut).map_or(kept.len(), |(at, _)| at);
+            kept = &kept[..cut];
         }
+        kept
     }
 
     pub(crate) fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
@@ -195,6 +206,10 @@ impl HfTokenizer {
         self.eos
     }
 
+    pub(crate) fn pad_token_id(&self) -> Option<u32> {
+        self.tokenizer.token_to_id(self.files.special_token("pad_token")?)
+    }
+
     pub(crate) fn stop_token_ids(&self) -> &[u32] {
         &self.stop_ids
     }
@@ -217,6 +232,21 @@ impl HfTokenizer {
             &self.name,
             self.local,
         )
+    }
+}
+
+/// Encodes a text with the tokenizers crate; `None` if its vocabulary lacks an unknown token.
+fn library_encoding(
+    encode: impl FnOnce() -> Result<Encoding, tokenizers::Error>,
+) -> Option<Encoding> {
+    match catch_unwind(AssertUnwindSafe(encode)) {
+        Ok(Ok(encoding)) => Some(encoding),
+        // The split pattern backtracks beyond the limit of the regex library.
+        Err(_) => resume_unwind(Box::new(EncodingTooExpensive)),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "text cannot be encoded");
+            None
+        }
     }
 }
 

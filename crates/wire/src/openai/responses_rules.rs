@@ -138,6 +138,17 @@ pub fn response_not_stored_fault(id: &str) -> Fault {
     }
 }
 
+/// Returns the error of vLLM's response object, which cannot hold a `truncation` of null.
+///
+/// Source: vLLM 0.33 `entrypoints/openai/responses/protocol.py`, `ResponsesResponse.truncation`.
+pub fn null_truncation_fault() -> Fault {
+    Fault::bad_request(
+        "1 validation error for ResponsesResponse\ntruncation\n  Input should be 'auto' or 'disabled' \
+         [type=literal_error, input_value=None, input_type=NoneType]\n    For further information visit \
+         https://errors.pydantic.dev/2.14/v/literal_error",
+    )
+}
+
 /// Returns the 400 for cancelling a response that does not run in the background.
 pub fn response_not_cancellable_fault() -> Fault {
     Fault {

@@ -7,11 +7,12 @@
 use serde_json::{Map, Value};
 
 use super::pooling_schema::{
-    CLASSIFY_REQUEST, EMBEDDING_REQUEST, POOLING_REQUEST, RERANK_REQUEST, SCORE_REQUEST,
-    SCORE_SIDE_NAMES,
+    BATCH_CHAT_FORM, CLASSIFY_REQUEST, EMBEDDING_REQUEST, POOLING_REQUEST, RERANK_REQUEST,
+    SCORE_REQUEST, SCORE_SIDE_NAMES,
 };
 use crate::check;
 use crate::fault::Fault;
+use crate::limits::ServerLimits;
 use crate::long_ids;
 use crate::long_texts::{self, ConcatenatedTexts};
 use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
@@ -73,8 +74,16 @@ pub struct PoolingRequest {
     pub chat_template: Option<String>,
     /// Extra arguments passed to the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Number of arguments for the processor of multimodal models.
+    pub mm_processor_kwargs: usize,
+    /// Number of arguments for reading images, audio and video.
+    pub media_io_kwargs: usize,
     /// Number of documents that a rerank request returns; 0 for all.
     pub top_n: usize,
+    /// Maximum number of tokens of a query to score; 0 for no limit.
+    pub max_tokens_per_query: i128,
+    /// Maximum number of tokens of a document to score; 0 for no limit.
+    pub max_tokens_per_doc: i128,
 }
 
 /// Rejects the pooling parameters that vLLM has removed.
@@ -116,7 +125,8 @@ impl PoolingRequest {
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_embedding(value: &Value) -> Result<Self, Fault> {
         reject_removed_parameters(value)?;
-        Self::parse_forms(EMBEDDING_REQUEST, value)
+        // The route has one task, and ignores the field.
+        Ok(Self { task: None, ..Self::parse_forms(EMBEDDING_REQUEST, value)? })
     }
 
     /// Parses a body of `POST /v1/embeddings` with one long list of token ids or texts.
@@ -134,6 +144,19 @@ impl PoolingRequest {
             })?;
         let request = Self::parse_embedding(&value).ok()?;
         Some((Self { input, ..request }, value))
+    }
+
+    /// Parses the embedding request that vLLM makes of a Cohere request, with `input` or with
+    /// several conversations in `messages`.
+    ///
+    /// # Errors
+    /// A 400 with the text of the pydantic `ValidationError`.
+    pub fn parse_converted_embedding(value: &Value) -> Result<Self, Fault> {
+        let form = if value.get("input").is_some() { 0 } else { BATCH_CHAT_FORM };
+        if let Schema::Model(model) = &EMBEDDING_REQUEST[form] {
+            check::validate_json_value(model, value)?;
+        }
+        Self::parse_forms(EMBEDDING_REQUEST, value)
     }
 
     /// Parses the body of `POST /pooling`.
@@ -181,6 +204,14 @@ impl PoolingRequest {
         Ok(Self::read(&checked, pair))
     }
 
+    /// Rejects arguments for the multimodal processor and media decoding if clients are untrusted.
+    ///
+    /// # Errors
+    /// A 400 that names the request field.
+    pub fn check_mm_kwargs(&self, limits: &ServerLimits) -> Result<(), Fault> {
+        limits.reject_untrusted_mm_kwargs(self.mm_processor_kwargs, self.media_io_kwargs)
+    }
+
     fn parse_forms(forms: &'static [Schema], value: &Value) -> Result<Self, Fault> {
         let checked = check::validate_body(&Schema::Union(forms), value)?;
         let prompts =
@@ -226,6 +257,10 @@ impl PoolingRequest {
             cache_salt: take_member(body, "cache_salt"),
             chat_template: take_member(body, "chat_template"),
             chat_template_kwargs: take_member(body, "chat_template_kwargs"),
+            mm_processor_kwargs: member_len(body, "mm_processor_kwargs"),
+            media_io_kwargs: member_len(body, "media_io_kwargs"),
+            max_tokens_per_query: take_member(body, "max_tokens_per_query").unwrap_or(0),
+            max_tokens_per_doc: take_member(body, "max_tokens_per_doc").unwrap_or(0),
             top_n: take_member::<u64>(body, "top_n")
                 .map_or(0, |top| usize::try_from(top).unwrap_or(usize::MAX)),
         }
@@ -235,6 +270,11 @@ impl PoolingRequest {
 /// Returns a checked member of the body; `None` if it is absent or null.
 fn take_member<T: RequestField>(body: &Value, key: &str) -> Option<T> {
     body.get(key).and_then(T::read)
+}
+
+/// Returns the number of members of an object in the body.
+fn member_len(body: &Value, key: &str) -> usize {
+    body.get(key).and_then(Value::as_object).map_or(0, Map::len)
 }
 
 fn member_or_null(body: &Value, key: &str) -> Value {

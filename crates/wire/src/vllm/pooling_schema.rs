@@ -132,6 +132,9 @@ const fn form(
     Model { name, kind: ClassKind::Wrapped, fields, before, after: None }
 }
 
+/// Index of `EmbeddingBatchChatRequest` among the forms of an embedding request.
+pub(super) const BATCH_CHAT_FORM: usize = 2;
+
 pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
     Schema::Model(&form(
         "EmbeddingCompletionRequest",

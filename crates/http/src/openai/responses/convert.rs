@@ -218,7 +218,7 @@ pub(crate) fn to_chat_request(
     if let Some(effort) = effort.filter(|effort| !effort.is_null()) {
         set("reasoning_effort", effort.clone());
     }
-    if request.truncation.as_deref() == Some("auto") {
+    if request.truncation.as_deref() != Some("disabled") {
         set("truncate_prompt_tokens", (-1).into());
     }
     let mut tools = function_tools(&request.tools);

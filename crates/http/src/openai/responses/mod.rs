@@ -41,7 +41,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::responses_rules::{
-    response_not_cancellable_fault, response_not_stored_fault,
+    null_truncation_fault, response_not_cancellable_fault, response_not_stored_fault,
 };
 use vllm_sim_wire::openai::shared::ChatToolChoice;
 
@@ -148,6 +148,12 @@ async fn answer_response(
         }
         Err(refused) => return Err(refused.into()),
     };
+    if response.request.truncation.is_none() {
+        return match stream && !background {
+            true => Ok(broken_stream(String::new())),
+            false => Err(null_truncation_fault()),
+        };
+    }
     let frame = response.object_builder(app, &facts);
     drop(facts);
     match response.keep {

@@ -70,8 +70,7 @@ fn parse_written_json(write: impl FnOnce(&mut String)) -> Value {
 fn cache_options_json(request: &ResponsesRequest) -> Value {
     let options = request.prompt_cache_options.as_ref().map(|o| {
         json!({
-            "mode": o.mode, "ttl": o.ttl,
-            "comparison_response_id": o.comparison_response_id, "prewarm": o.prewarm,
+            "mode": o.mode, "ttl": o.ttl, "comparison_response_id": o.comparison_response_id,
         })
     });
     options.into()

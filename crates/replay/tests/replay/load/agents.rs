@@ -331,6 +331,31 @@ fn spans_without_content_grow_by_their_counts() {
     assert_eq!(shown(&auto(&text)), expected);
 }
 
+/// inference-perf writes a run of spans over many lines.
+#[test]
+fn a_run_of_spans_over_several_lines_is_detected() {
+    use serde_json::json;
+
+    let span = |start: u32, end: u32| {
+        json!({
+            "trace_id": "t", "span_id": start.to_string(), "name": "chat",
+            "start_time": format!("2026-02-26T10:00:0{start}.000000+00:00"),
+            "end_time": format!("2026-02-26T10:00:0{end}.000000+00:00"),
+            "attributes": {
+                "gen_ai.operation.name": "chat", "gen_ai.usage.prompt_tokens": 50,
+                "gen_ai.usage.completion_tokens": 20,
+                "gen_ai.input.messages": [{"role": "user", "content": "start_time, successes"}],
+            },
+        })
+    };
+    let run = json!({"trace_id": "r", "span_count": 2, "spans": [span(0, 1), span(3, 4)]});
+    let text = serde_json::to_string_pretty(&run).expect("is JSON");
+    let (_dir, path) = file("trace", &text);
+    assert_eq!(load::detect_workload_format(&path).expect("is detected"), WorkloadFormat::Otel);
+    let expected = vec![(0.0, vec![(50, 20, 0.0, false), (50, 20, 2000.0, false)])];
+    assert_eq!(shown(&auto(&text)), expected);
+}
+
 #[test]
 fn equal_texts_of_spans_are_equal_tokens() {
     let flat = fs::read_to_string(fixture("otel.jsonl")).expect("is there");
