@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    CudaGraphLimits, CudaGraphs, ExpertsShape, KvCacheMemory, ModelShape, ProfileRun, Quantization, QuantizationScheme,
-    RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
+    CudaGraphLimits, CudaGraphs, ExpertsShape, KvCacheMemory, ModelShape, ProfileRun, Quantization,
+    QuantizationScheme, RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
 };
 use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan};

@@ -3,8 +3,8 @@ use super::all_reduce::{self, AllReduceTable};
 use super::all2all::Fabric;
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{
-    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, 
-    NVLINK_ALL_REDUCE, PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4,
+    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, NVLINK_ALL_REDUCE,
+    PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4,
 };
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
@@ -416,7 +416,14 @@ pub const GPUS: &[Gpu] = &[
     ),
     with_flash_attention(
         0,
-        gpu_from_data_sheet("T4-16GB", &["T4", "Tesla-T4"], (65.0, 0.0), 0.32, 14.6, PCIE_ALL_REDUCE),
+        gpu_from_data_sheet(
+            "T4-16GB",
+            &["T4", "Tesla-T4"],
+            (65.0, 0.0),
+            0.32,
+            14.6,
+            PCIE_ALL_REDUCE,
+        ),
     ),
     with_flash_attention(
         2,
