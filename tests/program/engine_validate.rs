@@ -45,6 +45,28 @@ fn random_arrivals_have_longer_tails() {
     assert!(tail(&random) > 1.02 * tail(&even), "{random:?} {even:?}");
 }
 
+/// A prompt that fits into a CUDA graph is not launched kernel by kernel.
+#[test]
+fn largest_cuda_graph_of_a_run_shortens_its_prompts() {
+    let mut run = run("b38.json");
+    run["hardware"] = "B200".into();
+    // The launch of this version takes longer than the kernels of the prompt.
+    run["vllm"]["version"] = "0.11.0".into();
+    run["vllm"]["max_num_batched_tokens"] = 2048.into();
+    run["workload"] = serde_json::json!({
+        "kind": "trace", "api": "in process", "client_timeout_s": null,
+        "client_max_concurrency": 1, "trace": [{"t": 0.0, "input": 1000, "output": 2}],
+    });
+    let predicted = |run: &Value| predict_run(run, &RooflineCoefficients::default());
+    let eager = predicted(&run).unwrap().summary.ttft_mean;
+    run["vllm"]["max_cudagraph_capture_size"] = 2048.into();
+    let graphed = predicted(&run).unwrap().summary.ttft_mean;
+    assert!(graphed < eager - 2.0, "{graphed} {eager} ms");
+    run["vllm"]["max_cudagraph_capture_size"] = "all".into();
+    let error = predicted(&run).unwrap_err().to_string();
+    assert!(error.contains("vllm.max_cudagraph_capture_size"), "{error}");
+}
+
 #[test]
 fn validate_folder_writes_table_and_files() {
     let (runs, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -7,12 +7,14 @@ judges the predictions made of them.
 
 A point names model, GPU, precision, tensor parallelism, concurrency and lengths, and what was
 measured: TTFT and TPOT. How servers and clients were set is what the benchmark's public scripts
-say: a closed loop of ten requests per place, lengths drawn between 0.8 and 1 of the nominal ones,
-random prompts, no prefix cache, --max-num-seqs of the concurrency, 8192 tokens a step, greedy
-sampling, and for Llama an fp8 cache. Experts that are spread whole over the tensor-parallel GPUs
-are played as if each were split, which reads as many bytes. Points without a version are of October
-and November 2025, before vLLM 0.12. NVIDIA's own servers sample as the model's generation_config.json
-says. Points with attention data parallelism are one engine per rank, with experts spread over all.
+say on the day of the measurement (`server`): a closed loop of ten requests per place, lengths drawn
+between 0.8 and 1 of the nominal ones, random prompts, no prefix cache, greedy sampling. Experts that
+are spread whole over the tensor-parallel GPUs are played as if each were split, which reads as many
+bytes. Points without a version are of October and November 2025, before vLLM 0.12. NVIDIA's own
+servers sample as the model's generation_config.json says.
+
+`attention_dp` of a point is its expert-parallel size, and `concurrency` is divided by it
+(`is_attention_dp`): most of these servers were one engine with tensor and expert parallelism.
 """
 import json
 import os
@@ -53,7 +55,48 @@ CONFIGS = {
 GPUS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
 # Whose weights are stored with a scale per block.
 BLOCK_SCALES = {"Qwen3-235B-A22B-FP8", "MiniMax-M2.5"}
+# First day of the scripts of InferenceX with an fp8 cache and large CUDA graphs, by model.
+TUNED_SCRIPTS = {"MiniMax-M2.5": "2026-04-03", "Kimi-K2.5": "2026-04-20"}
 REQUESTS_PER_PLACE = 10  # as measured: the first wave waits, which the mean TTFT shows
+
+
+def is_attention_dp(point):
+    """Returns whether the server of a point had one engine per attention rank.
+
+    The points of InferenceX name the expert-parallel size as attention_dp. Its configuration
+    (nvidia-master.yaml) asks for data-parallel attention only for MiniMax in fp4, from 256 requests on
+    as of 2026-04-21. The engines then have one GPU each. All others were one tensor-parallel engine:
+    those of MiniMax in fp8 on two B200 equal those on two B300 at twice the concurrency within 3 %.
+    """
+    requests = point["concurrency"] * (point.get("attention_dp") or 1)
+    from_ = 256 if (point["measured"] or "") >= "2026-04-21" else 512
+    return point["precision"] == "fp4" and point["isl"] == 1024 and requests >= from_ or (
+        point["precision"] == "fp4" and requests >= 512 and (point["measured"] or "") >= "2026-04-21")
+
+
+def server(name, point):
+    """Returns the settings of the server of a point that differ from those of most servers.
+
+    **Source:** InferenceX `benchmarks/single_node/*.sh` of the day of the measurement.
+    """
+    if not point["source"].startswith("InferenceMAX"):
+        return {}
+    blackwell = point["system"].startswith("b")
+    measured, nightly = point["measured"] or "", point["vllm"].startswith("nightly")
+    largest = {"max_cudagraph_capture_size": 2048}
+    if "Llama" in name:
+        return {"kv_cache_dtype": "fp8", **({"max_num_seqs": 512} if blackwell else {})}
+    if name.startswith("gpt-oss"):
+        settings = {"kv_cache_dtype": "fp8"} if blackwell and point["vllm"] else {}
+        return {**largest, **settings, **({"max_num_seqs": 512} if blackwell else {})}
+    if not blackwell:
+        return {"max_num_seqs": 256}
+    if nightly:
+        return {"kv_cache_dtype": "fp8", "max_num_seqs": 1024, "gpu_memory_utilization": 0.95}
+    if measured < TUNED_SCRIPTS[name] or (name.startswith("Kimi") and point["system"] == "b300_sxm"):
+        return {}
+    return {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 2 * point["isl"], **largest,
+            **({} if name.startswith("Kimi") else {"max_num_seqs": 1024})}
 
 
 def run(number, point):
@@ -76,24 +119,27 @@ def run(number, point):
                  "qk_norm": name.startswith(("Qwen3", "MiniMax"))}
     draw = random.Random(number)
     between = lambda most: draw.randint(max(1, round(0.8 * most)), most)
-    places = point["concurrency"]
+    shards = point.get("attention_dp") or 1
+    places = point["concurrency"] * shards
+    ranks = shards if shards > 1 and is_attention_dp(point) else 1
+    tp = point["tp"] // ranks
     trace = [{"t": 0.0, "input": between(point["isl"]), "output": between(point["osl"])}
              for _ in range(places * REQUESTS_PER_PLACE)]
     inferencemax = point["source"].startswith("InferenceMAX")
-    ranks = point.get("attention_dp") or 1
-    parallel = f"tp{point['tp']}" + (f" dp{ranks}" if ranks > 1 else "")
+    parallel = f"tp{tp}" + (f" dp{ranks}" if ranks > 1 else "")
     group = " ".join([name, GPUS[point["system"]], point["precision"] or "bf16", parallel])
+    vllm = {"version": point["vllm"] or "0.11.0", "block_size": 16, "max_num_seqs": places if inferencemax else 1024,
+            "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9,
+            "enable_prefix_caching": False, "enable_chunked_prefill": True,
+            # The default of vLLM since 0.14; the benchmark's scripts ask for it.
+            "async_scheduling": inferencemax, "num_gpu_blocks": None, "max_model_len": None,
+            "kv_cache_dtype": "auto"}
     return {
         "id": f"x{number:03d}", "group": group, "model": point["model"],
-        "hardware": GPUS[point["system"]], "tp": point["tp"], "dp": ranks, "ep": ranks > 1,
+        "hardware": GPUS[point["system"]], "tp": tp, "dp": ranks, "ep": ranks > 1,
         "regime": "stable", "source": point["source"],
         "model_config": shape,
-        "vllm": {"version": point["vllm"] or "0.11.0", "block_size": 16, "max_num_seqs": places if inferencemax else 1024,
-                 "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9,
-                 "enable_prefix_caching": False, "enable_chunked_prefill": True,
-                 # The default of vLLM since 0.14; the benchmark's scripts ask for it.
-                 "async_scheduling": inferencemax, "num_gpu_blocks": None, "max_model_len": None,
-                 "kv_cache_dtype": "fp8" if inferencemax and "Llama" in name else "auto"},
+        "vllm": {**vllm, **server(name, point)},
         "workload": {"kind": "trace", "api": "completions, streaming", "client_timeout_s": None,
                      "client_max_concurrency": places, "trace": trace},
         "sampling": {"truncated_sampling": not inferencemax and name.startswith("Qwen3")},

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    ExpertsShape, KvCacheMemory, ModelShape, ProfileRun, Quantization, QuantizationScheme,
-    RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
+    CudaGraphLimits, CudaGraphs, ExpertsShape, KvCacheMemory, ModelShape, ProfileRun, Quantization,
+    QuantizationScheme, RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
 };
 use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan};
@@ -200,6 +200,7 @@ fn roofline_setup(
         None => gpu.clone(),
     };
     Ok(RooflineSetup {
+        graphs: cuda_graphs(fields)?,
         tp: fields.count_at("tp")?,
         expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
         async_scheduling: fields.flag_at("vllm.async_scheduling"),
@@ -218,6 +219,23 @@ fn roofline_setup(
         },
         ..RooflineSetup::new(model_shape(fields)?, gpu)
     })
+}
+
+/// Returns the batch sizes with CUDA graphs of a run's server: up to its largest size, or those of a
+/// server with default settings.
+fn cuda_graphs(fields: &RunJsonFields) -> Result<CudaGraphs, ValidateError> {
+    const LARGEST_GRAPH_FIELD: &str = "vllm.max_cudagraph_capture_size";
+    match fields.value_at(LARGEST_GRAPH_FIELD) {
+        Value::Null => Ok(CudaGraphs::default()),
+        _ => Ok(CudaGraphs::vllm_default_sizes(CudaGraphLimits {
+            seqs: fields.count_at("vllm.max_num_seqs")?,
+            tokens: fields.count_at("vllm.max_num_batched_tokens")?,
+            drafts: 0,
+            most: Some(fields.count_at(LARGEST_GRAPH_FIELD)?),
+            blackwell: false,
+            dense: false,
+        })),
+    }
 }
 
 /// Values of `weight_quantization` that also name the quantization of activations, by prefix.

@@ -104,6 +104,12 @@ impl CudaGraphs {
         self.sizes.last().is_none_or(|most| u64::from(*most) < tokens)
     }
 
+    /// Returns whether a step of `tokens` is larger than the CUDA graphs of a default server, or
+    /// than every captured size.
+    pub(super) fn is_large_step(&self, tokens: u64) -> bool {
+        tokens > LAUNCH_BOUND_TOKENS || self.is_largest_graph_exceeded(tokens)
+    }
+
     pub(super) fn is_launch_bound(&self, tokens: u64) -> bool {
         self.sizes.is_empty() && tokens <= LAUNCH_BOUND_TOKENS
     }

@@ -3,8 +3,8 @@ use super::all_reduce::{self, AllReduceTable};
 use super::all2all::Fabric;
 pub(super) use efficiency::KernelEfficiency;
 use efficiency::{
-    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, InterconnectTimes,
-    NVLINK_TIMES, PCIE_TIMES, kernel_efficiency, with_hopper_mxfp4,
+    BLACKWELL_EXPERT_EFFICIENCY, DEFAULT_EXPERT_EFFICIENCY, ExpertEfficiency, NVLINK_ALL_REDUCE,
+    PCIE_ALL_REDUCE, kernel_efficiency, with_hopper_mxfp4,
 };
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
@@ -46,15 +46,16 @@ pub struct Gpu {
     /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
     /// peak.
     pub prefill_attention: (f64, f64),
-    /// Times per layer of steps with a prompt chunk that are larger than every CUDA graph, in us:
-    /// the time added to their kernels, and the minimum time to launch the kernels. Fitted to
-    /// InferenceX points of Hopper and data-center Blackwell GPUs; other GPUs have Hopper's.
+    /// Times per layer of large steps with a prompt chunk, in us: the time added to their kernels,
+    /// and the minimum time to launch the kernels if the step is larger than every CUDA graph.
+    /// Fitted to InferenceX points of Hopper and data-center Blackwell GPUs; other GPUs have
+    /// Hopper's.
     pub eager_prefill_us: (f64, f64),
+    /// Minimum time per layer to launch the kernels of such a step of a model with experts, in us:
+    /// with fp4 weights, and with others. Fitted to InferenceX points of MiniMax M2.5.
+    pub eager_experts_us: [f64; 2],
     /// All-reduce times over 2, 4 and 8 GPUs, in us.
     pub all_reduce: AllReduceTable,
-    /// All-reduce times over NCCL, in us, for the token exchange between expert-parallel ranks
-    /// (`all_reduce` holds those of vLLM's custom all-reduce).
-    pub exchange: AllReduceTable,
     /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
     /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
     /// heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
@@ -85,8 +86,8 @@ const FALLBACK_GPU: Gpu = Gpu {
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
     eager_prefill_us: (35.0, 100.0),
-    all_reduce: NVLINK_TIMES[0],
-    exchange: NVLINK_TIMES[1],
+    eager_experts_us: [750.0, 750.0],
+    all_reduce: NVLINK_ALL_REDUCE,
     flash_attention: 3,
     experts: DEFAULT_EXPERT_EFFICIENCY,
 };
@@ -97,7 +98,7 @@ const fn gpu_from_data_sheet(
     (bf16_tflops, fp8_tflops): (f64, f64),
     bandwidth_tbs: f64,
     memory_gib: f64,
-    [all_reduce, exchange]: InterconnectTimes,
+    all_reduce: AllReduceTable,
 ) -> Gpu {
     Gpu {
         name,
@@ -107,7 +108,6 @@ const fn gpu_from_data_sheet(
         bandwidth_tbs,
         memory_gib,
         all_reduce,
-        exchange,
         ..FALLBACK_GPU
     }
 }
@@ -130,7 +130,7 @@ const H100: Gpu = Gpu {
         (989.5, 1979.0),
         3.35,
         79.2,
-        NVLINK_TIMES,
+        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -153,7 +153,7 @@ const H200: Gpu = Gpu {
         (989.5, 1979.0),
         4.8,
         139.8,
-        NVLINK_TIMES,
+        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -169,7 +169,7 @@ const A100: Gpu = Gpu {
         (312.0, 0.0),
         2.039,
         79.15,
-        NVLINK_TIMES,
+        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -179,7 +179,7 @@ const L40S: Gpu = Gpu {
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),
     flash_attention: 2,
-    ..gpu_from_data_sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE_TIMES)
+    ..gpu_from_data_sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE_ALL_REDUCE)
 };
 
 const B200: Gpu = Gpu {
@@ -190,7 +190,8 @@ const B200: Gpu = Gpu {
     gemm_fp8_block: kernel_efficiency(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
     prefill_attention: (17.3, 0.512),
-    eager_prefill_us: (160.0, 100.0),
+    eager_prefill_us: (220.0, 100.0),
+    eager_experts_us: [1000.0, 450.0],
     all_reduce: all_reduce::B200_ALL_REDUCE,
     experts: BLACKWELL_EXPERT_EFFICIENCY,
     ..gpu_from_data_sheet(
@@ -199,7 +200,7 @@ const B200: Gpu = Gpu {
         (2250.0, 4500.0),
         8.0,
         178.0,
-        NVLINK_TIMES,
+        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -222,8 +223,7 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["A100-PCIe", "A100-80GB-PCIe"],
         bandwidth_tbs: 1.935,
         memory_gib: 79.15,
-        all_reduce: PCIE_TIMES[0],
-        exchange: PCIE_TIMES[1],
+        all_reduce: PCIE_ALL_REDUCE,
         ..A100
     },
     Gpu {
@@ -232,8 +232,7 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 756.0,
         fp8_tflops: 1513.0,
         bandwidth_tbs: 2.0,
-        all_reduce: PCIE_TIMES[0],
-        exchange: PCIE_TIMES[1],
+        all_reduce: PCIE_ALL_REDUCE,
         ..H100
     },
     Gpu {
@@ -355,7 +354,7 @@ pub const GPUS: &[Gpu] = &[
             (1307.0, 2615.0),
             5.3,
             191.0,
-            NVLINK_TIMES,
+            NVLINK_ALL_REDUCE,
         ),
     ),
     with_flash_attention(
@@ -366,7 +365,7 @@ pub const GPUS: &[Gpu] = &[
             (1307.0, 2615.0),
             6.0,
             255.0,
-            NVLINK_TIMES,
+            NVLINK_ALL_REDUCE,
         ),
     ),
     with_flash_attention(
@@ -377,21 +376,21 @@ pub const GPUS: &[Gpu] = &[
             (2516.0, 5033.0),
             8.0,
             287.0,
-            NVLINK_TIMES,
+            NVLINK_ALL_REDUCE,
         ),
     ),
-    gpu_from_data_sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK_TIMES),
+    gpu_from_data_sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK_ALL_REDUCE),
     with_flash_attention(
         2,
-        gpu_from_data_sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE_TIMES),
+        gpu_from_data_sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE_ALL_REDUCE),
     ),
     with_flash_attention(
         2,
-        gpu_from_data_sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE_TIMES),
+        gpu_from_data_sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE_ALL_REDUCE),
     ),
     with_flash_attention(
         2,
-        gpu_from_data_sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE_TIMES),
+        gpu_from_data_sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE_ALL_REDUCE),
     ),
     with_flash_attention(
         2,
@@ -401,7 +400,7 @@ pub const GPUS: &[Gpu] = &[
             (154.8, 0.0),
             0.768,
             47.4,
-            PCIE_TIMES,
+            PCIE_ALL_REDUCE,
         ),
     ),
     with_flash_attention(
@@ -412,12 +411,19 @@ pub const GPUS: &[Gpu] = &[
             (125.0, 0.0),
             0.9,
             31.7,
-            NVLINK_TIMES,
+            NVLINK_ALL_REDUCE,
         ),
     ),
     with_flash_attention(
         0,
-        gpu_from_data_sheet("T4-16GB", &["T4", "Tesla-T4"], (65.0, 0.0), 0.32, 14.6, PCIE_TIMES),
+        gpu_from_data_sheet(
+            "T4-16GB",
+            &["T4", "Tesla-T4"],
+            (65.0, 0.0),
+            0.32,
+            14.6,
+            PCIE_ALL_REDUCE,
+        ),
     ),
     with_flash_attention(
         2,
@@ -427,7 +433,7 @@ pub const GPUS: &[Gpu] = &[
             (71.0, 0.0),
             0.936,
             23.5,
-            PCIE_TIMES,
+            PCIE_ALL_REDUCE,
         ),
     ),
 ];

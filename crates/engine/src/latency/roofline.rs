@@ -43,8 +43,8 @@ pub struct Roofline {
     launch: f64,
     /// Time of the transfers between pipeline stages, summed over all stages.
     stage_transfer: AllReduceCost,
-    /// Times of prompt steps that are larger than every CUDA graph, in us: the time added to their
-    /// kernels, and the minimum time to launch the kernels.
+    /// Times of large prompt steps, in us: the time added to their kernels, and the minimum time to
+    /// launch the kernels without a CUDA graph.
     eager_prefill: (f64, f64),
     /// API server time of a request: fixed, per request in progress and per prompt token, in us.
     front_end: (f64, f64, f64),
@@ -196,7 +196,7 @@ impl Roofline {
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,
             ),
             step: co.step_us + sync + (co.truncated_us + co.truncated_vocab_us * vocab) * truncated,
-            eager_prefill: (gpu.eager_prefill_us.0 * layers, gpu.eager_prefill_us.1 * layers),
+            eager_prefill: eager_prefill_us(setup),
             per_sequence: co.sequence_us + sync_sequence,
             per_row: (co.vocab_us * truncated + co.penalty_vocab_us * penalized)
                 * vocab
@@ -275,10 +275,6 @@ impl Roofline {
             ranks => batch.per_context_parallel_rank(ranks),
         };
         let tokens = self.graphs.padded_tokens(batch.computed_tokens()) as f64;
-        let launch = match self.graphs.is_launch_bound(batch.computed_tokens()) {
-            true => self.launch,
-            false => 0.0,
-        };
         let sequences = f64::from(batch.sequence_count());
         // Each draft token is verified by logits of its own.
         let rows = f64::from(batch.logit_rows());
@@ -312,22 +308,44 @@ impl Roofline {
             small: self.small.0 + self.small.1 * tokens,
             overhead: 0.0,
         };
-        let launch = match prefill && self.graphs.is_largest_graph_exceeded(batch.computed_tokens())
-        {
-            true => {
-                let kernels = parts.total_us();
-                let (more, least) = self.eager_prefill;
-                launch.max(more + smooth_max(kernels, least) - kernels)
-            }
-            false => launch,
-        };
         parts.overhead += self.step
-            + launch
+            + self.launch_time_us(batch, parts.total_us())
             + self.per_sequence * sequences
             + self.per_row * rows
             + if prefill { self.mixed } else { 0.0 };
         parts
     }
+
+    /// Returns the time that the launch of a step's kernels adds to `kernels`, the time that the GPU
+    /// computes, in us.
+    fn launch_time_us(&self, batch: &BatchWork, kernels: f64) -> f64 {
+        let tokens = batch.computed_tokens();
+        let launch = if self.graphs.is_launch_bound(tokens) { self.launch } else { 0.0 };
+        if batch.chunks == 0 {
+            return launch;
+        }
+        let (more, least) = self.eager_prefill;
+        let more = if self.graphs.is_large_step(tokens) { more } else { 0.0 };
+        let wait = match self.graphs.is_largest_graph_exceeded(tokens) {
+            true => smooth_max(kernels, least) - kernels,
+            false => 0.0,
+        };
+        launch.max(more + wait)
+    }
+}
+
+/// Returns the times of large prompt steps of all layers, in us: added to their kernels, and the
+/// minimum to launch the kernels without a CUDA graph.
+fn eager_prefill_us(setup: &RooflineSetup) -> (f64, f64) {
+    let (added, least) = setup.gpu.eager_prefill_us;
+    let [fp4, others] = setup.gpu.eager_experts_us;
+    let least = match setup.shape.quantization.scheme {
+        _ if setup.shape.moe.is_none() => least,
+        QuantizationScheme::Fp4 => least.max(fp4),
+        _ => least.max(others),
+    };
+    let layers = f64::from(setup.shape.layers);
+    (added * layers, least * layers)
 }
 
 fn check_setup(setup: &RooflineSetup) -> Result<(), RooflineError> {

@@ -35,19 +35,11 @@ pub(super) const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> 
     KernelEfficiency { fixed, memory, compute }
 }
 
-/// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
-/// ranks.
-pub(super) type InterconnectTimes = [AllReduceTable; 2];
-pub(super) const NVLINK_TIMES: InterconnectTimes = [
-    all_reduce::estimated_all_reduce_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]),
-    // Fitted to InferenceX points with attention data parallelism: 4.5 times as long as the
-    // all-reduce, and 41 us for the wait for the slowest rank.
-    all_reduce::estimated_all_reduce_table([(65.8, 24.4), (68.0, 15.6), (72.5, 12.2)]),
-];
-pub(super) const PCIE_TIMES: InterconnectTimes = [
-    all_reduce::L40S_ALL_REDUCE,
-    all_reduce::estimated_all_reduce_table([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
-];
+/// All-reduce times of GPUs with NVLink and without measurements, in us.
+pub(super) const NVLINK_ALL_REDUCE: AllReduceTable =
+    all_reduce::estimated_all_reduce_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
+/// All-reduce times of GPUs without NVLink and without measurements, in us.
+pub(super) const PCIE_ALL_REDUCE: AllReduceTable = all_reduce::L40S_ALL_REDUCE;
 
 pub(super) const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
     bf16: [kernel_efficiency(28.0, 0.90, 0.60), kernel_efficiency(32.0, 0.80, 0.13)],

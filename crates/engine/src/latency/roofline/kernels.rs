@@ -8,6 +8,10 @@ use crate::latency::{All2AllBackend, QuantizationScheme, all_reduce};
 /// read. Fitted to InferenceX points of Llama 70B: 0.88 on Hopper, 0.94 on Blackwell.
 const FP8_CACHE_SHARE: f64 = 0.9;
 
+/// Time per layer in which a rank of experts waits for the slowest one, in us. Fitted to five
+/// InferenceX points of two ranks on B300.
+const EXCHANGE_WAIT_US: f64 = 9.0;
+
 pub(super) struct KernelCostBuilder<'a> {
     setup: &'a RooflineSetup,
     pub(super) tp: f64,
@@ -207,10 +211,7 @@ impl<'a> KernelCostBuilder<'a> {
             chosen,
             hidden: f64::from(self.setup.shape.hidden),
             copies: f64::from(ranks).min(chosen),
-            gather: AllReduceCost {
-                table: self.setup.gpu.exchange[all_reduce::all_reduce_row_index(ranks)],
-                ..self.all_reduce_cost(times, ranks)
-            },
+            gather: self.all_reduce_cost(1.0, ranks),
         }
     }
 
@@ -296,7 +297,8 @@ pub(super) struct ExchangeCost {
     /// Number of tokens that a gather brings to this engine, per token of its own: those of all
     /// ranks, or with many ranks one per expert of a token.
     copies: f64,
-    /// Cost of the gather and the scatter together, modelled as one all-reduce.
+    /// Cost of the gather and the scatter of one layer. Together they send as many bytes as an
+    /// all-reduce.
     gather: AllReduceCost,
 }
 
@@ -305,7 +307,7 @@ impl ExchangeCost {
         let (gpus, chosen, hidden) = (self.gpus, self.chosen, self.hidden);
         let layer = match self.backend {
             All2AllBackend::AllGatherReduceScatter => {
-                return self.gather.all_reduce_time_us(tokens * self.copies);
+                EXCHANGE_WAIT_US + self.gather.all_reduce_time_us(tokens * self.copies)
             }
             All2AllBackend::LowLatency => {
                 self.fabric.low_latency_exchange_us(gpus, tokens, chosen, hidden)

@@ -250,6 +250,24 @@ fn prompts_above_every_cuda_graph_take_longer() {
 }
 
 #[test]
+fn prompts_within_a_cuda_graph_wait_for_no_launch() {
+    let time = |model: &str, most| {
+        let tokens = 8192;
+        let graphs = CudaGraphs::from_configured_sizes((1..=most).collect(), tokens);
+        let gpu = find_gpu("B200").unwrap().clone();
+        let shape = known_model_shape(model).unwrap();
+        let setup = RooflineSetup { tp: 8, graphs, ..RooflineSetup::new(shape, gpu) };
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(1000, 0, None);
+        Roofline::new(&setup).unwrap().step_time(&batch)
+    };
+    let wait = |model| time(model, 512) - time(model, 2048);
+    // The layers of a dense model are launched while the GPU computes.
+    assert!(wait("meta-llama/Llama-3.1-70B") < Duration::from_millis(2));
+    assert!(wait("Qwen/Qwen3-235B-A22B") > Duration::from_millis(10));
+}
+
+#[test]
 fn enforce_eager_never_shortens_a_step() {
     for gpu in ["H100", "B200", "L40S"] {
         let graphs = RooflineSetup::new(llama(1).shape, find_gpu(gpu).unwrap().clone());
