@@ -204,8 +204,7 @@ pub(crate) struct HostCache {
     /// End time of the last copy from each KV block on the GPU, and the request whose blocks it
     /// copies.
     reads: HashMap<u32, (SimTime, SeqId)>,
-    /// KV blocks that this scheduling pass gives to sequences, while ended requests may store
-    /// theirs.
+    /// KV blocks of the sequences of this scheduling pass, if ended requests may still store theirs.
     reused: HashSet<u32>,
 }
 
