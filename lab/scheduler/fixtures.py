@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/scheduler: fixtures.py OUT COUNT SEED [CLASS...]. Per class one file with COUNT small workloads and vLLM's step logs.
 
+    fixtures.py OUT.jsonl WORKLOAD.json...
+
+writes one file with the given workloads, such as those that `shrink.py` cut down.
+
 A record of a log is kept as a hash of 32 bits, so that the fixtures stay small; `scheduler_logs.rs` of the engine crate computes
 the same. Needs the variables of vllm_side.py. A workload with the first difference is printed by `compare.py`.
 """
 import io
 import json
 import os
+import pathlib
 import sys
 
 import compare
@@ -44,15 +49,24 @@ def small(name, seed):
     return work
 
 
+def write(path, works):
+    with open(path, "w") as file:
+        for name, work in works:
+            # vLLM's hashes differ if two media items share one string, which read ones do not.
+            work, log = json.loads(json.dumps(work)), io.StringIO()
+            vllm_side.play(work, log)
+            lines = [json.loads(line) for line in log.getvalue().splitlines()]
+            fixture = {"name": name, "workload": work, "records": [record(line) for line in lines]}
+            print(json.dumps(fixture, separators=(",", ":")), file=file)
+
+
 if __name__ == "__main__":
-    out, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    os.makedirs(out, exist_ok=True)
-    for name in sys.argv[4:] or workloads.EQUAL:
-        with open(f"{out}/{name}.jsonl", "w") as file:
-            for seed in range(first, first + count):
-                # vLLM's hashes differ if two media items share one string, which read ones do not.
-                work, log = json.loads(json.dumps(small(name, seed))), io.StringIO()
-                vllm_side.play(work, log)
-                lines = [json.loads(line) for line in log.getvalue().splitlines()]
-                fixture = {"name": f"{name}-{seed}", "workload": work, "records": [record(line) for line in lines]}
-                print(json.dumps(fixture, separators=(",", ":")), file=file)
+    out = sys.argv[1]
+    if out.endswith(".jsonl"):
+        write(out, [(pathlib.Path(path).stem, json.load(open(path))) for path in sys.argv[2:]])
+    else:
+        count, first = int(sys.argv[2]), int(sys.argv[3])
+        os.makedirs(out, exist_ok=True)
+        for name in sys.argv[4:] or workloads.CLASSES:
+            works = [(f"{name}-{seed}", small(name, seed)) for seed in range(first, first + count)]
+            write(f"{out}/{name}.jsonl", works)

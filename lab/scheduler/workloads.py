@@ -91,8 +91,6 @@ ASYNC = ["plain", "no-prefix-cache", "long-prefill", "watermark", "priority", "t
          "load-failures-priority", "load-failures-eagle", "pause-wait", "pause-wait-remote", "tight-pause-wait", "sleep", "pause-remote", "nixl", "tight-nixl", "nixl-aborts",
          "nixl-pause", "tight-nixl-producer", "tight-nixl-consumer"]
 CLASSES = {**SYNC, **{f"async-{name}": {**SYNC[name], "async_scheduling": True} for name in ASYNC}}
-# Classes whose logs are not equal yet are made only if they are named.
-EQUAL = [name for name in CLASSES if "offload" not in name]
 
 
 def drafts(rng, output, k, method):
@@ -199,6 +197,6 @@ def workload(name, seed):
 
 if __name__ == "__main__":
     folder, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    for name in sys.argv[4:] or EQUAL:
+    for name in sys.argv[4:] or CLASSES:
         for seed in range(first, first + count):
             json.dump(workload(name, seed), open(f"{folder}/{name}-{seed}.json", "w"))

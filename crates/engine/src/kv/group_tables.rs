@@ -211,15 +211,15 @@ impl BlockPool {
             false => 0,
         };
         let now = self.new_blocks_needed(table, need);
-        let whole = match starts {
+        let whole = match starts || need.whole > 0 {
             true => self.missing_group_blocks(table, TokensNeedingBlocks::Admission(need.whole)),
             false => 0,
         };
-        let fresh = now.max(whole).saturating_add(idle);
-        let takes = now.saturating_add(idle) > 0;
-        if !is_found
-            || ((starts || takes) && fresh.saturating_add(need.spare) > self.free_block_count())
-        {
+        let wanted = |fresh: u32, kept: u32| fresh.saturating_add(idle).saturating_add(kept);
+        let most =
+            wanted(now, need.spare.saturating_add(need.reserved)).max(wanted(whole, need.spare));
+        let takes = now.max(whole).saturating_add(idle) > 0;
+        if !is_found || ((starts || takes) && most > self.free_block_count()) {
             if starts {
                 self.clear_found_blocks(table);
             }

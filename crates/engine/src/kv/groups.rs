@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::BlockKey;
 
-/// Arguments of [`BlockPool::allocate_blocks`](super::BlockPool::allocate_blocks), in tokens except `spare`.
+/// Arguments of [`BlockPool::allocate_blocks`](super::BlockPool::allocate_blocks), in tokens except `spare` and `reserved`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockAllocationRequest {
     /// Number of cached prompt tokens from [`BlockPool::cached_prefix_tokens`](super::BlockPool::cached_prefix_tokens); used while the table is
@@ -29,8 +29,11 @@ pub(crate) struct BlockAllocationRequest {
     /// Number of tokens that must have room, although only `tokens` are allocated
     /// (`scheduler_reserve_full_isl`).
     pub whole: u32,
-    /// Number of KV blocks that must stay free (vLLM's watermark and reserved blocks).
+    /// Number of KV blocks that must stay free (vLLM's watermark).
     pub spare: u32,
+    /// Number of further KV blocks that must stay free when `tokens` are allocated. `whole` may need
+    /// them.
+    pub reserved: u32,
     /// Number of tokens whose steps have ended. Blocks outside the attention window before the last
     /// of them are freed.
     pub processed: u32,

@@ -191,7 +191,7 @@ impl BlockPool {
     ) -> bool {
         let next = table.cached.saturating_add(1);
         let fills_none = need.cache / self.config.block_size < next;
-        if need.tokens <= table.settled && fills_none {
+        if need.tokens <= table.settled && need.whole <= table.settled && fills_none {
             return true;
         }
         if self.has_layer_groups() {
@@ -203,9 +203,10 @@ impl BlockPool {
             }
             self.report_reused_blocks(table, plan, out);
         }
-        let fresh = self.blocks_for_tokens(need.tokens).saturating_sub(table.len());
-        if fresh > 0 {
-            if fresh.saturating_add(need.spare) > self.free.len() {
+        let missing = |tokens| self.blocks_for_tokens(tokens).saturating_sub(table.len());
+        let (fresh, whole) = (missing(need.tokens), missing(need.whole));
+        if fresh.max(whole) > 0 {
+            if fresh.max(whole).saturating_add(need.spare) > self.free.len() {
                 return false;
             }
             self.take_free_blocks(&mut table.blocks, 0, fresh, out);
@@ -232,9 +233,12 @@ impl BlockPool {
         // Cached blocks without a user also leave the free queue.
         let idle = table.blocks.iter().filter(|&&id| self.blocks[id as usize].refs == 0);
         let taken = idle.count() as u32;
-        let fresh = self.blocks_for_tokens(need.tokens.max(need.whole)).saturating_sub(hits);
-        let wanted = taken.saturating_add(fresh).saturating_add(need.spare);
-        if table.len() != hits || wanted > self.free.len() {
+        let wanted = |tokens, kept| {
+            let fresh = self.blocks_for_tokens(tokens).saturating_sub(hits);
+            taken.saturating_add(fresh).saturating_add(kept)
+        };
+        let now = wanted(need.tokens, need.spare.saturating_add(need.reserved));
+        if table.len() != hits || now.max(wanted(need.whole, need.spare)) > self.free.len() {
             table.blocks.clear();
             return false;
         }

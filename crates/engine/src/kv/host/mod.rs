@@ -121,6 +121,10 @@ impl HostStoreCopy {
         });
         self.sources = blocks.flatten().copied().collect();
     }
+
+    fn reads_any_of(&self, blocks: &HashSet<u32>) -> bool {
+        self.sources.iter().any(|block| blocks.contains(block))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -201,8 +205,11 @@ pub(crate) struct HostCache {
     pub(crate) deferred: usize,
     events: bool,
     ended: Vec<EndedHostCacheRequest>,
-    /// End time of the last copy from each KV block on the GPU.
-    reads: HashMap<u32, SimTime>,
+    /// End time of the last copy from each KV block on the GPU, and the request whose blocks it
+    /// copies.
+    reads: HashMap<u32, (SimTime, SeqId)>,
+    /// KV blocks of the sequences of this scheduling pass, if ended requests may still store theirs.
+    reused: HashSet<u32>,
 }
 
 fn new_chunk_store(config: &HostCacheConfig) -> HostChunks {
@@ -229,16 +236,8 @@ impl HostCache {
             events,
             ended: Vec::new(),
             reads: HashMap::new(),
+            reused: HashSet::new(),
         }
-    }
-
-    /// Returns the time at which the last copy that reads these KV blocks ends.
-    pub(crate) fn last_read_end(&self, blocks: &[u32]) -> SimTime {
-        if self.reads.is_empty() {
-            return SimTime::ZERO;
-        }
-        let ends = blocks.iter().filter_map(|block| self.reads.get(block));
-        ends.copied().max().unwrap_or(SimTime::ZERO)
     }
 
     pub(crate) fn chunk_counts(&self) -> HostChunkCounts {
@@ -419,19 +418,17 @@ impl HostCache {
         Some(())
     }
 
-    /// Starts a copy to host memory, after the step that computed the KV blocks.
-    pub(crate) fn start_host_store(&mut self, now: SimTime, copy: HostStoreCopy) {
+    /// Starts a copy to host memory, after the step that computed the KV blocks. Returns the end of
+    /// the copy.
+    pub(crate) fn start_host_store(&mut self, now: SimTime, copy: HostStoreCopy) -> SimTime {
         let takes = self.copy_duration(copy.chunks.len(), self.config.chunk_time.0);
         let (id, sources) = (copy.id, copy.sources.clone());
         let end = self.stores.push(now, takes, copy);
-        self.reads.extend(sources.into_iter().map(|block| (block, end)));
+        self.reads.extend(sources.into_iter().map(|block| (block, (end, id))));
         if let Some(seq) = self.seqs.get_mut(&id) {
             seq.copied = end;
         }
-    }
-
-    pub(crate) fn has_pending_host_loads(&self) -> bool {
-        self.loads.next_copy_end().is_some()
+        end
     }
 
     pub(crate) fn next_copy_end(&self) -> Option<SimTime> {
@@ -455,7 +452,7 @@ impl HostCache {
         while let Some((end, took, copy)) = self.stores.pop_finished_copy(now) {
             for block in &copy.sources {
                 // A later copy may read the block that reuses this place.
-                if self.reads.get(block) == Some(&end) {
+                if self.reads.get(block).is_some_and(|(last, _)| *last == end) {
                     self.reads.remove(block);
                 }
             }

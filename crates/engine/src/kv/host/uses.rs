@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::{HostCache, HostStoreCopy, OffloadConnector};
-use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId};
+use crate::{BlockKey, BlockPlan, SchedulerEvent, SeqId, SimTime};
 
 /// A request that has ended, whose use of chunks of KV blocks counts from the next scheduling pass
 /// on.
@@ -14,6 +14,8 @@ pub(super) struct EndedHostCacheRequest {
     plan: Option<Arc<BlockPlan>>,
     /// Number of the ended request's KV blocks that may be stored in host memory.
     blocks: u32,
+    /// Ids of the request's KV blocks on the GPU; empty with several layer groups.
+    sources: Vec<u32>,
 }
 
 impl HostCache {
@@ -36,12 +38,14 @@ impl HostCache {
         }
     }
 
-    /// Records the end of a sequence of which up to `blocks` KV blocks may be stored.
+    /// Records the end of a sequence of which up to `blocks` KV blocks may be stored. `sources` are
+    /// its blocks on the GPU.
     pub(crate) fn record_sequence_end(
         &mut self,
         id: SeqId,
         plan: Option<&Arc<BlockPlan>>,
         blocks: u32,
+        sources: &[u32],
     ) {
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;
@@ -49,36 +53,61 @@ impl HostCache {
         if seq.asked.take().is_some() {
             self.deferred -= 1;
         }
-        self.ended.push(EndedHostCacheRequest { id, plan: plan.cloned(), blocks });
+        let sources = sources.iter().take(blocks as usize).copied().collect();
+        self.ended.push(EndedHostCacheRequest { id, plan: plan.cloned(), blocks, sources });
+    }
+
+    /// Records that a scheduling pass gives KV blocks on the GPU to a sequence. Returns the end of
+    /// the last copy that reads them for a request that has ended. Other requests still hold theirs.
+    ///
+    /// **Source:** `_block_id_to_pending_jobs` and `update_state_after_alloc`, vLLM 0.33
+    /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
+    pub(crate) fn record_block_reuse(&mut self, blocks: &[u32]) -> SimTime {
+        if !self.ended.is_empty() {
+            self.reused.extend(blocks);
+        }
+        if self.reads.is_empty() {
+            return SimTime::ZERO;
+        }
+        let reads = blocks.iter().filter_map(|block| self.reads.get(block));
+        let ends = reads.filter(|(_, id)| self.has_request_ended(*id)).map(|(end, _)| *end);
+        ends.max().unwrap_or(SimTime::ZERO)
+    }
+
+    fn has_request_ended(&self, id: SeqId) -> bool {
+        self.seqs.get(&id).is_none_or(|seq| seq.ended)
+            || self.ended.iter().any(|request| request.id == id)
     }
 
     /// Finishes ended requests after the offers of a scheduling pass. Their chunks count as used once
     /// more, from the last to the first. Chunks without room until now are offered for the last time.
+    /// Returns the copies that must end before the step begins, because it reuses their blocks, and
+    /// the others.
     ///
     /// **Source:** `_build_store_jobs` and `_build_connector_meta`, vLLM 0.33
     /// `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
     pub(crate) fn finish_ended_requests(
         &mut self,
         out: &mut impl FnMut(SchedulerEvent),
-    ) -> Vec<HostStoreCopy> {
+    ) -> (Vec<HostStoreCopy>, Vec<HostStoreCopy>) {
         let ended = std::mem::take(&mut self.ended);
         let is_native = self.config.rules == OffloadConnector::Native && self.groups.len() == 1;
         let mut copies = Vec::new();
         for request in &ended {
             if let Some(plan) = request.plan.as_ref().filter(|_| is_native) {
-                copies.extend(self.offer_blocks_to_host(
-                    request.id,
-                    plan,
-                    request.blocks,
-                    |_, _| true,
-                    out,
-                ));
+                let blocks = request.blocks;
+                let copy = self.offer_blocks_to_host(request.id, plan, blocks, |_, _| true, out);
+                copies.extend(copy.map(|mut copy| {
+                    copy.set_source_blocks(&request.sources);
+                    copy
+                }));
             }
         }
         for EndedHostCacheRequest { id, .. } in ended {
             self.finish_request(id);
         }
-        copies
+        let reused = std::mem::take(&mut self.reused);
+        copies.into_iter().partition(|copy| copy.reads_any_of(&reused))
     }
 
     fn finish_request(&mut self, id: SeqId) {

@@ -97,7 +97,7 @@ fn arc_eviction_equals_vllm_offloading() {
                     tier.start_host_load(SimTime::ZERO, plan, &request, *end);
                 }
                 ArcStep::Finish(request) => {
-                    tier.record_sequence_end(SeqId(*request as u64), None, 0);
+                    tier.record_sequence_end(SeqId(*request as u64), None, 0, &[]);
                     tier.finish_ended_requests(&mut |_| {});
                 }
                 ArcStep::Complete => drop(tier.complete_host_copies(SimTime::ZERO, &mut |_| {})),

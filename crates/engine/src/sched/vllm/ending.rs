@@ -168,9 +168,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         now: SimTime,
         out: &mut Outbox,
     ) {
+        self.remove_from_host_cache(slot);
         self.free_ended(slot);
         self.record_scheduling_progress();
-        self.remove_from_host_cache(slot);
         R::on_sequence_left(self, slot);
         let id = self.seqs[slot].id;
         self.seqs.end_sequence(slot);

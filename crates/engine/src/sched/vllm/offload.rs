@@ -82,16 +82,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         Some(AdmissionOutcome::Next)
     }
 
-    /// Returns whether a sequence, preempted before without new tokens since, keeps its blocks
-    /// until a load from host memory ends. The loading sequence cannot be preempted, so the two
-    /// would preempt each other forever.
-    pub(super) fn is_waiting_for_load(&self, slot: SequenceSlot) -> bool {
-        let again = self.seqs[slot].preemptions.recent > 0;
-        let host = self.host.as_ref().filter(|_| again);
-        host.is_some_and(|host| host.has_pending_host_loads())
-    }
-
-    pub(super) fn offer_step_to_host(&mut self, step: &mut ScheduledStep) {
+    pub(super) fn offer_step_to_host(&mut self, step: &mut ScheduledStep, now: SimTime) {
+        // The step begins when the one in flight ends.
+        let begun = self.flight.front().map_or(now, |step| step.end);
         let Some(host) = &mut self.host else {
             return;
         };
@@ -117,7 +110,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
         }
         let events = &mut step.events;
-        step.stores.extend(host.finish_ended_requests(&mut |event| events.push(event)));
+        let (flushed, later) = host.finish_ended_requests(&mut |event| events.push(event));
+        step.stores.extend(later);
+        for copy in flushed {
+            step.copied = step.copied.max(host.start_host_store(begun, copy));
+        }
     }
 
     /// Starts the copies between GPU and host memory of a step without sequences, or leaves them to
@@ -126,26 +123,32 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         match (&mut self.host, self.flight.back_mut()) {
             (_, Some(last)) => last.stores.append(&mut step.stores),
             (Some(host), None) => {
-                step.stores.drain(..).for_each(|copy| host.start_host_store(now, copy))
+                for copy in step.stores.drain(..) {
+                    host.start_host_store(now, copy);
+                }
             }
             (None, None) => {}
         }
     }
 
-    /// Delays a step until no copy reads the new KV blocks of a sequence, those after the first
-    /// `held`.
+    /// Delays a step until no copy of an ended sequence reads the KV blocks that this sequence gets:
+    /// all at its admission, cached ones too, later those after the first `held`.
     pub(super) fn delay_step_for_reads(
-        &self,
+        &mut self,
         slot: SequenceSlot,
         held: u32,
         step: &mut ScheduledStep,
     ) {
-        if let Some(host) = &self.host
+        if let Some(host) = &mut self.host
             && !self.pool.has_layer_groups()
         {
-            let ids = self.seqs[slot].table.block_ids();
-            let until = host.last_read_end(&ids[(held as usize).min(ids.len())..]);
-            step.copied = step.copied.max(until);
+            let seq = &self.seqs[slot];
+            let ids = seq.table.block_ids();
+            let first = match seq.state {
+                SequenceRunState::Waiting => 0,
+                _ => (held as usize).min(ids.len()),
+            };
+            step.copied = step.copied.max(host.record_block_reuse(&ids[first..]));
         }
     }
 
@@ -169,7 +172,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     ) {
         self.complete_host_copies(now, out);
         if let Some(host) = &mut self.host {
-            step.stores.drain(..).for_each(|copy| host.start_host_store(now, copy));
+            for copy in step.stores.drain(..) {
+                host.start_host_store(now, copy);
+            }
         }
     }
 
@@ -187,7 +192,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         else {
             return false;
         };
+        let before = out.len();
         self.complete_host_copies(at, out);
+        if out.iter().skip(before).any(|(_, event)| event.is_end_or_cache_change()) {
+            self.record_updated_step(at, out, before);
+        }
         R::complete_rule_copies(self, at, out);
         self.request_scheduling_pass(at);
         true
@@ -233,7 +242,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if let Some(host) = &mut self.host {
             let seq = &self.seqs[slot];
             let blocks = seq.computed.min(seq.prompt) / self.config.block_size;
-            host.record_sequence_end(seq.id, seq.plan.as_ref(), blocks);
+            let sources = match self.pool.has_layer_groups() {
+                true => &[],
+                false => seq.table.block_ids(),
+            };
+            host.record_sequence_end(seq.id, seq.plan.as_ref(), blocks, sources);
         }
     }
 

@@ -54,7 +54,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
         R::draw_output_token_counts(self, &mut pass);
         if self.host.is_some() {
-            self.offer_step_to_host(pass.step);
+            self.offer_step_to_host(pass.step, now);
         }
         R::offer_step_blocks(self, pass.step);
         self.record_prefill_step(&pass);

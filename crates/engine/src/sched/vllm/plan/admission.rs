@@ -334,10 +334,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 true => seq.known,
                 false => 0,
             },
-            spare: spare.saturating_add(match loads {
+            spare,
+            reserved: match loads {
                 true => self.owed_to_loads_and_prompts(),
                 false => 0,
-            }),
+            },
             processed: match loads {
                 // Fetched tokens are present when the step begins.
                 true => tokens.saturating_sub(1),
@@ -478,8 +479,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn drop_waiting_sequence(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
         self.waiting.remove_sequence(&self.seqs, slot);
-        self.free_sequence_blocks(slot);
         self.remove_from_host_cache(slot);
+        self.free_sequence_blocks(slot);
         R::on_sequence_left(self, slot);
         step.rejected.push(self.seqs[slot].id);
         self.seqs.end_sequence(slot);

@@ -171,7 +171,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Allocates KV blocks for a running sequence, preempting others as needed. Returns false if
-    /// the sequence itself was preempted or waits for a load.
+    /// the sequence itself was preempted.
     fn allocate_or_preempt(
         &mut self,
         slot: SequenceSlot,
@@ -199,9 +199,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let victim = self.running[victim_at];
             if victim == slot && self.reclaim_fetched_blocks() {
                 continue;
-            }
-            if victim == slot && self.is_waiting_for_load(slot) {
-                return false;
             }
             if self.config.defers_block_frees() && self.is_in_earlier_step(victim, pass.step) {
                 return false;
