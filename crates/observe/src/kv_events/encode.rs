@@ -4,7 +4,7 @@ use super::message::{
     self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
     KvEventPreview, StorageMedium,
 };
-use super::sglang;
+use crate::sglang::kv_events as sglang;
 use vllm_sim_engine::{
     BlockKey, BlockPlan, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent,
 };
