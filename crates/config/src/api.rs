@@ -53,7 +53,7 @@ pub struct ApiConfig {
     pub fingerprint_value: Option<String>,
     /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
-    /// Whether events of SGLang's `/generate` contain only the new tokens.
+    /// Whether events of `POST /generate` contain only the new tokens.
     pub incremental_streaming_output: bool,
     /// Whether the route `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,

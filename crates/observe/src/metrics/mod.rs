@@ -75,6 +75,7 @@ use page::Page;
 use process::ProcessInfo;
 use resident_adapters::LoadedAdapterSeries;
 use series::{CellVec, Cells};
+use vllm_sim_engine::driver::EngineObserver;
 
 /// Content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -173,6 +174,20 @@ impl Metrics {
     /// Panics if [`Settings::engines`] has no such rank.
     pub fn engine(&self, rank: usize) -> Arc<EngineMetrics> {
         self.engines[rank].clone()
+    }
+
+    /// Returns the observers that update the metrics of the imitated server from the events of one
+    /// data-parallel rank.
+    ///
+    /// # Panics
+    /// Panics if [`Settings::engines`] has no such rank.
+    pub fn observers(&self, rank: usize, features: EngineFeatures) -> Vec<Box<dyn EngineObserver>> {
+        let mut observers: Vec<Box<dyn EngineObserver>> =
+            vec![Box::new(MetricsObserver::new(self.engine(rank), features))];
+        if let Some(sglang) = &self.sglang {
+            observers.push(Box::new(sglang.observer(rank)));
+        }
+        observers
     }
 
     /// Returns the metrics of SGLang; `None` without `--compat sglang`.

@@ -21,6 +21,9 @@ pub mod weights;
 
 use crate::fault::{ErrorType, Fault};
 
+/// Imitated release of SGLang.
+pub const SGLANG_VERSION: &str = "0.5.23";
+
 /// Returns the error of a request that SGLang's code does not expect: a 500 without reason.
 pub fn unhandled_exception() -> Fault {
     Fault::new(500, ErrorType::Detail, "Internal Server Error")
