@@ -4,8 +4,6 @@ use std::path::Path;
 
 use super::did_you_mean::closest_name;
 use super::error::ConfigError;
-use super::layers::ConfigLayer;
-use super::sglang::{self, TranslatedCommandLine};
 use vllm_sim_observe::metrics::Compat;
 
 /// Command-line mode, which selects the set of flag defaults.
@@ -39,19 +37,6 @@ pub const TOOL_COMMANDS: [&str; 15] = [
 
 /// Commands with this crate's flags as arguments.
 const FLAG_COMMANDS: [&str; 6] = ["serve", "sglang", "launch", "config", "version", "help"];
-
-/// Command line of another engine, which is translated to the flags of this crate.
-pub(super) struct OtherCommandLine {
-    pub(super) translate: fn(&[String]) -> Result<TranslatedCommandLine, ConfigError>,
-    pub(super) help_page: &'static str,
-    /// Sets the engine's defaults of what neither a flag nor a file sets.
-    pub(super) set_defaults: fn(&mut ConfigLayer),
-}
-
-/// Returns the command line of an imitated engine that has its own flags.
-pub(super) fn other_command_line(compat: Option<Compat>) -> Option<&'static OtherCommandLine> {
-    (compat == Some(Compat::Sglang)).then_some(&sglang::COMMAND_LINE)
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommandAction {

@@ -2,10 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cli_mode::{
-    self, CliMode, CommandAction, CommandInvocation, OtherCommandLine, TOOL_COMMANDS,
-    other_command_line,
-};
+use super::cli_mode::{self, CliMode, CommandAction, CommandInvocation, TOOL_COMMANDS};
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::ConfigError;
 use super::fake::FAKE_HISTOGRAM_TOTALS;
@@ -16,6 +13,7 @@ use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
 use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
+use super::other_command_line::{OtherCommandLine, other_command_line};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeyPolicy};
 use super::{Config, dynamo, help, ignored, show};

@@ -7,17 +7,20 @@
 
 use serde_json::{Map, Value};
 
-use super::cli_mode::OtherCommandLine;
 use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{self, all_effective_flags, engine, kv, model, server};
 use super::layers::{ConfigLayer, LayerSetting, ValueSource};
+use super::other_command_line::OtherCommandLine;
+use super::sglang_parsers::{REASONING_PARSERS, TOOL_PARSERS};
 
 pub(super) const COMMAND_LINE: OtherCommandLine = OtherCommandLine {
     translate: translate_sglang_arguments,
     help_page: SGLANG_HELP_PAGE,
     set_defaults: set_sglang_defaults,
+    tool_parsers: &TOOL_PARSERS,
+    reasoning_parsers: &REASONING_PARSERS,
 };
 
 /// Flags of SGLang, one per line: name, kind of value, other names.

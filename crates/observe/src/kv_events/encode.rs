@@ -62,8 +62,7 @@ pub enum HashFormat {
     /// Last 64 bits of the block hash, as an integer.
     #[default]
     Int,
-    /// Complete hash; the number is its length in bytes
-    /// ([`HashAlgo::hash_len`](vllm_sim_engine::kv::HashAlgo::hash_len)).
+    /// Complete hash; the number is its length in bytes.
     Bytes(usize),
 }
 

@@ -57,7 +57,8 @@ impl LoraInfo {
         series.show(1.0);
         let all = self.vec.series();
         if all.len() > MAX_SERIES {
-            let oldest = all.iter().min_by(|a, b| a.get().total_cmp(&b.get()));
+            let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
+            let oldest = others.min_by(|a, b| a.get().total_cmp(&b.get()));
             self.vec.retain(|series| oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest)));
         }
         series
