@@ -8,18 +8,17 @@ use serde_json::{Value, json};
 
 use crate::server::{ServerFleet, SimulatorServer};
 use vllm_sim_command_line::outputs;
-use vllm_sim_config::{CliMode, Compat, Config, LoadedConfig};
-use vllm_sim_http::SGLANG_VERSION;
+use vllm_sim_config::{CliMode, Config, LoadedConfig};
+use vllm_sim_http::{imitated_release, launch_command};
 
 /// Logs one line with the imitated release and the command-line mode.
 pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
     let model = &loaded.config.model;
-    let vllm = ("vLLM", model.vllm_version.as_str());
-    let ((project, release), command_line) = match (model.compat, model.cli_mode) {
-        (Compat::Sglang, _) => (("SGLang", SGLANG_VERSION), "`sglang.launch_server`"),
-        (_, CliMode::Llmd) => (vllm, "llm-d-inference-sim"),
-        (_, CliMode::Vllm) => (vllm, "`vllm serve`"),
-    };
+    let (project, release) = imitated_release(model.compat, model.vllm_version);
+    let command_line = launch_command(model.compat).unwrap_or(match model.cli_mode {
+        CliMode::Llmd => "llm-d-inference-sim",
+        CliMode::Vllm => "`vllm serve`",
+    });
     tracing::info!(
         "vllm-sim {} imitates {project} {release}, with the flags of {command_line}",
         env!("CARGO_PKG_VERSION"),
@@ -48,12 +47,12 @@ pub(super) fn log_listen_addresses(fleet: &ServerFleet) {
     let url = client_url(first);
     if let Some(url) = &url {
         tracing::info!("API {url}/v1");
-        let is_sglang = config.model.compat == Compat::Sglang;
-        if !is_sglang && !config.server.routes.disable_fastapi_docs {
+        let serves = |path: &str| first.app_state().serves_path(path);
+        if serves("/docs") {
             tracing::info!("docs {url}/docs");
         }
         tracing::info!("dashboard {url}/dashboard");
-        if !is_sglang || !config.metrics.disable_log_stats {
+        if serves("/metrics") {
             tracing::info!("metrics {url}/metrics");
         }
         if let Some(address) = first.grpc_address {

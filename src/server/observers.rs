@@ -10,7 +10,7 @@ use super::{setup, timing};
 use vllm_sim_config::Config;
 use vllm_sim_engine::driver::EngineObserver;
 use vllm_sim_observe::kv_events::EventLossSwitch;
-use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MetricsObserver, MfuObserver};
+use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MfuObserver};
 #[cfg(feature = "otel")]
 use vllm_sim_observe::otel::TraceExporter;
 #[cfg(feature = "zmq")]
@@ -88,11 +88,7 @@ impl ServerObservers {
     ) -> Result<Vec<Box<dyn EngineObserver>>, StartError> {
         let features = setup::engine_features(config);
         let series = self.metrics.engine(index);
-        let mut observers: Vec<Box<dyn EngineObserver>> =
-            vec![Box::new(MetricsObserver::new(series.clone(), features))];
-        if let Some(sglang) = self.metrics.sglang() {
-            observers.push(Box::new(sglang.observer(index)));
-        }
+        let mut observers = self.metrics.observers(index, features);
         if config.metrics.kv_cache {
             let share = config.metrics.kv_cache_sample;
             observers.push(Box::new(BlockLifetime::new(series.clone(), share)));

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use vllm_sim_config::{CliMode, Compat, Config};
-use vllm_sim_service::dialect::{Dialect, LlmdDialect, SglangDialect, TokenIdDialect, VllmDialect};
+use vllm_sim_http::service_dialect;
+use vllm_sim_service::dialect::{LlmdDialect, TokenIdDialect};
 use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -29,11 +30,6 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
         served_name: service.models.displayed_model_name().to_string(),
         ..shared_request_limits(config, service)
     };
-    let dialect: &dyn Dialect = match config.model.compat {
-        Compat::Llmd => &LlmdDialect,
-        Compat::Sglang => &SglangDialect,
-        Compat::Vllm => &VllmDialect,
-    };
     RequestRules {
         limits,
         defaults: sampling_parameter_defaults(config, service),
@@ -43,7 +39,7 @@ pub(super) fn http_request_rules(config: &Config, service: &InferenceService) ->
             true => AllowedToolSchemas::Whitelisted,
             false => AllowedToolSchemas::Any,
         },
-        dialect,
+        dialect: service_dialect(config.model.compat),
         ..tokens_api_request_rules(config, service)
     }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the pages of /metrics of two builds line by line, for 29 configurations: compare_metrics.py OLD NEW
+"""Compares the pages of /metrics of two builds line by line, for 35 configurations: compare_metrics.py OLD NEW
 
 Both servers get the same requests. Of measured times only the values are masked: names, labels, buckets,
 order and HELP texts must be equal. `--ignore-help` compares all but the HELP texts.
@@ -32,7 +32,9 @@ CONFIGURATIONS = [
     [*SERVE, "--data-parallel-size", "4"], [*SERVE, "--vllm-version", "0.26"], [*SERVE, "--vllm-version", "0.31", *NIXL],
     [*SERVE, "--enable-auto-tool-choice", "--tool-call-parser", "hermes"], [*SERVE, "--max-num-queued-reqs", "1", "--max-num-seqs", "1"],
     ["serve", "meta-llama/Llama-3.1-8B-Instruct", "--served-model-name", "demo", "--gpu", "H100", "--enable-mfu-metrics"],
-    SGLANG, [*SGLANG, "--dp-size", "2"], [*SGLANG, "--schedule-policy", "lpm", "--page-size", "16"],
+    [*SERVE, "--runner", "pooling"], [*SERVE, "--vllm-version", "0.32", *NIXL, *LORA], [*SERVE, "--vllm-version", "0.33", *SPEC, "--legacy-metrics"],
+    [*SERVE, *LORA, "--preview", "lora-adapter-loaded,kv-cache-token-usage"],
+    SGLANG, [*SGLANG, "--dp-size", "2"], [*SGLANG, "--is-embedding"], [*SGLANG, "--enable-lora", "--lora-paths", "a=/tmp/a"], [*SGLANG, "--schedule-policy", "lpm", "--page-size", "16"],
 ]
 IMAGE = ("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
          "rkJggg==")
@@ -49,7 +51,7 @@ REQUESTS = [
         {"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]}]}),
     ("POST", "/generate", {"text": "one two three", "sampling_params": {"max_new_tokens": 5}}),
     ("POST", "/generate", {"text": "one two three", "sampling_params": {"max_new_tokens": 5}, "stream": True}),
-    ("GET", "/metrics/", None),
+    ("POST", "/v1/embeddings", {"model": "demo", "input": ["one", "two three"]}), ("GET", "/metrics/", None),
 ]
 
 

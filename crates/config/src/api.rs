@@ -9,9 +9,9 @@ use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
 use super::model::ModelConfig;
+use super::other_command_line::other_command_line;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
-use super::sglang_parsers;
 use super::speech::SpeechConfig;
 use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
@@ -53,7 +53,7 @@ pub struct ApiConfig {
     pub fingerprint_value: Option<String>,
     /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
-    /// Whether events of SGLang's `/generate` contain only the new tokens.
+    /// Whether events of `POST /generate` contain only the new tokens.
     pub incremental_streaming_output: bool,
     /// Whether the route `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,
@@ -220,9 +220,9 @@ impl ApiConfig {
 
 /// Returns the names that `--tool-call-parser` and `--reasoning-parser` accept.
 fn list_parsers(compat: Compat) -> (&'static [&'static str], &'static [&'static str]) {
-    match compat {
-        Compat::Sglang => (&sglang_parsers::TOOL_PARSERS, &sglang_parsers::REASONING_PARSERS),
-        Compat::Vllm | Compat::Llmd => (&TOOL_PARSERS, &REASONING_PARSERS),
+    match other_command_line(Some(compat)) {
+        Some(own) => (own.tool_parsers, own.reasoning_parsers),
+        None => (&TOOL_PARSERS, &REASONING_PARSERS),
     }
 }
 

@@ -35,6 +35,7 @@ mod loaded;
 mod lora;
 mod metrics;
 mod model;
+mod other_command_line;
 mod parallel;
 mod parsers;
 mod preview;

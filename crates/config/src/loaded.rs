@@ -13,9 +13,10 @@ use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
 use super::flags::server::FAKE_METRICS;
 use super::flags::{self, all_effective_flags};
 use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
+use super::other_command_line::{OtherCommandLine, other_command_line};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeyPolicy};
-use super::{Config, dynamo, help, ignored, sglang, show};
+use super::{Config, dynamo, help, ignored, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
@@ -118,14 +119,14 @@ pub fn load_config(
         };
         return Ok(ParsedCommand::Help(page));
     }
-    let is_sglang = entry.compat == Some(Compat::Sglang);
-    let read = match is_sglang {
-        true => parse_sglang_command_line(entry.words)?,
-        false => command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?,
+    let own = other_command_line(entry.compat);
+    let read = match own {
+        Some(own) => parse_translated_command_line(own, entry.words)?,
+        None => command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?,
     };
     if let Some(request) = read.help {
-        if is_sglang && !matches!(request, HelpRequest::Topic(_)) {
-            return Ok(ParsedCommand::Help(sglang::SGLANG_HELP_PAGE.to_owned()));
+        if let Some(own) = own.filter(|_| !matches!(request, HelpRequest::Topic(_))) {
+            return Ok(ParsedCommand::Help(own.help_page.to_owned()));
         }
         // The program itself was asked, not one of its two servers.
         let is_program = entry.action == CommandAction::Serve
@@ -180,9 +181,12 @@ pub fn load_with_known_flags(
     Ok((loaded, rest))
 }
 
-/// Parses a command line of SGLang.
-fn parse_sglang_command_line(words: &[String]) -> Result<ParsedCommandLine, ConfigError> {
-    let translated = sglang::translate_sglang_arguments(words)?;
+/// Parses a command line with the flags of another engine.
+fn parse_translated_command_line(
+    own: &OtherCommandLine,
+    words: &[String],
+) -> Result<ParsedCommandLine, ConfigError> {
+    let translated = (own.translate)(words)?;
     let mut read = command_line::parse_command_line(&translated.words, UnknownFlagPolicy::Reject)?;
     read.layer.warnings.extend(translated.warnings);
     Ok(read)
@@ -279,12 +283,11 @@ impl LoadedConfig {
         for path in engine.iter().flat_map(|setting| &setting.values) {
             settings.merge_from_upper_layer(dynamo::read_mocker_engine_args(path)?);
         }
-        match compat {
-            Some(Compat::Llmd) => {
-                set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
-            }
-            Some(Compat::Sglang) => sglang::set_sglang_defaults(&mut settings),
-            Some(Compat::Vllm) | None => {}
+        if compat == Some(Compat::Llmd) {
+            set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
+        }
+        if let Some(own) = other_command_line(compat) {
+            (own.set_defaults)(&mut settings);
         }
         let named = read_cli_mode(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);

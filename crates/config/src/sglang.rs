@@ -12,6 +12,16 @@ use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{self, all_effective_flags, engine, kv, model, server};
 use super::layers::{ConfigLayer, LayerSetting, ValueSource};
+use super::other_command_line::OtherCommandLine;
+use super::sglang_parsers::{REASONING_PARSERS, TOOL_PARSERS};
+
+pub(super) const COMMAND_LINE: OtherCommandLine = OtherCommandLine {
+    translate: translate_sglang_arguments,
+    help_page: SGLANG_HELP_PAGE,
+    set_defaults: set_sglang_defaults,
+    tool_parsers: &TOOL_PARSERS,
+    reasoning_parsers: &REASONING_PARSERS,
+};
 
 /// Flags of SGLang, one per line: name, kind of value, other names.
 const FLAG_LIST: &str = include_str!("sglang_flags.txt");
@@ -89,7 +99,7 @@ const CONVERTED_FLAGS: [&str; 13] = [
 const TRANSFER_BACKENDS: [&str; 6] = ["mooncake", "nixl", "ascend", "fake", "mori", "mooncake_tcp"];
 
 /// Help page of `vllm-sim sglang`.
-pub(super) const SGLANG_HELP_PAGE: &str = "\
+const SGLANG_HELP_PAGE: &str = "\
 An SGLang 0.5.23 server without GPU and model: its API, errors, metrics and timing.
 
 Usage: vllm-sim sglang --model-path MODEL [FLAGS]
@@ -191,9 +201,7 @@ pub(super) struct TranslatedCommandLine {
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
-pub(super) fn translate_sglang_arguments(
-    words: &[String],
-) -> Result<TranslatedCommandLine, ConfigError> {
+fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
     let mut translator = Translator { words, ..Translator::default() };
     while let Some(word) = translator.next_word() {
         translator.translate_word(word)?;
@@ -472,7 +480,7 @@ fn convert_lora_path(value: &str) -> Result<String, ConfigError> {
 }
 
 /// Sets the defaults of an SGLang server for flags that no layer sets.
-pub(super) fn set_sglang_defaults(settings: &mut ConfigLayer) {
+fn set_sglang_defaults(settings: &mut ConfigLayer) {
     let page = settings.settings.get(kv::BLOCK_SIZE.name).and_then(|set| set.values.last());
     let page: u32 = page.and_then(|text| text.parse().ok()).filter(|size| *size > 0).unwrap_or(1);
     let blocks = (DEFAULT_KV_TOKENS / page).max(1) + 1;

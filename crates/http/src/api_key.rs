@@ -5,15 +5,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
 use super::bearer::has_valid_bearer_token;
+use super::dialect::ApiDialect;
 use super::error;
 use super::layers::LayerSettings;
 use super::middleware::{Middleware, ResponseHook};
-use vllm_sim_config::Compat;
-
-/// Path prefixes of requests that need an API key.
-///
-/// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
-const GUARDED_PATH_PREFIXES: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
 /// Prefix of the gRPC calls that need an API key; [`UNGUARDED_HEALTH_CHECK`] needs none, like
 /// `/health`.
@@ -23,16 +18,18 @@ const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 /// Middleware of the API key check: it rejects requests without a required key.
 pub(super) struct ApiKeyCheck {
     keys: Vec<String>,
-    is_guarded: fn(&Request) -> bool,
+    is_guarded: Box<dyn Fn(&Request) -> bool + Send + Sync>,
     refusal: fn() -> Response,
 }
 
 impl ApiKeyCheck {
     /// Creates the middleware that checks API keys of HTTP requests; `None` without `--api-key`.
-    pub(super) fn for_http(settings: &LayerSettings, compat: Compat) -> Option<Self> {
-        let is_guarded = match compat {
-            Compat::Sglang => is_guarded_by_sglang,
-            Compat::Vllm | Compat::Llmd => is_guarded_request,
+    pub(super) fn for_http(
+        settings: &LayerSettings,
+        dialect: &'static dyn ApiDialect,
+    ) -> Option<Self> {
+        let is_guarded = move |request: &Request| {
+            request.method() != Method::OPTIONS && dialect.needs_api_key(request.uri().path())
         };
         Self::new(settings, is_guarded, || {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
@@ -47,10 +44,11 @@ impl ApiKeyCheck {
 
     fn new(
         settings: &LayerSettings,
-        is_guarded: fn(&Request) -> bool,
+        is_guarded: impl Fn(&Request) -> bool + Send + Sync + 'static,
         refusal: fn() -> Response,
     ) -> Option<Self> {
         let keys = &settings.api_keys;
+        let is_guarded = Box::new(is_guarded);
         (!keys.is_empty()).then(|| Self { keys: keys.clone(), is_guarded, refusal })
     }
 }
@@ -62,25 +60,6 @@ impl Middleware for ApiKeyCheck {
             false => Ok(None),
         }
     }
-}
-
-fn is_guarded_request(request: &Request) -> bool {
-    let path = request.uri().path();
-    let guarded = GUARDED_PATH_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
-    guarded && request.method() != Method::OPTIONS
-}
-
-/// Path prefixes of requests to an SGLang server that need no API key: probes, metrics and pages of
-/// vllm-sim itself, which have a guard of their own.
-///
-/// Source: SGLang 0.5.23 `srt/utils/auth.py`, `decide_request_auth`.
-const UNGUARDED_SGLANG_PREFIXES: [&str; 6] =
-    ["/health", "/ready", "/metrics", "/dashboard", "/admin", "/fake_metrics"];
-
-fn is_guarded_by_sglang(request: &Request) -> bool {
-    let path = request.uri().path();
-    let open = UNGUARDED_SGLANG_PREFIXES.iter().any(|prefix| path.starts_with(prefix));
-    !open && request.method() != Method::OPTIONS
 }
 
 fn is_guarded_grpc_call(call: &Request) -> bool {

@@ -16,9 +16,9 @@ use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
-use super::session_store::Sessions;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
+use super::sglang::session_store::Sessions;
 use super::transfer::TransferWarnings;
 use super::transfer::params::engine_id_of_rank;
 use vllm_sim_config::LoadedConfig;
@@ -94,6 +94,11 @@ pub(super) struct DashboardRecords {
 }
 
 impl App {
+    /// Returns whether the server has a route of this path.
+    pub fn serves_path(&self, path: &str) -> bool {
+        self.routes.serves_path(path)
+    }
+
     /// Returns the engine id of a data-parallel rank in KV transfer parameters.
     pub fn kv_engine_id(&self, rank: u32) -> String {
         engine_id_of_rank(&self.engine_id, &self.settings, rank)

@@ -142,7 +142,7 @@ fn http_stack(
     let after_log = enabled([
         settings.request_id_headers.then(|| boxed(RequestIdHeader)),
         Some(Box::new(FixedHeaders::new(settings, Some(app)))),
-        ApiKeyCheck::for_http(settings, app.settings.compat).map(boxed),
+        ApiKeyCheck::for_http(settings, app.dialect).map(boxed),
         Some(Box::new(CorsRules(Arc::new(settings.cors.clone())))),
         Some(Box::new(HttpMetricsLayer(app.clone()))),
         Some(Box::new(HeadAndOptions(app.clone()))),

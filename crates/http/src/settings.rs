@@ -122,7 +122,7 @@ pub struct ResponseSettings {
     pub max_choices: u32,
     /// Minimum number of tokens per stream chunk.
     pub stream_interval: u32,
-    /// Whether events of SGLang's `/generate` contain only the new tokens.
+    /// Whether events of `POST /generate` contain only the new tokens.
     pub incremental_output: bool,
     /// Idle time before a keep-alive comment in a stream; `None` sends none.
     pub sse_keep_alive_interval: Option<Duration>,

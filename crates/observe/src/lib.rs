@@ -8,3 +8,4 @@ pub mod metrics;
 pub mod otel;
 mod recent;
 mod release;
+mod sglang;

@@ -1,8 +1,7 @@
 //! Errors of request bodies as FastAPI lists them.
 //!
 //! Source: FastAPI `exceptions.py` (`RequestValidationError.__str__`), `routing.py`
-//! (`json_invalid`); SGLang 0.5.23 `http_server.py` (`validation_exception_handler`,
-//! `_anthropic_validation_message`).
+//! (`json_invalid`).
 
 use std::fmt::Write as _;
 
@@ -11,16 +10,13 @@ use vllm_sim_python as python;
 
 use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
-use super::fault::{ErrorType, Fault};
+use super::fault::Fault;
 use super::lax::PydanticError;
-use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors, pydantic_error_text};
+use super::report::{ErrorStyle, LocationItem, SchemaError, SchemaErrors};
 use super::schema::{Model, RequestField, Schema};
 
 /// Maximum length of an input that an error repeats, in bytes; FastAPI has no limit.
 const MAX_INPUT_BYTES: usize = 4096;
-
-/// Maximum length of the text with all errors of a request body for Anthropic's API, in characters.
-const MAX_DIGEST_CHARS: usize = 500;
 
 /// The function of a route, which FastAPI names in errors of its body.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +35,7 @@ pub struct RouteFunction {
 
 /// Errors of a body that does not match its schema.
 #[derive(Debug)]
-pub struct BodySchemaErrors(SchemaErrors);
+pub struct BodySchemaErrors(pub(super) SchemaErrors);
 
 impl BodySchemaErrors {
     /// Returns the single error of a request body that is not JSON.
@@ -72,25 +68,6 @@ impl BodySchemaErrors {
         );
         text
     }
-
-    /// Returns the short error text that SGLang sends for Anthropic's API: location and message of
-    /// each error.
-    pub fn anthropic_error_text(&self) -> String {
-        let parts = self.0.kept.iter().map(|error| match error.loc.as_str() {
-            "" => error.error.message.clone().into_owned(),
-            loc => format!("{loc}: {}", error.error.message),
-        });
-        let text = parts.collect::<Vec<_>>().join("; ");
-        match text.char_indices().nth(MAX_DIGEST_CHARS) {
-            Some((end, _)) => format!("{}\u{2026}", &text[..end]),
-            None => text,
-        }
-    }
-
-    /// Returns SGLang's error response, with status 400, for the schema errors of a request body.
-    pub fn to_fault(&self, endpoint: &RouteFunction) -> Fault {
-        Fault::new(400, ErrorType::BadRequestPhrase, self.error_message(endpoint))
-    }
 }
 
 /// Error of a request body that cannot be read.
@@ -100,16 +77,6 @@ pub enum BodyReadError {
     Errors(BodySchemaErrors),
     /// A validator function ended the validation of the request body.
     Fault(Fault),
-}
-
-impl BodyReadError {
-    /// Returns SGLang's error response for a request body that cannot be read.
-    pub fn to_fault(self, endpoint: &RouteFunction) -> Fault {
-        match self {
-            Self::Errors(errors) => errors.to_fault(endpoint),
-            Self::Fault(fault) => fault,
-        }
-    }
 }
 
 /// Validates a body against its class and reads its fields; `None` stands for a request without
@@ -152,28 +119,6 @@ fn read_at<T: RequestField>(
     let read = T::read(changed.as_ref().unwrap_or(value));
     // A value that its own schema accepts is always read.
     read.ok_or_else(|| BodyReadError::Fault(Fault::bad_request("The request could not be read.")))
-}
-
-/// Validates and reads an object that SGLang's code builds from a request, as the constructor of
-/// its class does.
-///
-/// # Errors
-/// A 400 with the text of pydantic's exception, and of its absent cause.
-pub fn construct<T: RequestField>(
-    value: &Value,
-    class: &str,
-    bounds: &RequestBounds,
-) -> Result<T, Fault> {
-    let mut checker =
-        SchemaChecker::default().with_bounds(*bounds).with_errors(ErrorStyle::Labelled);
-    let changed = checker.check_value(&T::SCHEMA, value).map_err(|error| match error {
-        CheckError::Schema(errors) => {
-            Fault::bad_request(format!("{} None", pydantic_error_text(class, &errors)))
-        }
-        CheckError::Raised(fault) => fault,
-    })?;
-    let read = T::read(changed.as_ref().unwrap_or(value));
-    read.ok_or_else(|| Fault::bad_request("The request could not be read."))
 }
 
 impl SchemaError {

@@ -18,7 +18,7 @@ pub enum ErrorType {
     BadRequest,
     /// Error of schema validation, broken JSON or a wrong media type: `Bad Request`, with a space.
     BadRequestPhrase,
-    /// Python's `ValueError` in SGLang's handlers: `BadRequest`.
+    /// Python's `ValueError` in a handler of a route: `BadRequest`.
     BadRequestName,
     /// Unknown model or LoRA adapter: `NotFoundError`.
     NotFound,

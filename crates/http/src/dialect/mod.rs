@@ -27,6 +27,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
+use vllm_sim_wire::openai::shared::ChatTool;
 use vllm_sim_wire::{ServerLimits, VllmVersion};
 
 pub(crate) fn api_dialect(compat: Compat) -> &'static dyn ApiDialect {
@@ -37,8 +38,45 @@ pub(crate) fn api_dialect(compat: Compat) -> &'static dyn ApiDialect {
     }
 }
 
-/// Differences of request bodies, routes and responses between vLLM and llm-d-inference-sim.
+/// Returns the differences of an imitated server inside a request.
+pub fn service_dialect(compat: Compat) -> &'static dyn Dialect {
+    api_dialect(compat)
+}
+
+/// Returns the imitated server and its release.
+pub fn imitated_release(compat: Compat, vllm: VllmVersion) -> (&'static str, &'static str) {
+    api_dialect(compat).release(vllm)
+}
+
+/// Returns the command whose flags the server has, unless the command-line mode names it.
+pub fn launch_command(compat: Compat) -> Option<&'static str> {
+    api_dialect(compat).launch_command()
+}
+
+/// Differences of request bodies, routes and responses between vLLM and other imitated servers.
 pub(crate) trait ApiDialect: Dialect {
+    /// Returns the name of the imitated server and its release.
+    fn release(&self, vllm: VllmVersion) -> (&'static str, &'static str) {
+        ("vLLM", vllm.as_str())
+    }
+
+    /// Returns the command whose flags the server has, unless the command-line mode names it.
+    fn launch_command(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns whether requests to a path need an API key.
+    ///
+    /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
+    fn needs_api_key(&self, path: &str) -> bool {
+        ["/v1", "/v2", "/inference", "/cohere"].iter().any(|prefix| path.starts_with(prefix))
+    }
+
+    /// Returns the description of a tool that chat templates get.
+    fn template_tool(&self, tool: &ChatTool) -> Value {
+        tool.to_template_json()
+    }
+
     /// Returns the media type as which a request body is read; `named` is the one in its headers.
     fn media_type<'h>(&self, named: Option<&'h str>) -> Option<&'h str> {
         named

@@ -20,7 +20,6 @@ use crate::media;
 use crate::request_head::RequestHead;
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
-use vllm_sim_config::Compat;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
@@ -30,7 +29,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::{ChatTool, ChatToolChoice};
+use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 impl GenerationBody for ChatRequest {
     const ENDPOINT: ApiEndpoint = ApiEndpoint::Chat;
@@ -161,12 +160,7 @@ fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     let hidden = app.settings.parsers.hides_unchosen_tools
         && request.tool_choice == Some(ChatToolChoice::None);
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty() && !hidden)?;
-    let mut tools: Vec<Value> = tools.iter().map(ChatTool::to_template_json).collect();
-    if app.settings.compat == Compat::Sglang {
-        // SGLang's class of tools has one more member, which its templates show.
-        tools.iter_mut().for_each(|tool| tool["defer_loading"] = Value::Null);
-    }
-    Some(tools)
+    Some(tools.iter().map(|tool| app.dialect.template_tool(tool)).collect())
 }
 
 /// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`

@@ -12,9 +12,7 @@ use crate::app::App;
 use crate::{error, ops};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::kv_events::KvEventFormat;
-
-/// The SGLang release that the routes imitate.
-pub const SGLANG_VERSION: &str = "0.5.23";
+use vllm_sim_wire::sglang::SGLANG_VERSION;
 
 fn json_ok(value: &Value) -> Response<Body> {
     error::json_response(StatusCode::OK, value.to_string())

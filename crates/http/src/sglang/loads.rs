@@ -9,13 +9,14 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::info::{SGLANG_VERSION, gauge, token_capacity};
+use super::info::{gauge, token_capacity};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::error;
 use crate::query;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::sglang::SGLANG_VERSION;
 use vllm_sim_wire::sglang::control::LoadsQuery;
 
 /// Names of the response sections of `GET /v1/loads`, which the parameter `include` selects.

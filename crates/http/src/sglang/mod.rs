@@ -30,10 +30,10 @@ mod responses;
 mod responses_render;
 mod routes;
 mod score;
+pub(crate) mod session_store;
 mod sessions;
 mod tokenize;
 mod usage;
 mod weights;
 
-pub use info::SGLANG_VERSION;
 pub(super) use routes::routes;

@@ -19,9 +19,9 @@ use crate::body::RawRequest;
 use crate::error;
 use crate::generation;
 use crate::stream;
-use vllm_sim_wire::fastapi::construct;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallForm};
+use vllm_sim_wire::sglang::errors::construct;
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED, SglangResponsesRequest};
 
 /// Handles `POST /v1/responses`.

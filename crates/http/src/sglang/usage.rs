@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::session_store::SessionTurn;
 use crate::app::App;
 use crate::openai::response_shape::TokenCounts;
-use crate::session_store::SessionTurn;
 use vllm_sim_observe::metrics::{Metrics, SglangRequest};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared::StreamOptions;

@@ -13,7 +13,6 @@ use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
 use crate::query;
-use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{ServerInfoQuery, WorldSizeQuery};
@@ -25,11 +24,9 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
     let (first, count) = app.settings.parallel.local_ranks;
     for rank in (first..first + count).filter(|_| events.enabled) {
         let (endpoint, replay_endpoint) = events.endpoints_of_rank(rank);
-        let topic = match events.encoding.format {
-            KvEventFormat::Vllm | KvEventFormat::Sglang => events.topic.clone(),
-            KvEventFormat::LlmdArray | KvEventFormat::LlmdMap => {
-                expand_topic(&app, &events.topic, rank)
-            }
+        let topic = match events.encoding.format.is_llmd() {
+            true => expand_topic(&app, &events.topic, rank),
+            false => events.topic.clone(),
         };
         let source = json!({
             "enable_kv_cache_events": true,

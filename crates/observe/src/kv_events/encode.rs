@@ -4,7 +4,6 @@ use super::message::{
     self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
     KvEventPreview, StorageMedium,
 };
-use super::sglang;
 use vllm_sim_engine::{
     BlockKey, BlockPlan, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent,
 };
@@ -13,7 +12,7 @@ use vllm_sim_wire::VllmVersion;
 /// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvEventEncoding {
-    /// Message format: vLLM's, SGLang's or one of llm-d-inference-sim's.
+    /// Message format, named after the program that publishes it.
     pub format: KvEventFormat,
     /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
@@ -65,8 +64,7 @@ pub enum HashFormat {
     /// Last 64 bits of the block hash, as an integer.
     #[default]
     Int,
-    /// Complete hash; the number is its length in bytes
-    /// ([`HashAlgo::hash_len`](vllm_sim_engine::kv::HashAlgo::hash_len)).
+    /// Complete hash; the number is its length in bytes.
     Bytes(usize),
 }
 
@@ -90,8 +88,8 @@ pub(super) fn encode_with_remaining_copies(
     encoding: KvEventEncoding,
     remaining_copies: &[u32],
 ) -> Vec<u8> {
-    if encoding.format == KvEventFormat::Sglang {
-        return sglang::encode_batch(events, ts, rank);
+    if let Some(message) = encoding.format.encode_own(events, ts, rank) {
+        return message;
     }
     let mut shown = Vec::with_capacity(events.len());
     for event in events {

@@ -10,6 +10,8 @@
 use super::msgpack::MsgpackWriter;
 use super::upstream::SINCE;
 use crate::release::first_release;
+use crate::sglang;
+use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_wire::VllmVersion;
 
 /// Format of KV events, named after the program that publishes it.
@@ -30,6 +32,16 @@ impl KvEventFormat {
     /// Returns whether the format is one of llm-d-inference-sim's.
     pub const fn is_llmd(self) -> bool {
         matches!(self, Self::LlmdArray | Self::LlmdMap)
+    }
+
+    /// Encodes a message of a format whose events are not those of vLLM.
+    pub(super) fn encode_own(
+        self,
+        events: &[SchedulerEvent],
+        ts: f64,
+        rank: u32,
+    ) -> Option<Vec<u8>> {
+        (self == Self::Sglang).then(|| sglang::kv_events::encode_batch(events, ts, rank))
     }
 }
 
@@ -182,11 +194,9 @@ impl KvEventBatch<'_> {
         let mut copies = self.remaining_copies.iter().copied();
         for event in self.events {
             match format {
-                KvEventFormat::Vllm | KvEventFormat::Sglang => {
-                    event.write_vllm(&mut w, &mut copies);
-                }
                 KvEventFormat::LlmdArray => event.write_llmd_array(&mut w),
                 KvEventFormat::LlmdMap => event.write_llmd_map(&mut w),
+                _ => event.write_vllm(&mut w, &mut copies),
             }
         }
         w.write_uint(u64::from(self.data_parallel_rank));

@@ -15,8 +15,7 @@ mod encode;
 mod endpoint;
 mod loss;
 mod message;
-mod msgpack;
-mod sglang;
+pub(crate) mod msgpack;
 mod topic;
 mod upstream;
 

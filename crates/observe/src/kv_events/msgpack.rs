@@ -9,22 +9,22 @@
 use super::message::{BlockHash, ExtraKey};
 
 /// Appends MessagePack items to a buffer, with the shortest integers and headers.
-pub(super) struct MsgpackWriter(Vec<u8>);
+pub(crate) struct MsgpackWriter(Vec<u8>);
 
 impl MsgpackWriter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Vec::with_capacity(256))
     }
 
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    pub(super) fn write_nil(&mut self) {
+    pub(crate) fn write_nil(&mut self) {
         self.0.push(0xc0);
     }
 
-    pub(super) fn write_uint(&mut self, n: u64) {
+    pub(crate) fn write_uint(&mut self, n: u64) {
         let wide = n.to_be_bytes();
         match n {
             0..0x80 => self.0.push(n as u8),
@@ -35,7 +35,7 @@ impl MsgpackWriter {
         }
     }
 
-    pub(super) fn write_int(&mut self, n: i64) {
+    pub(crate) fn write_int(&mut self, n: i64) {
         let wide = n.to_be_bytes();
         match n {
             0.. => self.write_uint(n as u64),
@@ -47,11 +47,11 @@ impl MsgpackWriter {
         }
     }
 
-    pub(super) fn write_float(&mut self, x: f64) {
+    pub(crate) fn write_float(&mut self, x: f64) {
         self.write_marker_and_bytes(0xcb, &x.to_be_bytes());
     }
 
-    pub(super) fn write_str(&mut self, text: &str) {
+    pub(crate) fn write_str(&mut self, text: &str) {
         match text.len() {
             len @ 0..0x20 => self.0.push(0xa0 | len as u8),
             len @ 0x20..0x100 => self.0.extend_from_slice(&[0xd9, len as u8]),
@@ -66,7 +66,7 @@ impl MsgpackWriter {
         self.0.extend_from_slice(bytes);
     }
 
-    pub(super) fn write_array_header(&mut self, len: usize) {
+    pub(crate) fn write_array_header(&mut self, len: usize) {
         match len {
             0..0x10 => self.0.push(0x90 | len as u8),
             0x10..0x1_0000 => self.write_marker_and_bytes(0xdc, &(len as u16).to_be_bytes()),
@@ -74,36 +74,36 @@ impl MsgpackWriter {
         }
     }
 
-    pub(super) fn write_map_header(&mut self, len: usize) {
+    pub(crate) fn write_map_header(&mut self, len: usize) {
         self.0.push(0x80 | len as u8);
     }
 
     /// Writes the header of a map in its form for up to 65,535 entries, also for fewer than 16.
-    pub(super) fn write_map16_header(&mut self, len: u16) {
+    pub(crate) fn write_map16_header(&mut self, len: u16) {
         self.0.push(0xde);
         self.0.extend(len.to_be_bytes());
     }
 
-    pub(super) fn write_map_entry(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
+    pub(crate) fn write_map_entry(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
         self.write_str(key);
         value(self);
     }
 
-    pub(super) fn write_array<T: Copy>(&mut self, items: &[T], write: impl Fn(&mut Self, T)) {
+    pub(crate) fn write_array<T: Copy>(&mut self, items: &[T], write: impl Fn(&mut Self, T)) {
         self.write_array_header(items.len());
         for &item in items {
             write(self, item);
         }
     }
 
-    pub(super) fn write_option<T>(&mut self, item: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub(crate) fn write_option<T>(&mut self, item: Option<T>, write: impl FnOnce(&mut Self, T)) {
         match item {
             Some(item) => write(self, item),
             None => self.write_nil(),
         }
     }
 
-    pub(super) fn write_token_id(&mut self, token: u32) {
+    pub(crate) fn write_token_id(&mut self, token: u32) {
         self.write_uint(token.into());
     }
 
@@ -115,7 +115,7 @@ impl MsgpackWriter {
     }
 
     /// Appends a token id as a Go `uint32`, always five bytes.
-    pub(super) fn write_fixed_width_token_id(&mut self, token: u32) {
+    pub(crate) fn write_fixed_width_token_id(&mut self, token: u32) {
         self.write_marker_and_bytes(0xce, &token.to_be_bytes());
     }
 
@@ -145,7 +145,7 @@ impl MsgpackWriter {
     }
 
     /// Appends the extra hash keys of each block; a block without keys is nil.
-    pub(super) fn write_llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
+    pub(crate) fn write_llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
         self.write_array_header(blocks.len());
         for keys in blocks {
             let keys = Some(keys).filter(|keys| !keys.is_empty());
@@ -153,7 +153,7 @@ impl MsgpackWriter {
         }
     }
 
-    pub(super) fn write_all_blocks_cleared(&mut self) {
+    pub(crate) fn write_all_blocks_cleared(&mut self) {
         self.write_array_header(1);
         self.write_str("AllBlocksCleared");
     }

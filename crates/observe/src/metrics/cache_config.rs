@@ -1,6 +1,6 @@
 //! Labels of `vllm:cache_config_info`: the fields of vLLM's CacheConfig.
 
-use super::releases::{CACHE_CONFIG_SINCE, CACHE_CONFIG_UNTIL};
+use super::upstream::{CACHE_CONFIG_SINCE, CACHE_CONFIG_UNTIL};
 use crate::release::first_release;
 use vllm_sim_wire::VllmVersion;
 

@@ -20,7 +20,7 @@ use prometheus::proto::MetricType;
 /// consistent.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     /// Value of a counter or gauge, or sum of the observations of a histogram or summary.
     value: AtomicF64,
     /// Creation time of the series, in Unix seconds; zero hides the series.
@@ -32,8 +32,8 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Creates the cell of a metric series of this type; the series is hidden at first.
-    pub(super) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
+    /// Creates the hidden cell of a series in a family of this type.
+    pub(crate) fn new(kind: MetricType, bounds: &Arc<[f64]>) -> Self {
         let buckets = match kind {
             MetricType::HISTOGRAM | MetricType::SUMMARY => bounds.len() + 1,
             _ => 0,
@@ -46,31 +46,31 @@ impl Cell {
         }
     }
 
-    pub(super) fn get(&self) -> f64 {
+    pub(crate) fn get(&self) -> f64 {
         self.value.get()
     }
 
-    pub(super) fn set(&self, v: f64) {
+    pub(crate) fn set(&self, v: f64) {
         self.value.set(v);
     }
 
-    pub(super) fn add(&self, n: f64) {
+    pub(crate) fn add(&self, n: f64) {
         // Cached tokens are often zero, and an atomic addition is slow.
         if n != 0.0 {
             self.value.inc_by(n);
         }
     }
 
-    pub(super) fn add_exclusive(&self, n: u32) {
+    pub(crate) fn add_exclusive(&self, n: u32) {
         self.value.set(self.value.get() + f64::from(n));
     }
 
-    pub(super) fn observe(&self, v: f64) {
+    pub(crate) fn observe(&self, v: f64) {
         self.bucket(v).inc_by(1);
         self.add(v);
     }
 
-    pub(super) fn observe_exclusive(&self, v: f64, times: u32) {
+    pub(crate) fn observe_exclusive(&self, v: f64, times: u32) {
         let bucket = self.bucket(v);
         bucket.set(bucket.get().wrapping_add(u64::from(times)));
         if v != 0.0 {
@@ -88,29 +88,29 @@ impl Cell {
     }
 
     /// Returns the number of observations in each bucket, not cumulative.
-    pub(super) fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.buckets.iter().map(Atomic::get)
     }
 
     /// Returns the creation time of the series, in Unix seconds; `None`: the series is hidden.
-    pub(super) fn created(&self) -> Option<f64> {
+    pub(crate) fn created(&self) -> Option<f64> {
         let at = self.created.get();
         (at != 0.0).then_some(at)
     }
 
-    /// Exposes the metric series if it is hidden, with this Unix time as its creation time.
-    pub(super) fn show(&self, now_unix: f64) {
+    /// Shows the series if it is hidden, as created at this Unix time.
+    pub(crate) fn show(&self, now_unix: f64) {
         if self.created.get() == 0.0 {
             self.created.set(now_unix);
         }
     }
 
-    pub(super) fn hide(&self) {
+    pub(crate) fn hide(&self) {
         self.created.set(0.0);
     }
 
-    /// Zeroes the metric series and sets its creation time, in Unix seconds; zero hides the series.
-    pub(super) fn reset(&self, created: f64) {
+    /// Zeroes the series, as created at this Unix time; zero hides it.
+    pub(crate) fn reset(&self, created: f64) {
         self.replace(&[]);
         self.created.set(created);
     }
@@ -122,7 +122,7 @@ impl Cell {
     /// bound plus one. Returns the sum with each bound truncated to an integer.
     ///
     /// **Source:** llm-d-inference-sim `fake_metrics.go`, `initFakeHistogram`.
-    pub(super) fn replace(&self, counts: &[u64]) -> u64 {
+    pub(crate) fn replace(&self, counts: &[u64]) -> u64 {
         let last = self.bounds.last().copied().unwrap_or(0.0) + 1.0;
         let (mut sum, mut whole) = (0.0, 0u64);
         for (i, count) in counts.iter().enumerate() {

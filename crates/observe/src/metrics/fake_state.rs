@@ -6,8 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::fake::{FakeGauge, FakeMetrics};
-use super::families::{FAMILIES, FINISH_REASONS, Id};
-use super::family::Hidden;
+use super::families::{FINISH_REASONS, Id};
 use super::lora::LoraInfo;
 use super::series::Cells;
 use super::settings::Clock;
@@ -51,10 +50,8 @@ impl FakeState {
             }
         }
         for cells in &self.engines {
-            let stepped = FAMILIES.iter().filter(|family| family.hidden == Hidden::UntilStep);
-            for cell in stepped.flat_map(|family| cells.series_cells(family.id)) {
-                cell.show(1.0);
-            }
+            let stepped = cells.iter().filter(|(family, _)| family.hidden_until_step);
+            stepped.flat_map(|(_, cells)| cells.iter()).for_each(|cell| cell.show(1.0));
             apply(update, cells, at);
         }
         self.move_gauges(&gauges, at);

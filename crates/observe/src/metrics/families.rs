@@ -8,14 +8,11 @@
 
 use prometheus::proto::MetricType;
 
-use super::family::CellSource::{Alias, Ratio};
 use super::family::Faked::{Always, UnlessLlmd};
-use super::family::Hidden::{From, UntilStep};
 use super::family::WhenEmpty::{Absent, HeaderOfOneServer};
 use super::family::{Buckets, Family, Group, Labels, Topic, family};
-use super::releases::SINCE;
 use super::settings::{ApiServers, OffloadInfo};
-use super::upstream::UPSTREAM;
+use super::upstream::{SINCE, UPSTREAM};
 use crate::release::{first_release, is_equal};
 
 /// Values of the label `finished_reason`. The last three exist in llm-d-inference-sim only and are
@@ -34,38 +31,13 @@ pub(super) const VLLM_REASONS: usize = 5;
 
 const GENERATIONS: &[&[&str]] = &[&["0", "1", "2"]];
 const COPIES: &[&[&str]] = &[&["GPU_to_CPU", "CPU_to_GPU"]];
-const SLEEP: &[&[&str]] = &[&["sleep", "release_kv_cache_memory", "wake"]];
-const WEIGHTS: &[&[&str]] = &[&["init", "shutdown", "start", "start_draft", "update", "finish"]];
 const TOOL_PARSER: &[&[&str]] = &[
     &["streaming", "non_streaming"],
     &["tool_call", "no_tool_call"],
     &["chat_completions", "responses", "other"],
 ];
 
-// Buckets of SGLang 0.5.23, `srt/observability/metrics_collector.py`.
-const TIME_TO_FIRST_TOKEN: Buckets = Buckets::Bounds(&[
-    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
-    400.0,
-]);
-const E2E_LATENCY: Buckets = Buckets::Bounds(&[
-    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
-    400.0, 600.0, 1200.0, 1800.0, 2400.0,
-]);
-const INTER_TOKEN_LATENCY: Buckets = Buckets::Bounds(&[
-    0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080, 0.1,
-    0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
-]);
-const QUEUE_TIME: Buckets = Buckets::Bounds(&[
-    0.0, 0.001, 0.005, 0.010, 0.050, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0,
-    30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0,
-    800.0, 900.0, 1000.0, 1200.0, 1400.0, 1600.0, 1800.0, 2000.0, 2500.0, 3000.0,
-]);
-const TOKENS: Buckets = Buckets::Bounds(&[
-    100.0, 300.0, 500.0, 700.0, 1e3, 1500.0, 2e3, 3e3, 4e3, 5e3, 6e3, 7e3, 8e3, 9e3, 1e4, 12500.0,
-    15e3, 17500.0, 2e4, 22500.0, 25e3, 27500.0, 3e4, 35e3, 4e4, 6e4, 8e4, 1e5, 2e5, 3e5, 4e5, 6e5,
-    8e5, 1e6, 11e5,
-]);
-
+/// Declares a list of families, `FAMILIES`, and their names in code, `Id`.
 macro_rules! families {
     (declaration $name:literal) => { upstream($name) };
     (declaration $kind:ident $name:literal $help:literal) => {
@@ -79,11 +51,19 @@ macro_rules! families {
     })*) => {
         /// Identifiers of the metric families.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(super) enum Id { $($($id,)*)* }
+        pub(crate) enum Id { $($($id,)*)* }
 
-        /// All metric families, indexed by [`Id`].
-        pub(super) static FAMILIES: &[Family] = &[$($(Family {
-            id: Id::$id,
+        /// Families with constant values are named nowhere else.
+        const _: &[Id] = &[$($(Id::$id,)*)*];
+
+        impl From<Id> for usize {
+            fn from(id: Id) -> Self {
+                id as Self
+            }
+        }
+
+        /// All families; the index is [`Id`].
+        pub(crate) static FAMILIES: &[Family] = &[$($(Family {
             topic: Topic::$topic,
             when: $when,
             $($field: $value,)*
@@ -91,6 +71,7 @@ macro_rules! families {
         },)*)*];
     };
 }
+pub(crate) use families;
 
 families! {
     Process, |s| s.runtime_series && s.api_servers == ApiServers::One => {
@@ -98,12 +79,12 @@ families! {
         GcUncollectable: "python_gc_objects_uncollectable_total" { values: GENERATIONS, created: false };
         GcCollections: "python_gc_collections_total" { values: GENERATIONS, created: false };
         PythonInfo: "python_info" { info: Some(|_, _| Some(pairs(PYTHON))) };
-        VirtualMemory: "process_virtual_memory_bytes" { hidden: From(0), when_empty: Absent };
-        ResidentMemory: "process_resident_memory_bytes" { hidden: From(0), when_empty: Absent };
-        StartTime: "process_start_time_seconds" { hidden: From(0), when_empty: Absent };
-        CpuSeconds: "process_cpu_seconds_total" { created: false, hidden: From(0), when_empty: Absent };
-        OpenFds: "process_open_fds" { hidden: From(0), when_empty: Absent };
-        MaxFds: "process_max_fds" { hidden: From(0), when_empty: Absent };
+        VirtualMemory: "process_virtual_memory_bytes" { hidden_from: 0, when_empty: Absent };
+        ResidentMemory: "process_resident_memory_bytes" { hidden_from: 0, when_empty: Absent };
+        StartTime: "process_start_time_seconds" { hidden_from: 0, when_empty: Absent };
+        CpuSeconds: "process_cpu_seconds_total" { created: false, hidden_from: 0, when_empty: Absent };
+        OpenFds: "process_open_fds" { hidden_from: 0, when_empty: Absent };
+        MaxFds: "process_max_fds" { hidden_from: 0, when_empty: Absent };
     }
 
     Speculation, |s| s.engine_stats && s.spec_positions > 0 => {
@@ -131,13 +112,13 @@ families! {
     }
 
     Transfers, |s| s.engine_stats && s.offload.as_ref().is_some_and(|o| !o.simple) => {
-        StoreBytes: "vllm:kv_offload_store_bytes_total" { hidden: From(0) };
-        StoreTime: "vllm:kv_offload_store_time_total" { hidden: From(0) };
+        StoreBytes: "vllm:kv_offload_store_bytes_total" { hidden_from: 0 };
+        StoreTime: "vllm:kv_offload_store_time_total" { hidden_from: 0 };
         StoreSize: "vllm:kv_offload_store_size" {};
-        LoadBytes: "vllm:kv_offload_load_bytes_total" { hidden: From(0) };
-        LoadTime: "vllm:kv_offload_load_time_total" { hidden: From(0) };
+        LoadBytes: "vllm:kv_offload_load_bytes_total" { hidden_from: 0 };
+        LoadTime: "vllm:kv_offload_load_time_total" { hidden_from: 0 };
         LoadSize: "vllm:kv_offload_load_size" {};
-        AllocationFailures: "vllm:kv_offload_allocation_failure_total" { hidden: From(0) };
+        AllocationFailures: "vllm:kv_offload_allocation_failure_total" { hidden_from: 0 };
         LookupDelay: "vllm:kv_offload_lookup_async_delay_seconds" {};
         AllocationSize: "vllm:kv_offload_cpu_allocation_size" {};
         OffloadUsage: "vllm:kv_offload_cpu_cache_usage_perc" {};
@@ -157,13 +138,13 @@ families! {
     }
 
     Engine, |s| s.engine_stats => {
-        Running: "vllm:num_requests_running" { hidden: UntilStep, faked: Always };
-        Waiting: "vllm:num_requests_waiting" { hidden: UntilStep, faked: Always };
-        WaitingByReason: "vllm:num_requests_waiting_by_reason" { values: &[&["capacity", "deferred"]], hidden: UntilStep, faked: Always };
+        Running: "vllm:num_requests_running" { hidden_until_step: true, faked: Always };
+        Waiting: "vllm:num_requests_waiting" { hidden_until_step: true, faked: Always };
+        WaitingByReason: "vllm:num_requests_waiting_by_reason" { values: &[&["capacity", "deferred"]], hidden_until_step: true, faked: Always };
     }
 
     Transfers, |s| s.engine_stats && s.kv_consumer => {
-        KvFetches: "vllm:num_requests_kv_fetch_by_stage" { values: &[&["waiting_to_start", "in_progress", "completed_waiting"]], hidden: UntilStep };
+        KvFetches: "vllm:num_requests_kv_fetch_by_stage" { values: &[&["waiting_to_start", "in_progress", "completed_waiting"]], hidden_until_step: true };
     }
 
     Engine, |s| s.engine_stats => {
@@ -171,12 +152,12 @@ families! {
     }
 
     Cache, |s| s.engine_stats => {
-        KvUsage: "vllm:kv_cache_usage_perc" { hidden: UntilStep, faked: Always };
+        KvUsage: "vllm:kv_cache_usage_perc" { hidden_until_step: true, faked: Always };
     }
 
     // vllm-project/vllm#57336; its HELP text is not known.
     Cache, |s| s.engine_stats && s.previews.token_usage => {
-        KvTokenUsage: GAUGE "vllm:kv_cache_token_usage_perc" { hidden: UntilStep }
+        KvTokenUsage: GAUGE "vllm:kv_cache_token_usage_perc" { hidden_until_step: true }
             "Fraction of the KV cache's token slots that hold keys and values. 1 means 100 percent usage.";
     }
 
@@ -199,7 +180,7 @@ families! {
     }
 
     Requests, |s| s.engine_stats => {
-        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden: From(VLLM_REASONS), faked: UnlessLlmd };
+        Success: "vllm:request_success_total" { values: &[&FINISH_REASONS], hidden_from: VLLM_REASONS, faked: UnlessLlmd };
         Rejections: "vllm:admission_rejections_total" { values: &[&["max_num_queued_reqs", "max_num_queued_tokens"]] };
         RequestPromptTokens: "vllm:request_prompt_tokens" { faked: UnlessLlmd };
         RequestGenerationTokens: "vllm:request_generation_tokens" { faked: UnlessLlmd };
@@ -261,50 +242,16 @@ families! {
     }
 
     Engine, |_| true => {
-        SleepDuration: "vllm:sleep_mode_operation_duration_seconds" { values: SLEEP, hidden: From(0), by_creation: true, when_empty: Absent };
-        SleepInFlight: "vllm:sleep_mode_operations_in_flight" { values: SLEEP, group: Group::SummedGauge, hidden: From(0), by_creation: true, when_empty: Absent };
-    }
-
-    Engine, |_| true => {
-        WeightsDuration: "vllm:rl_weight_update_operation_duration_seconds" { values: WEIGHTS, hidden: From(0), by_creation: true, when_empty: Absent };
-        WeightsInFlight: "vllm:rl_weight_update_operations_in_flight" { values: WEIGHTS, group: Group::SummedGauge, hidden: From(0), by_creation: true, when_empty: Absent };
+        SleepDuration: "vllm:sleep_mode_operation_duration_seconds" { added: true, when_empty: Absent };
+        SleepInFlight: "vllm:sleep_mode_operations_in_flight" { added: true, group: Group::SummedGauge, when_empty: Absent };
+        WeightsDuration: "vllm:rl_weight_update_operation_duration_seconds" { added: true, when_empty: Absent };
+        WeightsInFlight: "vllm:rl_weight_update_operations_in_flight" { added: true, group: Group::SummedGauge, when_empty: Absent };
     }
 
     Http, |s| s.sockets => {
         SocketsActive: "vllm:websocket_connections_active" {};
         SocketsTotal: "vllm:websocket_connections_total" {};
         SocketDuration: "vllm:websocket_connection_duration_seconds" {};
-    }
-
-    // SGLang 0.5.23, `srt/observability/metrics_collector.py`.
-    Sglang, |_| true => {
-        SglangRunning: scheduler GAUGE "sglang:num_running_reqs" {} "The number of running requests.";
-        SglangQueued: scheduler GAUGE "sglang:num_queue_reqs" {} "The number of requests in the waiting queue.";
-        SglangThroughput: scheduler GAUGE "sglang:gen_throughput" {} "The generation throughput (token/s).";
-        SglangHitRate: scheduler GAUGE "sglang:cache_hit_rate" {} "The prefix cache hit rate.";
-        SglangTokenUsage: scheduler GAUGE "sglang:token_usage" {} "The token usage.";
-        SglangFullTokenUsage: scheduler GAUGE "sglang:full_token_usage" {} "The token usage for full attention layers.";
-        SglangUsedTokens: scheduler GAUGE "sglang:num_used_tokens" {} "The number of used tokens.";
-        SglangKvUsedTokens: scheduler GAUGE "sglang:kv_used_tokens" {} "Number of KV cache tokens that running requests hold.";
-        SglangRetractions: scheduler COUNTER "sglang:num_retracted_requests_total" {} "Total number of retracted requests.";
-        SglangQueueTime: scheduler HISTOGRAM "sglang:queue_time_seconds" { buckets: QUEUE_TIME } "Histogram of queueing time in seconds.";
-        SglangMaxTokens: scheduler GAUGE "sglang:max_total_num_tokens" {} "Maximum total number of tokens in the KV cache pool.";
-        SglangPageSize: scheduler GAUGE "sglang:page_size" {} "KV cache page size in tokens.";
-        SglangPages: scheduler GAUGE "sglang:num_pages" {} "Number of KV cache pages.";
-        SglangContextLength: scheduler GAUGE "sglang:context_len" {} "Maximum context length.";
-        SglangPromptTokens: streamed COUNTER "sglang:prompt_tokens_total" {} "Number of prefill tokens processed.";
-        SglangGenerationTokens: streamed COUNTER "sglang:generation_tokens_total" {} "Number of generation tokens processed.";
-        SglangPromptLength: tokenizer HISTOGRAM "sglang:prompt_tokens_histogram" { buckets: TOKENS } "Histogram of prompt token length.";
-        SglangUncachedLength: tokenizer HISTOGRAM "sglang:uncached_prompt_tokens_histogram" { buckets: TOKENS } "Histogram of uncached (compute) prompt token length.";
-        SglangGenerationLength: tokenizer HISTOGRAM "sglang:generation_tokens_histogram" { buckets: TOKENS } "Histogram of generation token length.";
-        SglangCachedTokens: tokenizer COUNTER "sglang:cached_tokens_total" { labels: &["cache_source", "engine_type", "model_name"], values: &[&["device"]] } "Number of cached prompt tokens by source (device/host/storage).";
-        SglangRequests: streamed COUNTER "sglang:num_requests_total" {} "Number of requests processed.";
-        SglangStructuredRequests: tokenizer COUNTER "sglang:num_so_requests_total" {} "Number of structured output requests processed.";
-        SglangAbortedRequests: tokenizer COUNTER "sglang:num_aborted_requests_total" {} "Number of requests aborted.";
-        SglangTtft: streamed HISTOGRAM "sglang:time_to_first_token_seconds" { buckets: TIME_TO_FIRST_TOKEN } "Histogram of time to first token in seconds.";
-        SglangItl: tokenizer HISTOGRAM "sglang:inter_token_latency_seconds" { buckets: INTER_TOKEN_LATENCY } "Histogram of inter-token latency in seconds.";
-        SglangTpot: streamed HISTOGRAM "sglang:request_time_per_output_token_seconds" { buckets: INTER_TOKEN_LATENCY } "Per-request TPOT in seconds: (finished_time - first_token_time) / (completion_tokens - 1).";
-        SglangE2e: streamed HISTOGRAM "sglang:e2e_request_latency_seconds" { buckets: E2E_LATENCY } "Histogram of End-to-end request latency in seconds";
     }
 
     Own, |_| true => {
@@ -317,31 +264,36 @@ families! {
 
     // vLLM up to 0.9, llm-d-inference-sim v0.6, production-stack.
     Cache, |s| s.engine_stats && s.legacy => {
-        OldGpuCacheUsage: GAUGE "vllm:gpu_cache_usage_perc" { created: false, cells: Alias(Id::KvUsage) }
+        OldGpuCacheUsage: GAUGE "vllm:gpu_cache_usage_perc" { created: false, alias: Some(Id::KvUsage) }
             "GPU KV-cache usage. 1 means 100 percent usage. DEPRECATED: Use vllm:kv_cache_usage_perc instead.";
-        OldGpuPrefixQueries: COUNTER "vllm:gpu_prefix_cache_queries_total" { created: false, cells: Alias(Id::PrefixQueries) }
+        OldGpuPrefixQueries: COUNTER "vllm:gpu_prefix_cache_queries_total" { created: false, alias: Some(Id::PrefixQueries) }
             "GPU prefix cache queries, in terms of number of queried tokens. DEPRECATED: Use vllm:prefix_cache_queries instead.";
-        OldGpuPrefixHits: COUNTER "vllm:gpu_prefix_cache_hits_total" { created: false, cells: Alias(Id::PrefixHits) }
+        OldGpuPrefixHits: COUNTER "vllm:gpu_prefix_cache_hits_total" { created: false, alias: Some(Id::PrefixHits) }
             "GPU prefix cache hits, in terms of number of cached tokens. DEPRECATED: Use vllm:prefix_cache_hits instead.";
-        OldGpuPrefixHitRate: GAUGE "vllm:gpu_prefix_cache_hit_rate" { created: false, cells: Ratio(Id::PrefixHits, Id::PrefixQueries) }
+        OldGpuPrefixHitRate: GAUGE "vllm:gpu_prefix_cache_hit_rate" { created: false, alias: Some(Id::PrefixHits), divisor: Some(Id::PrefixQueries) }
             "GPU prefix cache block hit rate. DEPRECATED: Use vllm:prefix_cache_queries and vllm:prefix_cache_hits instead.";
-        OldPrefixQueries: COUNTER "vllm:prefix_cache_queries" { created: false, cells: Alias(Id::PrefixQueries) }
+        OldPrefixQueries: COUNTER "vllm:prefix_cache_queries" { created: false, alias: Some(Id::PrefixQueries) }
             "Prefix cache queries, in terms of number of queried tokens.";
-        OldPrefixHits: COUNTER "vllm:prefix_cache_hits" { created: false, cells: Alias(Id::PrefixHits) }
+        OldPrefixHits: COUNTER "vllm:prefix_cache_hits" { created: false, alias: Some(Id::PrefixHits) }
             "Prefix cache hits, in terms of number of cached tokens.";
     }
 
     // vLLM up to 0.10, llm-d-inference-sim.
     Requests, |s| s.engine_stats && s.legacy => {
-        OldTpot: HISTOGRAM "vllm:time_per_output_token_seconds" { buckets: upstream("vllm:inter_token_latency_seconds").buckets, created: false, cells: Alias(Id::Itl) }
+        OldTpot: HISTOGRAM "vllm:time_per_output_token_seconds" { buckets: upstream("vllm:inter_token_latency_seconds").buckets, created: false, alias: Some(Id::Itl) }
             "Histogram of time per output token in seconds. DEPRECATED: Use vllm:inter_token_latency_seconds instead.";
-        OldMaxGenerationTokens: HISTOGRAM "vllm:max_num_generation_tokens" { buckets: Buckets::Tokens, created: false, cells: Alias(Id::MaxGenerationTokens) }
+        OldMaxGenerationTokens: HISTOGRAM "vllm:max_num_generation_tokens" { buckets: Buckets::Tokens, created: false, alias: Some(Id::MaxGenerationTokens) }
             "Histogram of maximum number of requested generation tokens.";
     }
 }
 
-/// Returns the metric family of this name in the list of upstream; without one, the crate does not
-/// compile.
+impl Id {
+    pub(super) fn family(self) -> &'static Family {
+        &FAMILIES[self as usize]
+    }
+}
+
+/// Returns the family of this name in the list of upstream; without one, the crate does not compile.
 const fn upstream(name: &str) -> Family {
     let mut i = 0;
     while !is_equal(UPSTREAM[i].name.as_bytes(), name.as_bytes()) {
@@ -353,33 +305,6 @@ const fn upstream(name: &str) -> Family {
 /// Returns a metric family of the engines that is not in the list of upstream.
 const fn engine(kind: MetricType, name: &'static str, help: &'static str) -> Family {
     family(kind, name, &["engine", "model_name"], Buckets::Bounds(&[]), help)
-}
-
-/// Returns a metric family of SGLang's scheduler.
-const fn scheduler(kind: MetricType, name: &'static str, help: &'static str) -> Family {
-    const LABELS: &[&str] =
-        &["dp_rank", "engine_type", "model_name", "moe_ep_rank", "pp_rank", "tp_rank"];
-    sglang(family(kind, name, LABELS, Buckets::Bounds(&[]), help))
-}
-
-/// Returns a metric family of SGLang's tokenizer manager.
-const fn tokenizer(kind: MetricType, name: &'static str, help: &'static str) -> Family {
-    sglang(family(kind, name, &["engine_type", "model_name"], Buckets::Bounds(&[]), help))
-}
-
-/// Returns a metric family of SGLang's tokenizer manager with separate series for streamed and
-/// other requests.
-const fn streamed(kind: MetricType, name: &'static str, help: &'static str) -> Family {
-    const LABELS: &[&str] = &["engine_type", "is_streaming", "model_name"];
-    Family { labels: LABELS, values: &[&["false", "true"]], ..tokenizer(kind, name, help) }
-}
-
-/// Hides the series of a counter or histogram until it is first used.
-const fn sglang(family: Family) -> Family {
-    match family.kind {
-        MetricType::GAUGE => family,
-        _ => Family { hidden: From(0), when_empty: Absent, ..family },
-    }
 }
 
 const PYTHON: [(&str, &str); 5] = [

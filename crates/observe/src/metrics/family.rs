@@ -5,16 +5,16 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
-use super::releases::OLDER_HELP;
 use super::settings::{Compat, Settings};
+use super::upstream::OLDER_HELP;
 use vllm_sim_wire::VllmVersion;
 
-/// Names and values of the labels of a metric series.
-pub(super) type Labels = Vec<(String, String)>;
+/// Names and values of labels.
+pub(crate) type Labels = Vec<(String, String)>;
 
 /// Topic of a metric family; the families of a topic have one Prometheus collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Topic {
+pub(crate) enum Topic {
     Process,
     Engine,
     Requests,
@@ -23,44 +23,28 @@ pub(super) enum Topic {
     Transfers,
     Speculation,
     Http,
-    /// Metric families of SGLang, which replace all others but those of vllm-sim itself.
-    Sglang,
-    /// Metric families of vllm-sim itself.
+    /// Families of vllm-sim itself.
     Own,
 }
 
 /// Owner of a metric family's series: each engine, or the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     Engine,
     Server,
 }
 
 /// Upper bounds of histogram buckets, without `+Inf`.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Buckets {
+pub(crate) enum Buckets {
     Bounds(&'static [f64]),
     /// Bucket bounds of 1, 2 and 5 times the powers of ten, up to the context length.
     Tokens,
 }
 
-/// Series of a metric family that are hidden at first.
+/// Appearance of a family without series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hidden {
-    /// Every series is exposed from the start.
-    None,
-    /// Series from this index on are hidden until they are first used.
-    From(usize),
-    /// All series are hidden until the engine's first step, if there are several API servers.
-    ///
-    /// prometheus_client shows the most recent value among processes, and a gauge that was never
-    /// set has none.
-    UntilStep,
-}
-
-/// Output on `/metrics` for a metric family without series.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WhenEmpty {
+pub(crate) enum WhenEmpty {
     /// HELP and TYPE are written, also those of `_created`.
     Header,
     /// HELP and TYPE are written if there is one API server.
@@ -68,20 +52,9 @@ pub(super) enum WhenEmpty {
     Absent,
 }
 
-/// Source of the values of a metric family's series.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum CellSource {
-    Own,
-    /// The values are those of another family of the same engine.
-    Alias(Id),
-    /// The values are the ratio of the first family's value to the second one's; zero if the second
-    /// is zero.
-    Ratio(Id, Id),
-}
-
-/// Relation of a metric family to fake metrics.
+/// Relation of a family to fake metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Faked {
+pub(crate) enum Faked {
     /// Fake metrics keep the values of the family.
     Never,
     /// Fake metrics replace the values of the family.
@@ -93,7 +66,7 @@ pub(super) enum Faked {
 /// Place of a metric family on `/metrics` with several API servers, where families are sorted by
 /// group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Group {
+pub(crate) enum Group {
     Counter,
     Gauge,
     Histogram,
@@ -105,43 +78,49 @@ pub(super) enum Group {
 
 /// Declaration of one metric family. Names of counters include `_total`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Family {
-    pub(super) id: Id,
-    pub(super) topic: Topic,
+pub(crate) struct Family {
+    pub(crate) topic: Topic,
     /// The condition under which upstream exposes the family.
-    pub(super) when: fn(&Settings) -> bool,
-    /// First imitated vLLM release with the metric family.
-    pub(super) since: VllmVersion,
-    pub(super) name: &'static str,
-    pub(super) help: &'static str,
-    pub(super) kind: MetricType,
-    pub(super) group: Group,
+    pub(crate) when: fn(&Settings) -> bool,
+    /// First imitated release with the family.
+    pub(crate) since: VllmVersion,
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) kind: MetricType,
+    pub(crate) group: Group,
     /// Names of the labels, sorted. A family with the label `engine` or `tp_rank` has series of each
     /// engine, others have series of the server.
-    pub(super) labels: &'static [&'static str],
-    pub(super) buckets: Buckets,
-    /// Values of the family's own labels: each combination is a series, and the last label varies
-    /// fastest. Values of other labels, such as `model_name`, come from the settings.
-    pub(super) values: &'static [&'static [&'static str]],
+    pub(crate) labels: &'static [&'static str],
+    pub(crate) buckets: Buckets,
+    /// Each combination of these values is a series; the last label varies fastest. Values of other
+    /// labels, such as `model_name`, come from the settings.
+    pub(crate) values: &'static [&'static [&'static str]],
     /// Whether series are added when they are first used.
-    pub(super) added: bool,
+    pub(crate) added: bool,
     /// Further labels of an engine's series in a family whose value is always 1; `None`: the engine
     /// has no series.
-    pub(super) info: Option<fn(&Settings, usize) -> Option<Labels>>,
+    pub(crate) info: Option<fn(&Settings, usize) -> Option<Labels>>,
     /// Whether the series of one engine are adjacent; else engines vary fastest, as in vLLM.
-    pub(super) by_engine: bool,
-    /// Whether the series are ordered by their creation time.
-    pub(super) by_creation: bool,
+    pub(crate) by_engine: bool,
     /// Whether one API server exposes creation times in a family `_created`.
-    pub(super) created: bool,
-    pub(super) hidden: Hidden,
-    pub(super) when_empty: WhenEmpty,
-    pub(super) cells: CellSource,
-    pub(super) faked: Faked,
+    pub(crate) created: bool,
+    /// Series from this index on are hidden until they are first used.
+    pub(crate) hidden_from: usize,
+    /// Whether all series are hidden until the engine's first step, if there are several API servers.
+    ///
+    /// prometheus_client shows the most recent value among processes, and a gauge that was never
+    /// set has none.
+    pub(crate) hidden_until_step: bool,
+    pub(crate) when_empty: WhenEmpty,
+    /// Family of the same engine whose values this one has.
+    pub(crate) alias: Option<Id>,
+    /// Family by whose value, at least 1, the values are divided.
+    pub(crate) divisor: Option<Id>,
+    pub(crate) faked: Faked,
 }
 
-/// Returns a metric family whose series exist from the start.
-pub(super) const fn family(
+/// Returns a family whose series exist from the start.
+pub(crate) const fn family(
     kind: MetricType,
     name: &'static str,
     labels: &'static [&'static str],
@@ -149,7 +128,6 @@ pub(super) const fn family(
     help: &'static str,
 ) -> Family {
     Family {
-        id: Id::Flops,
         topic: Topic::Own,
         when: |_| true,
         since: VllmVersion::ALL[0],
@@ -168,25 +146,24 @@ pub(super) const fn family(
         added: false,
         info: None,
         by_engine: false,
-        by_creation: false,
         created: !matches!(kind, MetricType::GAUGE),
-        hidden: Hidden::None,
+        hidden_from: usize::MAX,
+        hidden_until_step: false,
         when_empty: WhenEmpty::Header,
-        cells: CellSource::Own,
+        alias: None,
+        divisor: None,
         faked: Faked::Never,
     }
 }
 
 impl Family {
     /// Returns whether the imitated server exposes the family with these settings.
-    pub(super) fn is_exposed(&self, settings: &Settings) -> bool {
-        let sglang = (self.topic == Topic::Sglang) == (settings.compat == Compat::Sglang);
-        let shown = sglang || self.topic == Topic::Own;
-        shown && self.since <= settings.version && (self.when)(settings)
+    pub(crate) fn is_exposed(&self, settings: &Settings) -> bool {
+        self.since <= settings.version && (self.when)(settings)
     }
 
     /// Returns the HELP text of the family in the imitated release.
-    pub(super) fn help_text(&self, settings: &Settings) -> &'static str {
+    pub(crate) fn help_text(&self, settings: &Settings) -> &'static str {
         let older = OLDER_HELP
             .iter()
             .find(|(name, until, _)| *name == self.name && settings.version <= *until);
@@ -196,7 +173,7 @@ impl Family {
     /// Returns the histogram bucket bounds of the metric family.
     ///
     /// **Source:** vLLM `vllm/v1/metrics/buckets.py`.
-    pub(super) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
+    pub(crate) fn bounds(&self, settings: &Settings) -> Arc<[f64]> {
         let Buckets::Bounds(bounds) = self.buckets else {
             let decades = std::iter::successors(Some(1u64), |decade| Some(decade * 10));
             let bounds = decades.flat_map(|decade| [decade, 2 * decade, 5 * decade]);
@@ -206,16 +183,15 @@ impl Family {
         bounds.into()
     }
 
-    /// Returns the number of series that each owner (an engine or the server) has in the metric
-    /// family.
-    pub(super) fn series_per_owner(&self, settings: &Settings) -> usize {
+    /// Returns the number of series of each owner.
+    pub(crate) fn series_per_owner(&self, settings: &Settings) -> usize {
         match self.labels.contains(&"position") {
             true => settings.spec_positions as usize,
             false => self.values.iter().map(|values| values.len()).product(),
         }
     }
 
-    pub(super) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         match self.labels.iter().any(|label| matches!(*label, "engine" | "tp_rank")) {
             true => Owner::Engine,
             false => Owner::Server,
@@ -223,20 +199,12 @@ impl Family {
     }
 
     /// Returns whether fake metrics have cells of their own for the family.
-    pub(super) fn is_faked(&self, compat: Compat) -> bool {
+    pub(crate) fn is_faked(&self, compat: Compat) -> bool {
         self.faked == Faked::Always || self.faked == Faked::UnlessLlmd && compat == Compat::Vllm
     }
 
-    /// Returns the index of the first series that is hidden until its first use.
-    pub(super) fn hidden_from(&self) -> usize {
-        match self.hidden {
-            Hidden::From(index) => index,
-            _ => usize::MAX,
-        }
-    }
-
-    /// Returns the name of the metric family of creation times: a counter loses its `_total`.
-    pub(super) fn created_name(&self) -> Option<String> {
+    /// Returns the name of the family of creation times: a counter loses its `_total`.
+    pub(crate) fn created_name(&self) -> Option<String> {
         let base = match self.kind {
             MetricType::COUNTER => self.name.strip_suffix("_total"),
             _ => None,
@@ -244,9 +212,8 @@ impl Family {
         self.created.then(|| format!("{}_created", base.unwrap_or(self.name)))
     }
 
-    /// Returns names and values of the labels of an owner's series `index`; `None` if the owner has
-    /// no series.
-    pub(super) fn label_values(
+    /// Returns names and values of the labels of one owner's series, if it has one.
+    pub(crate) fn label_values(
         &self,
         settings: &Settings,
         owner: usize,
@@ -285,14 +252,13 @@ impl Family {
 
 #[cfg(test)]
 mod tests {
-    use super::super::families::FAMILIES;
     use super::*;
 
     #[test]
     fn token_bounds_end_at_the_context_length() {
         let bounds = |max_model_len| {
             let settings = Settings { max_model_len, ..Settings::default() };
-            FAMILIES[Id::RequestPromptTokens as usize].bounds(&settings).to_vec()
+            Id::RequestPromptTokens.family().bounds(&settings).to_vec()
         };
         assert_eq!(bounds(10), [1.0, 2.0, 5.0, 10.0]);
         assert_eq!(bounds(1024).last(), Some(&1000.0));

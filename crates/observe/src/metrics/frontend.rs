@@ -1,8 +1,14 @@
 //! Metrics of the API server: rejected requests, tool-call parser, sleep mode, weight updates and
 //! WebSockets.
 
+use std::sync::Arc;
+
 use super::Metrics;
 use super::families::Id;
+use super::series::Series;
+
+pub(super) const SLEEP_FAMILIES: [Id; 2] = [Id::SleepDuration, Id::SleepInFlight];
+pub(super) const WEIGHT_FAMILIES: [Id; 2] = [Id::WeightsDuration, Id::WeightsInFlight];
 
 /// Queue limit exceeded by a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,16 +71,18 @@ pub enum Operation {
     WeightsFinish,
 }
 
-impl Operation {
-    /// Returns the operation's families of durations and of operations in flight, and the index of
-    /// its series.
-    pub(super) fn families(self) -> (Id, Id, usize) {
-        match (self as usize).checked_sub(Self::WeightsInit as usize) {
-            None => (Id::SleepDuration, Id::SleepInFlight, self as usize),
-            Some(index) => (Id::WeightsDuration, Id::WeightsInFlight, index),
-        }
-    }
-}
+/// Values of the label `operation`, by [`Operation`].
+const OPERATIONS: [&str; 9] = [
+    "sleep",
+    "release_kv_cache_memory",
+    "wake",
+    "init",
+    "shutdown",
+    "start",
+    "start_draft",
+    "update",
+    "finish",
+];
 
 impl Metrics {
     /// Counts a request that a queue limit rejected before an engine was chosen for it.
@@ -96,19 +104,25 @@ impl Metrics {
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
     pub fn operation_started(&self, operation: Operation) {
-        let (duration, in_flight, index) = operation.families();
-        let now = (self.clock)();
-        for id in [duration, in_flight] {
-            self.server.series_cells(id)[index].show(now);
-        }
-        self.server.series_cells(in_flight)[index].add(1.0);
+        let [_, in_flight] = self.operation_series(operation, (self.clock)());
+        in_flight.add(1.0);
     }
 
     /// Records the end and duration of an administrator's operation, successful or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
-        let (duration, in_flight, index) = operation.families();
-        self.server.series_cells(in_flight)[index].add(-1.0);
-        self.server.series_cells(duration)[index].observe(seconds);
+        let [duration, in_flight] = self.operation_series(operation, 0.0);
+        in_flight.add(-1.0);
+        duration.observe(seconds);
+    }
+
+    /// Returns the series of durations and of operations in flight, shown as created at this time.
+    fn operation_series(&self, operation: Operation, created: f64) -> [Arc<Series>; 2] {
+        let families = match operation {
+            Operation::Sleep | Operation::ReleaseKvCacheMemory | Operation::Wake => SLEEP_FAMILIES,
+            _ => WEIGHT_FAMILIES,
+        };
+        let name = OPERATIONS[operation as usize];
+        families.map(|id| self.vecs[id as usize].with_label_values(&[name], created))
     }
 
     /// Records an opened WebSocket; [`Self::socket_closed`] must follow.

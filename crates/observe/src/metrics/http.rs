@@ -1,17 +1,16 @@
 //! The `http_*` families of prometheus-fastapi-instrumentator 8.1.
 //!
-//! Series appear in the order of the first requests that they count. Only such a first request
-//! looks its labels up.
+//! Series appear in the order of the first requests that they count.
 //!
 //! Routes that *contain* `/metrics`, `/health`, `/load`, `/ping`, `/version` or `/server_info` are
 //! excluded. Upstream matches the pattern anywhere, so `/v1/load_lora_adapter` is excluded too,
 //! while `/v1/unload_lora_adapter` is counted.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::families::Id;
-use super::series::{CellVec, Cells, Series};
+use super::series::{CellVec, Cells};
 use super::settings::{Clock, Settings};
 
 const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
@@ -23,58 +22,46 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandlerId(u16);
 
-struct HandlerCells {
-    name: String,
-    requests: [[OnceLock<Arc<Series>>; CLASSES.len()]; METHODS.len()],
-    durations: [OnceLock<Arc<Series>>; METHODS.len()],
-    /// Series of the sizes of requests and responses.
-    sizes: OnceLock<[Arc<Series>; 2]>,
-}
-
 /// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
-    /// Metric cells of each route template; the first one is `none`, for requests without a route.
-    handlers: Vec<HandlerCells>,
+    /// Route templates; the first one is `none`, for requests without a route.
+    handlers: Vec<String>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HandlerId>>,
     requests: Arc<CellVec>,
-    sizes: [Arc<CellVec>; 2],
+    request_sizes: Arc<CellVec>,
+    response_sizes: Arc<CellVec>,
     durations: Arc<CellVec>,
     server: Cells,
     clock: Clock,
 }
 
 impl HttpMetrics {
-    pub(super) fn new(settings: &Settings, server: &Cells) -> Self {
+    pub(super) fn new(settings: &Settings, vecs: &[Arc<CellVec>], server: &Cells) -> Self {
         let routes = &settings.routes;
         let names = ["none"].into_iter().chain(routes.iter().map(String::as_str));
-        let handlers = names.take(usize::from(u16::MAX)).map(|name| HandlerCells {
-            name: name.to_owned(),
-            requests: Default::default(),
-            durations: Default::default(),
-            sizes: OnceLock::new(),
-        });
         let ids = (1..=u16::MAX).map(HandlerId);
         let routes = routes.iter().zip(ids).map(|(route, id)| {
             let counted = (!is_excluded(route)).then_some(id);
             (route.clone(), counted)
         });
-        let vec = |id| CellVec::new(id, settings);
+        let vec = |id: Id| vecs[id as usize].clone();
         Self {
-            handlers: handlers.collect(),
+            handlers: names.take(usize::from(u16::MAX)).map(str::to_owned).collect(),
             routes: routes.collect(),
             requests: vec(Id::HttpRequests),
-            sizes: [Id::HttpRequestSize, Id::HttpResponseSize].map(vec),
+            request_sizes: vec(Id::HttpRequestSize),
+            response_sizes: vec(Id::HttpResponseSize),
             durations: vec(Id::HttpDuration),
             server: server.clone(),
             clock: settings.clock,
         }
     }
 
-    /// Returns the metric families whose series appear with the first requests that they count.
-    pub(super) fn vecs(&self) -> [&Arc<CellVec>; 4] {
-        let [request, response] = &self.sizes;
-        [&self.requests, request, response, &self.durations]
+    pub(super) fn restart(&self, now_unix: f64) {
+        for vec in [&self.requests, &self.request_sizes, &self.response_sizes, &self.durations] {
+            vec.restart(now_unix);
+        }
     }
 
     /// Returns the id of a route template for metrics; `None` if the route is excluded.
@@ -109,20 +96,13 @@ impl HttpMetrics {
         let method = known.unwrap_or(METHODS.len() - 1);
         let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
 
-        let (name, now) = (handler.name.as_str(), self.clock);
-        let requests = handler.requests[method][class]
-            .get_or_init(|| self.requests.add(&[name, METHODS[method], CLASSES[class]], now()));
-        requests.add(1.0);
-        let sizes = handler.sizes.get_or_init(|| {
-            let created = now();
-            self.sizes.each_ref().map(|sizes| sizes.add(&[name], created))
-        });
-        sizes[0].observe(request_bytes as f64);
-        sizes[1].observe(response_bytes as f64);
+        let (handler, now) = (handler.as_str(), (self.clock)());
+        let method = METHODS[method];
+        self.requests.with_label_values(&[handler, method, CLASSES[class]], now).add(1.0);
+        self.request_sizes.with_label_values(&[handler], now).observe(request_bytes as f64);
+        self.response_sizes.with_label_values(&[handler], now).observe(response_bytes as f64);
         self.server[Id::HttpDurationHighr].observe(seconds);
-        let durations = handler.durations[method]
-            .get_or_init(|| self.durations.add(&[name, METHODS[method]], now()));
-        durations.observe(seconds);
+        self.durations.with_label_values(&[handler, method], now).observe(seconds);
     }
 }
 

@@ -11,10 +11,8 @@
 //!
 //! **Source:** vLLM `vllm/v1/metrics/{loggers,stats}.py`; llm-d-inference-sim `metrics.go`.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 
-use super::families::Id;
 use super::series::{CellVec, Series};
 use super::settings::{Clock, Compat, Settings};
 
@@ -25,21 +23,18 @@ const MAX_SERIES: usize = 4096;
 /// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
 pub(super) struct LoraInfo {
     max_lora: String,
-    pub(super) vec: Arc<CellVec>,
+    vec: Arc<CellVec>,
     compat: Compat,
     clock: Clock,
-    /// Lock held to add a series; a scrape never takes it.
-    adding: Mutex<()>,
 }
 
 impl LoraInfo {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, vec: Arc<CellVec>) -> Self {
         Self {
             max_lora: settings.lora.unwrap_or(1).to_string(),
-            vec: CellVec::new(Id::LoraRequests, settings),
+            vec,
             compat: settings.compat,
             clock: settings.clock,
-            adding: Mutex::new(()),
         }
     }
 
@@ -56,30 +51,23 @@ impl LoraInfo {
         series.label_values().eq(labels) && series.created().is_some()
     }
 
-    /// Sets the value of the series with these lists of running and waiting adapters, and adds the
-    /// series if there is none.
-    pub(super) fn set(&self, lists: [&str; 2], value: f64) -> Arc<Series> {
-        let _adding = self.adding.lock();
-        let all = self.vec.series();
-        if let Some(series) = all.iter().find(|series| self.is_current(series, lists)) {
-            series.set(value);
-            return series.clone();
-        }
-        if all.len() >= MAX_SERIES {
-            let oldest = all.iter().min_by(|a, b| a.get().total_cmp(&b.get()));
-            self.vec.retain(|series| oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest)));
-        }
-        let series = self.vec.add(&[&self.max_lora, lists[0], lists[1]], 0.0);
+    /// Sets the value of the series with these lists, and adds the series if there is none.
+    pub(super) fn set(&self, [running, waiting]: [&str; 2], value: f64) -> Arc<Series> {
+        let series = self.vec.with_label_values(&[&self.max_lora, running, waiting], 0.0);
         series.set(value);
         series.show(1.0);
+        let all = self.vec.series();
+        if all.len() > MAX_SERIES {
+            let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
+            let oldest = others.min_by(|a, b| a.get().total_cmp(&b.get()));
+            self.vec.retain(|series| oldest.is_none_or(|oldest| !std::ptr::eq(series, &**oldest)));
+        }
         series
     }
 
     /// Replaces all series by the given ones: running adapters, waiting adapters, value.
     pub(super) fn replace(&self, series: &[([&str; 2], f64)]) {
-        let adding = self.adding.lock();
         self.vec.retain(|_| false);
-        drop(adding);
         for (lists, value) in series {
             self.set(*lists, *value);
         }
@@ -156,11 +144,14 @@ impl LoraWriter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::families::Id;
     use super::*;
 
     fn info(max_lora: u32, compat: Compat) -> Arc<LoraInfo> {
         let lora = Some(max_lora);
-        Arc::new(LoraInfo::new(&Settings { lora, compat, clock: || 10.5, ..Settings::default() }))
+        let settings = Settings { lora, compat, clock: || 10.5, ..Settings::default() };
+        let vec = CellVec::new(Id::LoraRequests.family(), &settings);
+        Arc::new(LoraInfo::new(&settings, vec))
     }
 
     /// Returns the label values and the value of each series.

@@ -24,12 +24,12 @@
 
 mod block_lifetime;
 mod cache_config;
-mod cell;
+pub(crate) mod cell;
 mod engine;
 mod fake;
 mod fake_state;
-mod families;
-mod family;
+pub(crate) mod families;
+pub(crate) mod family;
 mod frontend;
 mod http;
 mod lora;
@@ -38,11 +38,9 @@ mod number;
 mod own;
 mod page;
 mod process;
-mod releases;
 mod resident_adapters;
-mod series;
-mod settings;
-mod sglang;
+pub(crate) mod series;
+pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -61,28 +59,41 @@ pub use http::{HandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
 pub use resident_adapters::AdapterSlots;
 pub use settings::{ApiServers, Clock, Compat, MetricPreviews, OffloadInfo, Settings, wall_clock};
-pub use sglang::{SglangMetrics, SglangObserver, SglangRequest};
 pub use transfers::NixlTransfer;
 
 pub use crate::recent::{Percentiles, RecentLatencies};
+pub use crate::sglang::metrics::{SglangMetrics, SglangObserver, SglangRequest};
 
 use crate::recent::percentiles;
 use fake_state::FakeState;
 use families::{FAMILIES, Id};
-use family::{Owner, Topic};
+use family::{Family, Owner};
+use frontend::{SLEEP_FAMILIES, WEIGHT_FAMILIES};
 use lora::LoraInfo;
 use own::OwnMetrics;
 use page::Page;
 use process::ProcessInfo;
 use resident_adapters::LoadedAdapterSeries;
 use series::{CellVec, Cells};
+use vllm_sim_engine::driver::EngineObserver;
 
 /// Content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
+/// Returns the exposed families of vLLM, in the order of the page.
+fn exposed_families(settings: &Settings) -> Vec<&'static Family> {
+    let mut families: Vec<_> = FAMILIES.iter().filter(|one| one.is_exposed(settings)).collect();
+    if settings.api_servers == ApiServers::Several {
+        families.sort_by_key(|family| family.group);
+    }
+    families
+}
+
 /// All metrics of a server.
 pub struct Metrics {
     page: Page,
+    /// Families of vLLM, by [`Id`].
+    vecs: Vec<Arc<CellVec>>,
     engines: Vec<Arc<EngineMetrics>>,
     server: Cells,
     http: HttpMetrics,
@@ -105,39 +116,36 @@ impl Metrics {
             settings.api_servers = ApiServers::Several;
         }
         let settings = &settings;
-        let server = Cells::new(settings, Owner::Server);
+        let server = Cells::new(FAMILIES, settings, Owner::Server);
         let engines = settings.engines.iter();
-        let real: Vec<_> = engines.map(|_| Cells::new(settings, Owner::Engine)).collect();
-        let real_lora = Arc::new(LoraInfo::new(settings));
-        let (shown, shown_lora) = match settings.fake {
-            Some(_) => (
-                real.iter().map(|cells| cells.for_fake_metrics(settings)).collect::<Vec<_>>(),
-                Arc::new(LoraInfo::new(settings)),
-            ),
-            None => (real.clone(), real_lora.clone()),
+        let real: Vec<_> = engines.map(|_| Cells::new(FAMILIES, settings, Owner::Engine)).collect();
+        let shown: Vec<_> = match settings.fake {
+            Some(_) => real.iter().map(|cells| cells.for_fake_metrics(settings)).collect(),
+            None => real.clone(),
         };
-        let http = HttpMetrics::new(settings, &server);
-        let own = OwnMetrics::new();
-
-        let loaded = Arc::new(LoadedAdapterSeries::new(settings));
-        let added: Vec<_> =
-            http.vecs().into_iter().chain([&shown_lora.vec, loaded.vec()]).collect();
-        let families = FAMILIES.iter();
-        let exposed = families.filter(|f| f.topic != Topic::Own && f.is_exposed(settings));
-        let vecs = exposed.map(|family| {
-            let added = added.iter().find(|vec| vec.family.id == family.id);
-            let created = || CellVec::with_series(family.id, settings, &shown, &server);
-            added.map_or_else(created, |vec| Arc::clone(vec))
-        });
-        let vecs: Vec<_> = vecs.collect();
-        let has_lora = vecs.iter().any(|vec| vec.family.id == Id::LoraRequests);
+        let vecs = CellVec::of_list(FAMILIES, settings, &shown, &server);
+        let vec = |id: Id| vecs[id as usize].clone();
+        let shown_lora = Arc::new(LoraInfo::new(settings, vec(Id::LoraRequests)));
+        let real_lora = match settings.fake {
+            Some(_) => {
+                let hidden = CellVec::new(Id::LoraRequests.family(), settings);
+                Arc::new(LoraInfo::new(settings, hidden))
+            }
+            None => shown_lora.clone(),
+        };
+        let loaded = Arc::new(LoadedAdapterSeries::new(settings, vec(Id::LoraLoaded)));
         let engine = |(cells, name): (&Cells, &String)| {
             let loaded_adapters = (loaded.clone(), name.clone());
             EngineMetrics::new(cells.clone(), real_lora.clone(), loaded_adapters, settings)
         };
         let engines = real.iter().zip(&settings.engines).map(engine);
+        let own = OwnMetrics::new();
+        let sglang = (settings.compat == Compat::Sglang).then(|| SglangMetrics::new(settings));
         let metrics = Self {
-            page: Page::new(settings, vecs, own.clone()),
+            page: match &sglang {
+                Some(sglang) => Page::new(settings, &sglang.families(), &sglang.vecs, own.clone()),
+                None => Page::new(settings, &exposed_families(settings), &vecs, own.clone()),
+            },
             engines: engines.map(Arc::new).collect(),
             process: (settings.runtime_series && settings.api_servers == ApiServers::One)
                 .then(ProcessInfo::new),
@@ -145,11 +153,11 @@ impl Metrics {
                 let lora = shown_lora.clone();
                 FakeState::new(fake, *refresh, shown, lora, settings.clock)
             }),
-            lora: has_lora.then_some(shown_lora),
-            sglang: (settings.compat == Compat::Sglang)
-                .then(|| SglangMetrics::new(settings, &server, &real)),
+            lora: Id::LoraRequests.family().is_exposed(settings).then_some(shown_lora),
+            sglang,
+            http: HttpMetrics::new(settings, &vecs, &server),
             server,
-            http,
+            vecs,
             own,
             length: AtomicUsize::new(0),
             clock: settings.clock,
@@ -166,6 +174,20 @@ impl Metrics {
     /// Panics if [`Settings::engines`] has no such rank.
     pub fn engine(&self, rank: usize) -> Arc<EngineMetrics> {
         self.engines[rank].clone()
+    }
+
+    /// Returns the observers that update the metrics of the imitated server from the events of one
+    /// data-parallel rank.
+    ///
+    /// # Panics
+    /// Panics if [`Settings::engines`] has no such rank.
+    pub fn observers(&self, rank: usize, features: EngineFeatures) -> Vec<Box<dyn EngineObserver>> {
+        let mut observers: Vec<Box<dyn EngineObserver>> =
+            vec![Box::new(MetricsObserver::new(self.engine(rank), features))];
+        if let Some(sglang) = &self.sglang {
+            observers.push(Box::new(sglang.observer(rank)));
+        }
+        observers
     }
 
     /// Returns the metrics of SGLang; `None` without `--compat sglang`.
@@ -213,7 +235,12 @@ impl Metrics {
             engine.recent.clear();
         }
         self.server.restart(now);
-        self.http.vecs().iter().for_each(|vec| vec.restart(now));
+        if let Some(sglang) = &self.sglang {
+            sglang.restart(now);
+        }
+        self.http.restart(now);
+        let operations = SLEEP_FAMILIES.iter().chain(&WEIGHT_FAMILIES);
+        operations.for_each(|id| self.vecs[*id as usize].restart(0.0));
         if let Some(process) = &self.process {
             process.restart(now);
         }

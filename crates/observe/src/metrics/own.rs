@@ -6,7 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
-use super::families::{FAMILIES, Id};
+use super::families::Id;
 
 /// Metrics of vllm-sim itself; clones share the values.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub(super) struct OwnMetrics {
 impl OwnMetrics {
     pub(super) fn new() -> Self {
         const CONSTANT: &str = "names and labels in the list are valid";
-        let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(|id| &FAMILIES[id as usize]);
+        let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(Id::family);
         Self {
             faults: IntCounterVec::new(Opts::new(faults.name, faults.help), faults.labels)
                 .expect(CONSTANT),

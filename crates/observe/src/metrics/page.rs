@@ -15,8 +15,7 @@ use prometheus::Registry;
 use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 
-use super::families::FAMILIES;
-use super::family::{Family, WhenEmpty};
+use super::family::{Family, Topic, WhenEmpty};
 use super::number::float;
 use super::series::{CellCollector, CellVec};
 use super::settings::{ApiServers, Compat, Settings};
@@ -44,7 +43,8 @@ impl Page {
     /// Registers a Prometheus collector for each topic, and one for vllm-sim's own families.
     pub(super) fn new(
         settings: &Settings,
-        mut vecs: Vec<Arc<CellVec>>,
+        families: &[&'static Family],
+        vecs: &[Arc<CellVec>],
         own: impl Collector + 'static,
     ) -> Self {
         let registry = Registry::new();
@@ -52,17 +52,17 @@ impl Page {
             let registered = registry.register(collector);
             registered.expect("the names of families in the list differ");
         };
+        let shown =
+            vecs.iter().filter(|vec| families.iter().any(|one| one.name == vec.family.name));
+        let mut vecs: Vec<_> =
+            shown.filter(|vec| vec.family.topic != Topic::Own).cloned().collect();
         vecs.sort_by_key(|vec| vec.family.topic);
         for of_topic in vecs.chunk_by(|a, b| a.family.topic == b.family.topic) {
             register(Box::new(CellCollector(of_topic.to_vec())));
         }
         register(Box::new(own));
-        let shown = FAMILIES.iter().filter(|family| family.is_exposed(settings));
-        let mut entries: Vec<_> = shown.map(|family| Entry::new(family, settings)).collect();
-        if settings.api_servers == ApiServers::Several && settings.compat != Compat::Sglang {
-            entries.sort_by_key(|entry| entry.family.group);
-        }
-        Self { registry, entries, api_servers: settings.api_servers }
+        let entries = families.iter().map(|family| Entry::new(family, settings));
+        Self { registry, entries: entries.collect(), api_servers: settings.api_servers }
     }
 
     /// Appends the text of `/metrics` to `out`.

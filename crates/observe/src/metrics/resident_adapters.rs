@@ -8,8 +8,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::families::Id;
 use super::series::{CellVec, Cells, Series};
 use super::settings::Settings;
@@ -80,21 +78,11 @@ fn touch(
 pub(super) struct LoadedAdapterSeries {
     vec: Arc<CellVec>,
     model: String,
-    /// Lock held to change the list of series; a scrape never takes it.
-    changing: Mutex<()>,
 }
 
 impl LoadedAdapterSeries {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self {
-            vec: CellVec::new(Id::LoraLoaded, settings),
-            model: settings.model_name.clone(),
-            changing: Mutex::new(()),
-        }
-    }
-
-    pub(super) fn vec(&self) -> &Arc<CellVec> {
-        &self.vec
+    pub(super) fn new(settings: &Settings, vec: Arc<CellVec>) -> Self {
+        Self { vec, model: settings.model_name.clone() }
     }
 
     /// Exposes the LoRA adapters of one engine in place of those that it exposed before.
@@ -102,7 +90,6 @@ impl LoadedAdapterSeries {
         cells[Id::GpuLoras].set(adapters.gpu.len() as f64);
         cells[Id::CpuLoras].set(adapters.cpu.len() as f64);
         cells[Id::MaxGpuLoras].set(adapters.slots.gpu as f64);
-        let _changing = self.changing.lock();
         let rows = adapters.cpu.iter().map(|name| {
             let level = if adapters.gpu.contains(name) { "gpu" } else { "cpu" };
             // No route pins an adapter.
@@ -113,9 +100,8 @@ impl LoadedAdapterSeries {
         self.vec.retain(|one| {
             one.label_values().nth(1) != Some(engine) || rows.iter().any(|row| shows(one, row))
         });
-        let shown = self.vec.series();
-        for row in rows.iter().filter(|row| !shown.iter().any(|one| shows(one, row))) {
-            self.vec.add(row.as_slice(), 1.0).set(1.0);
+        for row in &rows {
+            self.vec.with_label_values(row, 1.0).set(1.0);
         }
     }
 }

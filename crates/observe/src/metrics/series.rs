@@ -4,47 +4,52 @@ use std::ops::{Deref, Index};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Summary,
 };
 
 use super::cell::Cell;
-use super::families::{FAMILIES, Id};
-use super::family::{CellSource, Family, Hidden, Owner};
+use super::families::Id;
+use super::family::{Family, Owner};
 use super::settings::{ApiServers, Settings};
 
-/// Metric cells of one engine, or of the server, for every metric family; clones share the cells.
+/// Cells of one engine, or of the server, for every family of a list; clones share the cells.
 #[derive(Debug, Clone)]
-pub(super) struct Cells(Box<[Arc<[Cell]>]>);
+pub(crate) struct Cells {
+    families: &'static [Family],
+    cells: Box<[Arc<[Cell]>]>,
+}
 
 impl Cells {
-    /// Creates the cells of all metric families of an owner (an engine or the server).
-    pub(super) fn new(settings: &Settings, owner: Owner) -> Self {
+    /// Creates the cells of an owner's families.
+    pub(crate) fn new(families: &'static [Family], settings: &Settings, owner: Owner) -> Self {
         let none: Arc<[Cell]> = Arc::new([]);
-        let cells = FAMILIES.iter().map(|family| {
-            let own = matches!(family.cells, CellSource::Own);
-            match own && !family.added && family.owner() == owner {
-                true => family.cells(settings),
-                false => none.clone(),
-            }
+        let cells = families.iter().map(|family| {
+            let own = family.alias.is_none() && !family.added && family.owner() == owner;
+            if own { family.cells(settings) } else { none.clone() }
         });
-        Self(cells.collect())
+        Self { families, cells: cells.collect() }
     }
 
     /// Returns cells for fake metrics, separate from these with the engine's real values.
     pub(super) fn for_fake_metrics(&self, settings: &Settings) -> Self {
-        let families = FAMILIES.iter().zip(&self.0);
-        let cells = families.map(|(family, real)| match family.is_faked(settings.compat) {
+        let cells = self.iter().map(|(family, real)| match family.is_faked(settings.compat) {
             true => family.cells(settings),
             false => real.clone(),
         });
-        Self(cells.collect())
+        Self { families: self.families, cells: cells.collect() }
     }
 
-    /// Returns the cells of a metric family, one per combination of label values.
-    pub(super) fn series_cells(&self, id: Id) -> &[Cell] {
-        &self.0[id as usize]
+    /// Returns each family with its cells.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Family, &Arc<[Cell]>)> {
+        self.families.iter().zip(&self.cells)
+    }
+
+    /// Returns the cells of a family, by the values of its labels.
+    pub(crate) fn series_cells(&self, id: impl Into<usize>) -> &[Cell] {
+        &self.cells[id.into()]
     }
 
     /// Sets the gauges of a family, and shows them if they were hidden until then.
@@ -55,43 +60,38 @@ impl Cells {
         }
     }
 
-    /// Zeroes the metrics that a process restart loses, at this Unix time; gauges keep their
-    /// values.
-    pub(super) fn restart(&self, now_unix: f64) {
-        for (family, cells) in FAMILIES.iter().zip(&self.0) {
+    /// Zeroes what a process restart loses, at this Unix time; gauges keep their values.
+    pub(crate) fn restart(&self, now_unix: f64) {
+        for (family, cells) in self.iter() {
             for (i, cell) in cells.iter().enumerate() {
-                let used_first = i >= family.hidden_from();
-                match family.kind {
-                    MetricType::GAUGE if used_first => cell.hide(),
-                    MetricType::GAUGE => {}
-                    _ if used_first => cell.reset(0.0),
-                    _ => cell.reset(now_unix),
+                match (family.kind, i >= family.hidden_from) {
+                    (MetricType::GAUGE, true) => cell.hide(),
+                    (MetricType::GAUGE, false) => {}
+                    (_, true) => cell.reset(0.0),
+                    (_, false) => cell.reset(now_unix),
                 }
             }
         }
     }
 }
 
-impl Index<Id> for Cells {
+impl<I: Into<usize>> Index<I> for Cells {
     type Output = Cell;
 
-    fn index(&self, id: Id) -> &Cell {
-        &self.0[id as usize][0]
+    fn index(&self, id: I) -> &Cell {
+        &self.cells[id.into()][0]
     }
 }
 
 impl Family {
     fn cells(&self, settings: &Settings) -> Arc<[Cell]> {
         let bounds = self.bounds(settings);
-        let from = match self.hidden {
-            Hidden::UntilStep if settings.api_servers == ApiServers::Several => 0,
-            _ => self.hidden_from(),
-        };
+        let no_step = self.hidden_until_step && settings.api_servers == ApiServers::Several;
         let created = (settings.clock)();
         let cells = (0..self.series_per_owner(settings)).map(|i| {
             let cell = Cell::new(self.kind, &bounds);
             cell.set(f64::from(u8::from(self.info.is_some())));
-            if i < from {
+            if i < self.hidden_from && !no_step {
                 cell.show(created);
             }
             cell
@@ -102,15 +102,16 @@ impl Family {
 
 /// One metric series: its labels, and the cells that it reads.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(crate) struct Series {
+    /// Place of the series in the family's part of the page.
+    position: i64,
+    /// Labels, sorted by name, as in the text.
     labels: Vec<LabelPair>,
     /// Cells of the family, and the index of the series among them.
     cells: (Arc<[Cell]>, usize),
     /// Cells of another family, if any: the value of the series is divided by that of its cell, at
     /// least 1.
     divisors: Option<Arc<[Cell]>>,
-    /// Whether the series is exposed although its cell is hidden.
-    ignores_hidden: bool,
 }
 
 impl Deref for Series {
@@ -122,29 +123,9 @@ impl Deref for Series {
 }
 
 impl Series {
-    /// Creates a metric series, with labels sorted by name, as in the text.
-    fn new<'a>(
-        labels: impl IntoIterator<Item = (&'a str, &'a str)>,
-        cells: (Arc<[Cell]>, usize),
-    ) -> Self {
-        let mut sorted: Vec<_> = labels.into_iter().collect();
-        sorted.sort_unstable();
-        let pairs = sorted.into_iter().map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name(name.to_owned());
-            pair.set_value(value.to_owned());
-            pair
-        });
-        Self { labels: pairs.collect(), cells, divisors: None, ignores_hidden: false }
-    }
-
-    /// Returns the label values of the series, sorted by label name.
+    /// Returns the values of the labels, in the order of their names.
     pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(LabelPair::value)
-    }
-
-    fn exposed_since(&self) -> Option<f64> {
-        self.created().or(self.ignores_hidden.then_some(0.0))
     }
 
     fn value(&self) -> f64 {
@@ -153,18 +134,32 @@ impl Series {
     }
 }
 
-/// Series of one metric family, as in a vector of `prometheus`. A scrape takes no lock.
-pub(super) struct CellVec {
+/// Returns labels, sorted by name.
+fn label_pairs<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<LabelPair> {
+    let pairs = labels.into_iter().map(|(name, value)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value.to_owned());
+        pair
+    });
+    let mut pairs: Vec<_> = pairs.collect();
+    pairs.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+    pairs
+}
+
+/// Series of one family, as in a vector of `prometheus`. A scrape takes no lock.
+pub(crate) struct CellVec {
     pub(super) family: &'static Family,
     desc: Desc,
     bounds: Arc<[f64]>,
     series: ArcSwap<Vec<Arc<Series>>>,
+    /// Lock held to change the list of series.
+    changing: Mutex<()>,
 }
 
 impl CellVec {
-    /// Creates a metric family without series.
-    pub(super) fn new(id: Id, settings: &Settings) -> Arc<Self> {
-        let family = &FAMILIES[id as usize];
+    /// Creates a family without series.
+    pub(super) fn new(family: &'static Family, settings: &Settings) -> Arc<Self> {
         let desc = Desc::new(
             family.name.to_owned(),
             family.help_text(settings).to_owned(),
@@ -176,78 +171,118 @@ impl CellVec {
             desc: desc.expect("names, labels and HELP texts in the list are valid"),
             bounds: family.bounds(settings),
             series: ArcSwap::default(),
+            changing: Mutex::default(),
         })
     }
 
-    /// Creates a metric family with the series of the engines or of the server.
-    pub(super) fn with_series(
-        id: Id,
+    /// Creates the families of a list, each with the series that exist from the start.
+    pub(crate) fn of_list(
+        families: &'static [Family],
         settings: &Settings,
         engines: &[Cells],
         server: &Cells,
-    ) -> Arc<Self> {
-        let vec = Self::new(id, settings);
-        let owners = match vec.family.owner() {
-            Owner::Engine => engines,
-            Owner::Server => std::slice::from_ref(server),
-        };
-        let per_owner = vec.family.series_per_owner(settings);
+    ) -> Vec<Arc<Self>> {
+        let vecs = families.iter().enumerate().map(|(id, family)| {
+            let vec = Self::new(family, settings);
+            if !family.added && family.is_exposed(settings) {
+                let owners = match family.owner() {
+                    Owner::Engine => engines,
+                    Owner::Server => std::slice::from_ref(server),
+                };
+                let mut series = vec.first_series(id, settings, owners);
+                // `Registry::gather` sorts series by the values of their labels.
+                series.sort_by(|a, b| a.label_values().cmp(b.label_values()));
+                vec.series.store(Arc::new(series));
+            }
+            vec
+        });
+        vecs.collect()
+    }
+
+    fn first_series(&self, id: usize, settings: &Settings, owners: &[Cells]) -> Vec<Arc<Series>> {
+        let family = self.family;
+        let per_owner = family.series_per_owner(settings);
         let series = (0..per_owner * owners.len()).filter_map(|i| {
-            let (owner, index) = match vec.family.by_engine {
+            let (owner, index) = match family.by_engine {
                 true => (i / per_owner, i % per_owner),
                 false => (i % owners.len(), i / owners.len()),
             };
-            let labels = vec.family.label_values(settings, owner, index)?;
+            let labels = family.label_values(settings, owner, index)?;
             let labels = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            let cells = |id: Id| owners[owner].0[id as usize].clone();
-            let (id, divisors) = match vec.family.cells {
-                CellSource::Own => (id, None),
-                CellSource::Alias(id) => (id, None),
-                CellSource::Ratio(part, divisor) => (part, Some(cells(divisor))),
-            };
-            let ignores_hidden = !matches!(vec.family.cells, CellSource::Own);
-            let series = Series::new(labels, (cells(id), index));
-            Some(Arc::new(Series { divisors, ignores_hidden, ..series }))
+            let cells = |id: usize| owners[owner].cells[id].clone();
+            Some(Arc::new(Series {
+                position: i as i64,
+                labels: label_pairs(labels),
+                cells: (cells(family.alias.map_or(id, Id::into)), index),
+                divisors: family.divisor.map(|divisor| cells(divisor.into())),
+            }))
         });
-        vec.series.store(Arc::new(series.collect()));
-        vec
+        series.collect()
     }
 
-    /// Returns the series of the metric family, in the order in which they were added.
+    /// Returns the series in the list.
     pub(super) fn series(&self) -> Arc<Vec<Arc<Series>>> {
         self.series.load_full()
     }
 
-    /// Adds a series with these label values, created at this Unix time; zero hides it.
-    pub(super) fn add(&self, values: &[&str], created: f64) -> Arc<Series> {
-        let cell = Cell::new(self.family.kind, &self.bounds);
-        cell.show(created);
-        let names = self.desc.variable_labels.iter().map(String::as_str);
-        let labels = names.zip(values.iter().copied());
-        let added = Arc::new(Series::new(labels, (Arc::new([cell]), 0)));
-        self.series.rcu(|series| [series.as_slice(), std::slice::from_ref(&added)].concat());
+    fn find(&self, values: &[&str]) -> Option<Arc<Series>> {
+        let all = self.series.load();
+        all.iter().find(|one| one.label_values().eq(values.iter().copied())).cloned()
+    }
+
+    /// Returns the series with these values of the labels, sorted by name, after adding it if it is
+    /// not in the list.
+    ///
+    /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is.
+    pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<Series> {
+        let found = self.find(values).unwrap_or_else(|| {
+            let _changing = self.changing.lock();
+            self.find(values).unwrap_or_else(|| self.add(values))
+        });
+        found.show(created);
+        found
+    }
+
+    fn add(&self, values: &[&str]) -> Arc<Series> {
+        let mut series = self.series().to_vec();
+        let added = Arc::new(Series {
+            position: series.last().map_or(0, |last| last.position + 1),
+            labels: label_pairs(self.family.labels.iter().copied().zip(values.iter().copied())),
+            cells: (Arc::new([Cell::new(self.family.kind, &self.bounds)]), 0),
+            divisors: None,
+        });
+        series.push(added.clone());
+        self.series.store(Arc::new(series));
         added
     }
 
     /// Hides and removes the series for which `keeps` returns false; code that holds one may still
     /// use it.
     pub(super) fn retain(&self, keeps: impl Fn(&Series) -> bool) {
+        let _changing = self.changing.lock();
         let series = self.series();
         let (kept, gone): (Vec<_>, Vec<_>) = series.iter().cloned().partition(|s| keeps(s));
         self.series.store(Arc::new(kept));
         gone.iter().for_each(|series| series.hide());
     }
 
-    /// Zeroes all added series and keeps them, because concurrent calls may hold their cells.
-    pub(super) fn restart(&self, now_unix: f64) {
-        self.series.load().iter().for_each(|series| series.reset(now_unix));
+    /// Zeroes all added series and keeps them, because concurrent calls may hold their cells; gauges
+    /// are hidden. Creation time zero hides all.
+    pub(super) fn restart(&self, created: f64) {
+        for series in self.series.load().iter() {
+            match self.family.kind {
+                MetricType::GAUGE => series.hide(),
+                _ => series.reset(created),
+            }
+        }
     }
 
     /// Returns a series as the [page](super::page) expects it: with its position in the family as
     /// timestamp. What is no gauge has its creation time as gauge.
-    fn metric(&self, position: usize, (created, series): (f64, &Series)) -> Metric {
+    fn metric(&self, series: &Series) -> Option<Metric> {
+        let created = series.created()?;
         let mut metric = Metric::from_label(series.labels.clone());
-        metric.set_timestamp_ms(position as i64);
+        metric.set_timestamp_ms(series.position);
         let mut gauge = Gauge::default();
         gauge.set_value(created);
         match self.family.kind {
@@ -266,7 +301,7 @@ impl CellVec {
             _ => gauge.set_value(series.value()),
         }
         metric.set_gauge(gauge);
-        metric
+        Some(metric)
     }
 
     fn histogram(&self, cell: &Cell) -> Histogram {
@@ -288,17 +323,11 @@ impl CellVec {
 
     /// Returns the exposed series, without HELP text, which the [page](super::page) has.
     fn collect(&self) -> MetricFamily {
-        let all = self.series.load();
-        let exposed = all.iter().filter_map(|series| Some((series.exposed_since()?, &**series)));
-        let mut exposed: Vec<(f64, &Series)> = exposed.collect();
-        if self.family.by_creation {
-            exposed.sort_by(|a, b| a.0.total_cmp(&b.0));
-        }
-        let metrics = exposed.into_iter().enumerate().map(|(i, series)| self.metric(i, series));
         let mut family = MetricFamily::default();
         family.set_name(self.family.name.to_owned());
         family.set_field_type(self.family.kind);
-        family.set_metric(metrics.collect());
+        let all = self.series.load();
+        family.set_metric(all.iter().filter_map(|series| self.metric(series)).collect());
         family
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::families::{FAMILIES, Id};
+use super::families::Id;
 use super::series::Cells;
 use super::settings::OffloadInfo;
 use vllm_sim_engine::kv::HostChunkCounts;
@@ -119,5 +119,5 @@ pub(super) fn set_host_chunks(cells: &Cells, counts: &HostChunkCounts) {
 /// log.
 pub(super) fn host_copy_totals(cells: &Cells) -> Vec<(&'static str, f64)> {
     let ids = [Id::StoreBytes, Id::StoreTime, Id::LoadBytes, Id::LoadTime, Id::AllocationFailures];
-    ids.map(|id| (FAMILIES[id as usize].name, cells[id].get())).to_vec()
+    ids.map(|id| (id.family().name, cells[id].get())).to_vec()
 }

@@ -8,6 +8,7 @@ mod chat_schema;
 pub mod completion;
 pub mod contract;
 pub mod control;
+pub mod errors;
 pub mod generate;
 pub mod messages;
 mod messages_chat;
@@ -20,6 +21,9 @@ pub mod tokenize;
 pub mod weights;
 
 use crate::fault::{ErrorType, Fault};
+
+/// Imitated release of SGLang.
+pub const SGLANG_VERSION: &str = "0.5.23";
 
 /// Returns the error of a request that SGLang's code does not expect: a 500 without reason.
 pub fn unhandled_exception() -> Fault {

@@ -6,7 +6,7 @@
 //! **Source:** SGLang 0.5.23 `srt/disaggregation/kv_events.py`, and `KVCacheEventRecorder` of
 //! `srt/mem_cache/events.py`.
 
-use super::msgpack::MsgpackWriter;
+use crate::kv_events::msgpack::MsgpackWriter;
 use vllm_sim_engine::{BlockPlan, ExtraKey, SchedulerEvent};
 
 /// Storage medium in KV events of pages (KV blocks) on the GPU.
@@ -38,7 +38,7 @@ struct PageLabels<'a> {
 }
 
 /// Encodes the payload of one KV event message; `ts` is in Unix seconds.
-pub(super) fn encode_batch(events: &[SchedulerEvent], ts: f64, rank: u32) -> Vec<u8> {
+pub(crate) fn encode_batch(events: &[SchedulerEvent], ts: f64, rank: u32) -> Vec<u8> {
     let mut shown = Vec::new();
     for event in events {
         match event {

@@ -6,9 +6,13 @@
 //!
 //! **Source:** SGLang 0.5.23 `srt/observability/metrics_collector.py`.
 
+use std::sync::Arc;
+
 use super::families::{FAMILIES, Id};
-use super::series::Cells;
-use super::settings::Settings;
+use crate::metrics::families::FAMILIES as VLLM_FAMILIES;
+use crate::metrics::family::{Family, Owner, Topic};
+use crate::metrics::series::{CellVec, Cells};
+use crate::metrics::settings::Settings;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SequenceEndReason, SimTime};
 
@@ -43,20 +47,37 @@ pub struct SglangMetrics {
     /// Metric values of SGLang's scheduler of each rank.
     engines: Vec<Cells>,
     page_size: u32,
+    pub(crate) vecs: Vec<Arc<CellVec>>,
 }
 
 impl SglangMetrics {
-    pub(super) fn new(settings: &Settings, server: &Cells, engines: &[Cells]) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let server = Cells::new(FAMILIES, settings, Owner::Server);
+        let ranks = settings.engines.iter();
+        let engines: Vec<_> =
+            ranks.map(|_| Cells::new(FAMILIES, settings, Owner::Engine)).collect();
         let block_size = settings.cache_config.first().and_then(|labels| {
             let found = labels.iter().find(|(name, _)| name == "block_size");
             found.and_then(|(_, size)| size.parse().ok())
         });
         let page_size = block_size.unwrap_or(1);
-        for cells in engines {
-            cells[Id::SglangPageSize].set(page_size.into());
-            cells[Id::SglangContextLength].set(settings.max_model_len.into());
+        for cells in &engines {
+            cells[Id::PageSize].set(page_size.into());
+            cells[Id::ContextLength].set(settings.max_model_len.into());
         }
-        Self { server: server.clone(), engines: engines.to_vec(), page_size }
+        let vecs = CellVec::of_list(FAMILIES, settings, &engines, &server);
+        Self { server, engines, page_size, vecs }
+    }
+
+    /// Returns the families on the page: those of SGLang and those of vllm-sim itself.
+    pub(crate) fn families(&self) -> Vec<&'static Family> {
+        let own = VLLM_FAMILIES.iter().filter(|family| family.topic == Topic::Own);
+        FAMILIES.iter().chain(own).collect()
+    }
+
+    /// Resets the counters and histograms, as a process restart does.
+    pub(crate) fn restart(&self, now_unix: f64) {
+        self.engines.iter().chain([&self.server]).for_each(|cells| cells.restart(now_unix));
     }
 
     /// Counts a request whose response has ended.
@@ -66,26 +87,26 @@ impl SglangMetrics {
         let (prompt, output) = (f64::from(request.prompt_tokens), f64::from(request.output_tokens));
         let cached = f64::from(request.cached_tokens.min(request.prompt_tokens));
         let streaming = usize::from(request.streaming);
-        add(&self.server, Id::SglangPromptTokens, streaming, prompt);
-        add(&self.server, Id::SglangGenerationTokens, streaming, output);
+        add(&self.server, Id::PromptTokens, streaming, prompt);
+        add(&self.server, Id::GenerationTokens, streaming, output);
         if cached > 0.0 {
-            add(&self.server, Id::SglangCachedTokens, 0, cached);
+            add(&self.server, Id::CachedTokens, 0, cached);
         }
-        add(&self.server, Id::SglangRequests, streaming, 1.0);
+        add(&self.server, Id::Requests, streaming, 1.0);
         if request.structured {
-            add(&self.server, Id::SglangStructuredRequests, 0, 1.0);
+            add(&self.server, Id::StructuredRequests, 0, 1.0);
         }
-        observe(&self.server, Id::SglangE2e, streaming, request.e2e_s);
+        observe(&self.server, Id::E2e, streaming, request.e2e_s);
         if let Some(ttft) = request.ttft_s {
-            observe(&self.server, Id::SglangTtft, streaming, ttft);
+            observe(&self.server, Id::Ttft, streaming, ttft);
             if request.output_tokens > 1 {
                 let tpot = (request.e2e_s - ttft).max(0.0) / (output - 1.0);
-                observe(&self.server, Id::SglangTpot, streaming, tpot);
+                observe(&self.server, Id::Tpot, streaming, tpot);
             }
         }
-        observe(&self.server, Id::SglangPromptLength, 0, prompt);
-        observe(&self.server, Id::SglangUncachedLength, 0, prompt - cached);
-        observe(&self.server, Id::SglangGenerationLength, 0, output);
+        observe(&self.server, Id::PromptLength, 0, prompt);
+        observe(&self.server, Id::UncachedLength, 0, prompt - cached);
+        observe(&self.server, Id::GenerationLength, 0, output);
     }
 
     /// Returns the observer of the engine of a data-parallel rank.
@@ -104,9 +125,9 @@ impl SglangMetrics {
     /// Returns the current value of a gauge of a rank: `num_used_tokens`, `token_usage`,
     /// `gen_throughput` or `cache_hit_rate`; 0 for another name.
     pub fn gauge(&self, name: &str, rank: usize) -> f64 {
-        let family =
-            FAMILIES.iter().find(|family| family.name.strip_prefix("sglang:") == Some(name));
-        let cell = |cells: &Cells| cells.series_cells(family?.id).first().map(|cell| cell.get());
+        let named = |family: &Family| family.name.strip_prefix("sglang:") == Some(name);
+        let id = FAMILIES.iter().position(named);
+        let cell = |cells: &Cells| cells.series_cells(id?).first().map(|cell| cell.get());
         self.engines.get(rank).and_then(cell).unwrap_or(0.0)
     }
 }
@@ -156,7 +177,7 @@ impl SglangObserver {
         if window.steps >= DECODE_LOG_INTERVAL && elapsed > 0.0 {
             let throughput = f64::from(window.tokens) / elapsed;
             *window = DecodeWindow { since: Some(at), steps: 0, tokens: 0 };
-            self.engine[Id::SglangThroughput].set(throughput);
+            self.engine[Id::Throughput].set(throughput);
         }
     }
 
@@ -169,7 +190,7 @@ impl SglangObserver {
         self.hits.1 += u64::from(cached);
         self.hits.2 += u64::from(prompt);
         if self.hits.2 > 0 {
-            self.engine[Id::SglangHitRate].set(self.hits.1 as f64 / self.hits.2 as f64);
+            self.engine[Id::HitRate].set(self.hits.1 as f64 / self.hits.2 as f64);
         }
     }
 }
@@ -186,19 +207,19 @@ impl EngineObserver for SglangObserver {
         match event {
             SchedulerEvent::Scheduled { cached, .. } => {
                 let queued = (at - record.queued).as_secs_f64();
-                observe(&self.engine, Id::SglangQueueTime, 0, queued);
+                observe(&self.engine, Id::QueueTime, 0, queued);
                 self.count_lookup(at, *cached, record.prompt);
             }
             // The first tokens have no gap before them.
             SchedulerEvent::Tokens { n, .. } if record.output > *n && *n > 0 => {
                 let gap = (at - since).as_secs_f64() / f64::from(*n);
-                (0..*n).for_each(|_| observe(server, Id::SglangItl, 0, gap));
+                (0..*n).for_each(|_| observe(server, Id::Itl, 0, gap));
             }
-            SchedulerEvent::Preempted { .. } => add(&self.engine, Id::SglangRetractions, 0, 1.0),
+            SchedulerEvent::Preempted { .. } => add(&self.engine, Id::Retractions, 0, 1.0),
             SchedulerEvent::Ended {
                 end: SequenceEndReason::Aborted | SequenceEndReason::Cancelled,
                 ..
-            } => add(server, Id::SglangAbortedRequests, 0, 1.0),
+            } => add(server, Id::AbortedRequests, 0, 1.0),
             _ => {}
         }
     }
@@ -215,20 +236,20 @@ impl EngineObserver for SglangObserver {
         let total = f64::from(stats.total_blocks) * page;
         let usage = if total > 0.0 { used / total } else { 0.0 };
         for (id, value) in [
-            (Id::SglangRunning, stats.running as f64),
-            (Id::SglangQueued, (stats.waiting + stats.deferred) as f64),
-            (Id::SglangTokenUsage, usage),
-            (Id::SglangFullTokenUsage, usage),
-            (Id::SglangUsedTokens, used),
-            (Id::SglangKvUsedTokens, used),
-            (Id::SglangMaxTokens, total),
-            (Id::SglangPages, f64::from(stats.total_blocks)),
+            (Id::Running, stats.running as f64),
+            (Id::Queued, (stats.waiting + stats.deferred) as f64),
+            (Id::TokenUsage, usage),
+            (Id::FullTokenUsage, usage),
+            (Id::UsedTokens, used),
+            (Id::KvUsedTokens, used),
+            (Id::MaxTokens, total),
+            (Id::Pages, f64::from(stats.total_blocks)),
         ] {
             self.engine[id].set(value);
         }
         if stats.running == 0 {
             self.decode = DecodeWindow::default();
-            self.engine[Id::SglangThroughput].set(0.0);
+            self.engine[Id::Throughput].set(0.0);
         }
     }
 }

@@ -1,0 +1,23 @@
+//! Command lines of other engines than vLLM.
+
+use super::error::ConfigError;
+use super::layers::ConfigLayer;
+use super::sglang::{self, TranslatedCommandLine};
+use vllm_sim_observe::metrics::Compat;
+
+/// Command line of another engine, which is translated to the flags of this crate.
+pub(super) struct OtherCommandLine {
+    pub(super) translate: fn(&[String]) -> Result<TranslatedCommandLine, ConfigError>,
+    pub(super) help_page: &'static str,
+    /// Sets the engine's defaults of what neither a flag nor a file sets.
+    pub(super) set_defaults: fn(&mut ConfigLayer),
+    /// Names that `--tool-call-parser` accepts.
+    pub(super) tool_parsers: &'static [&'static str],
+    /// Names that `--reasoning-parser` accepts.
+    pub(super) reasoning_parsers: &'static [&'static str],
+}
+
+/// Returns the command line of an imitated engine that has its own flags.
+pub(super) fn other_command_line(compat: Option<Compat>) -> Option<&'static OtherCommandLine> {
+    (compat == Some(Compat::Sglang)).then_some(&sglang::COMMAND_LINE)
+}
