@@ -39,7 +39,7 @@ use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::{GenerationRequest, Reply};
-use vllm_sim_wire::check;
+use vllm_sim_wire::body;
 use vllm_sim_wire::fault::sanitize_message;
 use vllm_sim_wire::openai::audio::{AppendAudioEvent, CommitAudioEvent};
 
@@ -239,7 +239,7 @@ impl RealtimeSession {
 
     async fn append_audio(&mut self, event: Map<String, Value>) {
         let append: AppendAudioEvent =
-            match check::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
+            match body::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
                 Err(fault) => {
                     return self.queue_error(sanitize_message(&fault.message), "processing_error");
@@ -292,7 +292,7 @@ impl RealtimeSession {
             return self.queue_error(text, "model_not_validated");
         }
         let commit: CommitAudioEvent =
-            match check::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
+            match body::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
                 Err(fault) => {
                     return self.queue_error(sanitize_message(&fault.message), "processing_error");
