@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::bounds::{self, RequestBounds};
 use super::body;
+use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;

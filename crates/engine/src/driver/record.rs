@@ -8,9 +8,7 @@ use std::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-use crate::{
-    BlockPlan, EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
-};
+use crate::{BlockPlan, EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime};
 
 /// Sequence to run, with the details of its request.
 #[derive(Debug)]

@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::chat_render::ChatResponseSettings;
 use super::chat_stream::ChatStream;
+use super::logprobs;
 use super::response_shape::ResponseShape;
-use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::{self, HandlerResult};
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use crate::media;
-use crate::request_head::RequestHead;
+use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_config::Compat;
@@ -62,7 +62,7 @@ pub(crate) async fn answer_chat(
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
-    let id = ids::request_id("chatcmpl-", headers, request.request_id.as_deref());
+    let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
     let (view, reply) = match start_chats(app, head, requests, resolved, id, threshold).await {

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use super::ids::ToolCallIds;
 use super::logprobs::{LogprobStyle, with_token_position, write_chat_entry, write_prompt_logprobs};
 use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
 use crate::json;
 use crate::media::GREY_PIXEL_DATA_URL;
 use crate::openai::response_shape::NullMembers;
+use crate::request_head::ToolCallIds;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};

@@ -6,7 +6,6 @@ pub(super) mod chat_render;
 mod chat_stream;
 pub(super) mod completion;
 mod completion_render;
-pub(super) mod ids;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod response_shape;

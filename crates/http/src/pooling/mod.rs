@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::app::App;
 use super::{error, json, token_ids};
-use crate::openai::{chat, ids};
+use crate::openai::chat;
+use crate::request_head::request_id;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{InFlightGuard, RequestRules};
@@ -274,5 +275,5 @@ fn usage_json(prompt_tokens: usize) -> Value {
 }
 
 fn pooling_request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> String {
-    ids::request_id(prefix, headers, body).to_string()
+    request_id(prefix, headers, body).to_string()
 }

@@ -11,8 +11,8 @@ use vllm_sim_python::{self as python, PythonValue};
 use super::message::RequestMessage;
 use super::shared::{LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS};
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
-use crate::bounds::RequestBounds;
 use crate::body;
+use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 

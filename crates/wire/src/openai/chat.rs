@@ -18,8 +18,8 @@ use super::validators::{
     self, JsonBody, ValidatorResult, body_member, is_truthy_member, non_null_member,
     not_iterable_fault,
 };
-use crate::bounds::RequestBounds;
 use crate::body;
+use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::schema::{Schema, ValidatorError, wire_model};
 

@@ -13,8 +13,8 @@ use super::shared::{
     TRUNCATE_PROMPT_TOKENS, TRUNCATION_SIDE,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
-use crate::bounds::RequestBounds;
 use crate::body;
+use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::schema::{ANY_LENGTH, INT, RequestField, STR, Schema, int_at_least_schema, wire_model};

@@ -13,8 +13,8 @@ use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, StopStrings, StructuredOutputs, TOP_LOGPROBS,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
-use crate::bounds::RequestBounds;
 use crate::body;
+use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_between_schema, wire_model};
 

@@ -5,8 +5,8 @@
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-use crate::bounds::RequestBounds;
 use crate::body;
+use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::openai::completion::PromptTokenIds;

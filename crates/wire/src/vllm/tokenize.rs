@@ -74,8 +74,7 @@ impl TokenizeRequest {
             &[TokenizeTextRequest::SCHEMA, TokenizeChatRequest::SCHEMA];
 
         let checked = body::validate_body(&Schema::Union(REQUEST_FORMS), value)?;
-        let chat =
-            body::best_union_branch(REQUEST_FORMS, value).is_some_and(|(form, _)| form == 1);
+        let chat = body::best_union_branch(REQUEST_FORMS, value).is_some_and(|(form, _)| form == 1);
         let read = if chat {
             TokenizeChatRequest::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
         } else {
