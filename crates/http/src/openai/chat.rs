@@ -7,8 +7,7 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::Value;
 
-use super::chat_render::ChatResponseSettings;
-use super::chat_stream::ChatStream;
+use super::chat_stream::{ChatResponseSettings, ChatStream};
 use super::logprobs;
 use super::response_shape::ResponseShape;
 use crate::app::App;
