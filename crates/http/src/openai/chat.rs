@@ -92,9 +92,12 @@ pub(crate) async fn start_chats(
     let request = &requests[0];
     let continued = continued_message(app, request);
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
-    let seed = app.service.settings().seed;
-    let image = &app.controls.image_output;
-    let image = image.draw_image_delay(head.special_headers(), seed);
+    let image = match &app.controls.image_output {
+        Some(images) => {
+            images.draw_image_delay(head.special_headers(), app.service.settings().seed)
+        }
+        None => Ok(None),
+    };
     let has_image = matches!(image, Ok(Some(_)));
     let generation = GenerationRequest {
         n: request.n.unwrap_or(1),
