@@ -94,15 +94,22 @@ fn main() {
     for limit in [100, 2_000] {
         let stops = endless(&[]);
         time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script =
-                generator.generate_script(&generate_request(i.into(), limit, &stops, &bias, &prompt));
+            let script = generator.generate_script(&generate_request(
+                i.into(),
+                limit,
+                &stops,
+                &bias,
+                &prompt,
+            ));
             assert_eq!(script.len(), limit);
         });
     }
     time("script with stop strings", rounds, |i| {
         let stops = endless(&["nobody says this", "or that"]);
         assert_eq!(
-            generator.generate_script(&generate_request(i.into(), 2_000, &stops, &bias, &prompt)).len(),
+            generator
+                .generate_script(&generate_request(i.into(), 2_000, &stops, &bias, &prompt))
+                .len(),
             2_000
         );
     });

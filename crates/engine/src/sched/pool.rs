@@ -25,9 +25,9 @@ use crate::{
     SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime, SubmitError, TimerQueue,
     TokenDelays,
 };
-use vllm_sim_random::{StreamPurpose, request_rng};
 use adapters::{AdapterSlotFit, AdapterSlots};
 pub use config::SlotSchedulerConfig;
+use vllm_sim_random::{StreamPurpose, request_rng};
 
 /// Number of later sequences, with their LoRA adapter loaded, that may overtake a waiting sequence
 /// before it gets the next adapter slot.
