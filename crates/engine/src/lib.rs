@@ -42,7 +42,11 @@ pub use event::{
     CachedBlock, EngineCommand, EngineStats, HostCacheEvent, HostCopyDirection, KvBlockUsage,
     LayerGroupCacheEvent, PrefixCacheReset, SchedulerEvent, SequenceEndReason, SequenceProgress,
 };
-pub use sequence::{BlockKey, BlockPlan, EncoderKind, ExtraKey, GrammarCompilation, LoadFailure, LoadFailurePolicy, LoraId, MAX_SIMULATED_DELAY, PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts, TokenDelays, TtftFormula};
+pub use sequence::{
+    BlockKey, BlockPlan, EncoderKind, ExtraKey, GrammarCompilation, LoadFailure, LoadFailurePolicy,
+    LoraId, MAX_SIMULATED_DELAY, PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
+    TokenDelays, TtftFormula,
+};
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
 
