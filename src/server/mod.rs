@@ -22,7 +22,6 @@ mod setup;
 #[cfg(feature = "zmq")]
 mod sglang_pair;
 mod shared_assets;
-mod socket;
 mod startup_log;
 mod stats_log;
 mod supervisor;
@@ -44,9 +43,9 @@ use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 use vllm_sim_service::InferenceService;
 
+use accept::ServerSockets;
 use backend::{BackendInputs, EngineBackend};
 use shared_assets::SharedAssets;
-use socket::ServerSockets;
 
 pub use error::StartError;
 #[cfg(not(feature = "sqlite"))]

@@ -302,8 +302,8 @@ impl RequestSubmitter {
             return Ok(faults);
         };
         faults.report_fault(service, failure.name());
-        let message = failure.error_message(service.models.displayed_model_name()).to_string();
-        Err(failure_of_status(failure.http_status(), failure.name(), message))
+        let fault = failure.to_fault(service.models.displayed_model_name());
+        Err(failure_of_status(fault.status, failure.name(), fault.message))
     }
 
     /// Returns the complete output of a pooling request, which takes no simulated time.

@@ -27,7 +27,6 @@ pub mod sched;
 mod time;
 mod timer_queue;
 
-mod delays;
 mod event;
 pub mod kv;
 pub mod latency;
@@ -39,14 +38,14 @@ pub mod step_log;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub use delays::{MAX_SIMULATED_DELAY, TokenDelays, TtftFormula};
 pub use event::{
     CachedBlock, EngineCommand, EngineStats, HostCacheEvent, HostCopyDirection, KvBlockUsage,
     LayerGroupCacheEvent, PrefixCacheReset, SchedulerEvent, SequenceEndReason, SequenceProgress,
 };
 pub use sequence::{
     BlockKey, BlockPlan, EncoderKind, ExtraKey, GrammarCompilation, LoadFailure, LoadFailurePolicy,
-    LoraId, PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
+    LoraId, MAX_SIMULATED_DELAY, PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
+    TokenDelays, TtftFormula,
 };
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;

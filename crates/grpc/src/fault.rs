@@ -6,7 +6,6 @@ use super::parts::GrpcState;
 use super::status;
 use vllm_sim_service::fault::StreamFault;
 use vllm_sim_service::{RequestContext, RequestFaults};
-use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Decides on the injected faults of a gRPC call.
 ///
@@ -40,8 +39,7 @@ pub(super) fn fail_if_error_injected(
     };
     let service = &parts.service;
     faults.report_fault(service, failure.name());
-    let message = failure.error_message(service.models.displayed_model_name());
-    let fault = Fault::new(failure.http_status(), ErrorType::BadRequest, message);
+    let fault = failure.to_fault(service.models.displayed_model_name());
     Err(status::fault_status(&fault))
 }
 

@@ -1,10 +1,11 @@
-//! The state of a server that all HTTP handlers share.
+//! The state of a server that all HTTP handlers share, with the paths that it serves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use indexmap::IndexMap;
 use tokio::sync::watch;
 
 use super::admin_state::AdminState;
@@ -14,7 +15,6 @@ use super::metric_history::MetricHistory;
 use super::openai::responses::store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
-use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
 use super::settings::{HttpSettings, ServerSettings};
 use super::sglang::disaggregation::Disaggregation;
@@ -26,6 +26,14 @@ use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::{Availability, InferenceService, LoadGuard, RequestRules, ServerLoad};
 use vllm_sim_wire::VllmVersion;
+
+pub(crate) const CHAT_PATH: &str = "/v1/chat/completions";
+/// Path of the Prometheus metrics; longer paths that start with it are served too.
+pub(crate) const METRICS_PATH: &str = "/metrics";
+/// Path of one LoRA adapter (SageMaker).
+pub(crate) const ADAPTER_PATH: &str = "/adapters/{adapter_name}";
+pub(crate) const RESPONSE_PATH: &str = "/v1/responses/{response_id}";
+pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cancel";
 
 /// The values from which an [`App`] is created.
 pub struct AppParts {
@@ -224,4 +232,50 @@ fn kv_transfer_engine_id(settings: &HttpSettings, dialect: &dyn ApiDialect) -> S
     let transfer = settings.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());
     given.unwrap_or_else(|| dialect.generated_engine_id(settings.parallel.local_ranks.0))
+}
+
+/// Served paths in the order of the route table, with their methods as in the `Allow` header.
+#[derive(Debug)]
+pub struct RouteIndex(IndexMap<&'static str, &'static str>);
+
+impl RouteIndex {
+    pub(crate) fn new(routes: impl Iterator<Item = (&'static str, &'static str)>) -> Self {
+        Self(routes.collect())
+    }
+
+    pub(crate) fn allowed_methods(&self, path: &str) -> Option<&'static str> {
+        self.0.get(route_template(path)).copied()
+    }
+
+    pub(crate) fn serves_path(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
+    /// Returns the paths of all routes, and the paths that redirect to them.
+    pub fn served_paths(&self) -> Vec<String> {
+        let paths = self.0.keys();
+        paths.flat_map(|path| [(*path).to_owned(), format!("{path}/")]).collect()
+    }
+}
+
+/// Returns the route of a request path, as the `http_*` metrics name it; else the path itself.
+pub(crate) fn route_template(path: &str) -> &str {
+    if let Some(name) = path.strip_prefix("/adapters/") {
+        let one = !name.is_empty() && !name.contains('/');
+        return if one { ADAPTER_PATH } else { path };
+    }
+    let Some(rest) = path.strip_prefix("/v1/responses/") else {
+        return path;
+    };
+    match rest.split_once('/') {
+        None if !rest.is_empty() => RESPONSE_PATH,
+        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL_PATH,
+        _ => path,
+    }
+}
+
+/// Returns whether the route of a path accepts HEAD.
+pub(crate) fn accepts_head_method(path: &str) -> bool {
+    matches!(path, "/" | "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect")
+        || path.starts_with(METRICS_PATH)
 }

@@ -63,7 +63,9 @@ impl AppliedSettings {
         if let Some(fake) = &self.fake_metrics {
             server.set_fake_metrics(fake);
         }
-        server.image_output.replace_settings(self.image_output.clone());
+        if let Some(images) = &server.image_output {
+            images.replace_settings(self.image_output.clone());
+        }
         server.set_observer_faults(self.blind_spots);
         server.service.set_engine_hang(self.hangs_engine);
         server.service.faults.replace_settings(self.live.clone());

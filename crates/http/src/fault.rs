@@ -150,11 +150,7 @@ pub(crate) fn fail_if_error_injected(
     count(failure.name());
     let named = model.filter(|name| !name.is_empty());
     let model = named.unwrap_or(app.service.models.displayed_model_name());
-    let status = failure.http_status();
-    Err(Fault {
-        param: failure.error_param().map(str::to_owned),
-        ..Fault::new(status, ErrorType::from_http_status(status), failure.error_message(model))
-    })
+    Err(failure.to_fault(model))
 }
 
 /// The error that breaks off a response body, as an injected fault.

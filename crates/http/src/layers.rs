@@ -20,15 +20,15 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::access_log::AccessLog;
 use super::api_key::ApiKeyCheck;
-use super::app::App;
+use super::app::{self, App};
 use super::body::{DrainingBody, is_longer_than};
-use super::cors::CorsRules;
-use super::middleware::{Middleware, MiddlewareStack, ResponseHook, add_middleware};
+use super::middleware::{
+    CorsRules, Middleware, MiddlewareStack, PathRewriter, ResponseHook, add_middleware,
+};
 use super::request_head::names::REQUEST_ID_HEADER;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
-use super::route_index::PathRewriter;
-use super::{body, error, fault, request_log, route_index, routes};
+use super::{body, error, fault, request_log, routes};
 use vllm_sim_config::{CorsConfig, LogConfig};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::{InferenceService, RequestContext, run_blocking};
@@ -276,7 +276,7 @@ struct HeadAndOptions(Arc<App>);
 impl Middleware for HeadAndOptions {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
         let (app, path) = (&self.0, request.uri().path());
-        if request.method() == Method::HEAD && !route_index::accepts_head_method(path) {
+        if request.method() == Method::HEAD && !app::accepts_head_method(path) {
             return Err(routes::head_not_supported(app, path));
         }
         if request.method() == Method::OPTIONS
@@ -323,7 +323,7 @@ struct HttpMetricsLayer(Arc<App>);
 
 impl Middleware for HttpMetricsLayer {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
-        let path = route_index::route_template(request.uri().path());
+        let path = app::route_template(request.uri().path());
         let Some(handler) = self.0.metrics.http().handler(path) else {
             return Ok(None);
         };

@@ -133,19 +133,18 @@ impl ImageOutputSettings {
 /// Selects the chat replies that contain an image.
 #[derive(Debug)]
 pub(crate) struct ImageOutput {
-    enabled: bool,
     settings: ArcSwap<ImageOutputSettings>,
     /// Number of chat replies considered so far; it seeds the random choice.
     replies: AtomicU64,
 }
 
 impl ImageOutput {
-    pub(crate) fn new(settings: &RuntimeSettings) -> Self {
-        Self {
-            enabled: settings.has_images,
+    /// Creates the selection of replies with images; `None` on a server that generates no images.
+    pub(crate) fn new(settings: &RuntimeSettings) -> Option<Self> {
+        settings.has_images.then(|| Self {
             settings: ArcSwap::from_pointee(settings.images),
             replies: AtomicU64::new(0),
-        }
+        })
     }
 
     pub(crate) fn replace_settings(&self, settings: Arc<ImageOutputSettings>) {
@@ -163,9 +162,6 @@ impl ImageOutput {
         headers: &HeaderMap,
         seed: u64,
     ) -> Result<Option<Duration>, Fault> {
-        if !self.enabled {
-            return Ok(None);
-        }
         let settings = self.settings.load();
         let number = self.replies.fetch_add(1, Ordering::Relaxed);
         let mut rng = request_rng(seed, mix_u64_pair(number, 0x1a6e), StreamPurpose::Content);

@@ -3,7 +3,7 @@
 use axum::http::Uri;
 use serde_json::{Map, Value};
 
-use vllm_sim_wire::check;
+use vllm_sim_wire::body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
@@ -36,7 +36,7 @@ pub(super) fn query_values(uri: &Uri, name: &str) -> Vec<String> {
 pub(super) fn read_query<T: RequestField>(uri: &Uri) -> Result<T, Fault> {
     let pairs = query_pairs(uri).into_iter();
     let map: Map<String, Value> = pairs.map(|(n, v)| (n, Value::String(v))).collect();
-    check::read_query(&Value::Object(map))
+    body::read_query(&Value::Object(map))
 }
 
 fn percent_decoded(text: &str) -> String {

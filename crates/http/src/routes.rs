@@ -9,13 +9,12 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, any, delete, get, post};
 
-use super::app::App;
+use super::app::{
+    ADAPTER_PATH, App, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, RouteIndex,
+};
 use super::openai::{batch, chat, completion, models, responses};
 use super::peers::SUMMARY_PATH;
 use super::pooling::{embeddings, score};
-use super::route_index::{
-    ADAPTER_PATH, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, RouteIndex,
-};
 use super::same_origin::TrustedPages;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{

@@ -34,7 +34,7 @@ pub struct ServerControls {
     pub(crate) metrics: Arc<Metrics>,
     /// Simulated availability of the server to its clients.
     pub(crate) availability: watch::Sender<Availability>,
-    pub(crate) image_output: ImageOutput,
+    pub(crate) image_output: Option<ImageOutput>,
     /// Fake metrics as last configured, by name.
     fake_metrics: Mutex<Value>,
     /// The old page that `/metrics` returns while the fault of stale metrics is active.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_service::generate::request::{
-    GeneratorInput, StopConditions, StopString, TokenSteering,
+    GeneratorInput, StopConditions, StopString, TokenSteering, TokenizedPrompt,
 };
 use vllm_sim_service::generate::{ReplyGenerator, TextMode};
 use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer, TokenizerLocation};
@@ -30,23 +30,20 @@ fn generate_request<'a>(
     limit: u32,
     stops: &'a StopConditions,
     bias: &'a TokenSteering,
+    prompt: &'a TokenizedPrompt,
 ) -> GeneratorInput<'a> {
     GeneratorInput {
         key,
         limit,
         limited: true,
-        echo_ids: None,
-        echo: "",
+        prompt,
         stops,
         bias,
         form: Default::default(),
         reasoning: None,
-        reasoning_start: &[],
         thinking_budget: None,
         special_tokens: SpecialTokens::Without,
         arrived: SimTime::default(),
-        hashes: Vec::new(),
-        length: None,
     }
 }
 
@@ -93,18 +90,26 @@ fn main() {
         }
     };
     let bias = TokenSteering::default();
+    let prompt = TokenizedPrompt::default();
     for limit in [100, 2_000] {
         let stops = endless(&[]);
         time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script =
-                generator.generate_script(&generate_request(i.into(), limit, &stops, &bias));
+            let script = generator.generate_script(&generate_request(
+                i.into(),
+                limit,
+                &stops,
+                &bias,
+                &prompt,
+            ));
             assert_eq!(script.len(), limit);
         });
     }
     time("script with stop strings", rounds, |i| {
         let stops = endless(&["nobody says this", "or that"]);
         assert_eq!(
-            generator.generate_script(&generate_request(i.into(), 2_000, &stops, &bias)).len(),
+            generator
+                .generate_script(&generate_request(i.into(), 2_000, &stops, &bias, &prompt))
+                .len(),
             2_000
         );
     });

@@ -15,7 +15,6 @@ mod ngram;
 pub mod pooling;
 mod prefill_handoff;
 pub mod prompt;
-mod reply;
 mod request;
 mod request_faults;
 pub mod scenario;
@@ -47,10 +46,10 @@ pub use job::{KvTransfer, KvTransferAgreement, KvTransferNegotiation};
 pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
-pub use reply::{Reply, ReplyChoice, TokenUsage, UsageCounts};
 pub use request::{
-    DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, ReplyFacts,
-    RequestContext, RequestError, ResolvedModel, SubmissionChecks, ToolRequest,
+    DeferredCheck, GenerationRequest, KvBlockLabels, OutputBudget, RejectedRequest, Reply,
+    ReplyChoice, ReplyFacts, RequestContext, RequestError, ResolvedModel, SubmissionChecks,
+    TokenUsage, ToolRequest, UsageCounts,
 };
 pub use request_faults::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, InjectorAction, RequestFaults,

@@ -238,18 +238,14 @@ impl InferenceService {
             key,
             limit,
             limited: job.limited,
-            echo: &prompt.echo,
-            echo_ids: prompt.echo_ids.as_deref(),
+            prompt,
             stops: &job.stops,
             bias: &job.bias,
             form,
             reasoning: job.request.reasoning,
-            reasoning_start: prompt.reasoning_start.as_deref().unwrap_or_default(),
             thinking_budget: job.thinking_budget,
             special_tokens: SpecialTokens::from_bool(!job.facts.params.skip_special_tokens),
             arrived: job.request.arrived,
-            hashes: self.generator.prompt_hashes(prompt),
-            length: prompt.audio.map(|audio| audio.tokens),
         })
     }
 

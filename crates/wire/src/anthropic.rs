@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
+use super::body;
 use super::bounds::{self, RequestBounds};
-use super::check;
 use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;
@@ -404,7 +404,7 @@ impl MessagesRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::read_body_within(value, bounds)
+        body::read_body_within(value, bounds)
     }
 }
 
@@ -436,6 +436,6 @@ impl CountTokensRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
-use super::check;
+use super::body;
 use super::fault::Fault;
 use super::schema::{ANY_LENGTH, Schema, ValidatorError, wire_model};
 
@@ -104,6 +104,6 @@ impl CohereEmbedRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }

@@ -3,14 +3,13 @@
 //! # How a request is parsed
 //!
 //! Requests are parsed as vLLM does it: Python's JSON ([`vllm_sim_python`]), then validators of the
-//! raw body, then a schema check in pydantic's lax mode ([`check`]). Each stage has its own error
+//! raw body, then a schema check in pydantic's lax mode ([`body`]). Each stage has its own error
 //! text. `wire_model!` declares a request type once, field by field in upstream's order; its
 //! [`schema`] follows from the types.
 
 pub mod anthropic;
 pub mod body;
 pub mod bounds;
-pub mod check;
 mod checker;
 pub mod cohere;
 pub mod fastapi;

@@ -5,8 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::progress::SharedProgress;
-use super::record::{EngineObserver, EngineObservers, SequenceRecord, Submission};
+use super::record::{EngineObserver, EngineObservers, SequenceRecord, SharedProgress, Submission};
 use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason,

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::core::{EngineDriver, EngineProgress, RankGroup};
-use super::progress::{SequenceState, SharedProgress};
-use super::record::{EngineObserver, RequestInfo, Submission};
+use super::record::{EngineObserver, RequestInfo, SequenceState, SharedProgress, Submission};
 use crate::SimTime;
 use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, SubmitError};
 

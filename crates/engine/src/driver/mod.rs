@@ -2,7 +2,6 @@
 
 mod core;
 mod live;
-mod progress;
 mod record;
 mod snapshot;
 
@@ -11,9 +10,8 @@ pub use live::{
     EngineLocks, LiveEngine, LiveRankGroup, SequenceHandle, TimerTuning, minimize_timer_slack,
     unix_now_secs, unix_secs_at,
 };
-pub use progress::{SequenceState, SharedProgress};
 pub use record::{
     EngineObserver, EngineObservers, KvSourceServer, ParentRequestCounters, PlannedFinish,
-    RequestInfo, RequestSpanAttributes, SequenceRecord, Submission,
+    RequestInfo, RequestSpanAttributes, SequenceRecord, SequenceState, SharedProgress, Submission,
 };
 pub use snapshot::{BlockMapSnapshot, LiveSequenceSnapshot, LiveSequencesSnapshot, SequencePhase};

@@ -4,7 +4,7 @@
 //! eviction order, and a map from block keys to blocks. It does not hash; a [`BlockHasher`] computes the
 //! keys of a [`BlockPlan`](super::BlockPlan) before submission.
 
-mod cache;
+mod block_lists;
 mod cbor;
 mod group_tables;
 mod groups;
@@ -14,7 +14,6 @@ mod lease;
 mod mocker_tier;
 mod pickle;
 mod pool;
-mod queue;
 mod sglang_hash;
 #[cfg(test)]
 mod tests;

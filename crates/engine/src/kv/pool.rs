@@ -1,11 +1,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cache::CachedBlockMap;
+use super::block_lists::{CachedBlockMap, FreeBlockQueue};
 use super::groups::{
     BlockAllocationRequest, ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups,
 };
-use super::queue::FreeBlockQueue;
 use crate::{BlockKey, BlockPlan, CachedBlock, KvBlockUsage, SchedulerEvent};
 
 /// Configures a [`BlockPool`], the KV cache of one engine.

@@ -7,8 +7,8 @@
 //! **Source:** llm-d-inference-sim `simulator.go`, `worker.go`, `latencies.go`, `lora.go`.
 
 mod adapters;
+mod commands;
 mod config;
-mod gaps;
 mod load_failure;
 
 use std::collections::VecDeque;
@@ -21,12 +21,13 @@ use rand_chacha::ChaCha8Rng;
 use crate::kv::{BlockAllocationRequest, BlockLeases, BlockPool, BlockTable};
 use crate::seq_map::SeqMap;
 use crate::{
-    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheReset,
-    PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
-    SubmitError, TimerQueue, TokenDelays,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PromptTransfer, Scheduler,
+    SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime, SubmitError, TimerQueue,
+    TokenDelays,
 };
 use adapters::{AdapterSlotFit, AdapterSlots};
 pub use config::SlotSchedulerConfig;
+use vllm_sim_random::{StreamPurpose, request_rng};
 
 /// Number of later sequences, with their LoRA adapter loaded, that may overtake a waiting sequence
 /// before it gets the next adapter slot.
@@ -399,6 +400,58 @@ impl SlotScheduler {
     }
 }
 
+impl SlotScheduler {
+    /// Draws a delay of a sequence. The random generator is created on first use, and not kept if
+    /// all delays have a standard deviation of zero.
+    fn draw_sequence_delay(
+        &self,
+        running: &mut RunningSequence,
+        f: impl FnOnce(&TokenDelays, &mut ChaCha8Rng) -> Duration,
+    ) -> Duration {
+        let (seed, key) = (self.config.seed, running.seq.key);
+        let fresh = || request_rng(seed, key, StreamPurpose::Latency);
+        let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
+        if delays.is_deterministic() {
+            return f(delays, &mut fresh());
+        }
+        let rng = running.rng.get_or_insert_with(|| Box::new(fresh()));
+        f(delays, rng)
+    }
+
+    pub(super) fn token_delays_of<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
+        seq.delays.as_deref().unwrap_or(&self.delays)
+    }
+
+    /// Returns the recorded delay before the next token, if the sequence has recorded token times.
+    fn recorded_token_gap(&self, running: &RunningSequence) -> Option<Duration> {
+        let timeline = running.seq.timeline.as_ref()?;
+        let next = running.released as usize;
+        let at = *timeline.get(next)?;
+        let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
+        Some(self.token_delays_of(&running.seq).divide_by_speedup(at.saturating_sub(before)))
+    }
+
+    fn next_token_gap(&mut self, running: &mut RunningSequence) -> Duration {
+        let tokens_without_gap = &running.seq.tokens_without_gap;
+        if tokens_without_gap.get(running.next_no_gap as usize) == Some(&running.released) {
+            running.next_no_gap += 1;
+            return Duration::ZERO;
+        }
+        if let Some(gap) = self.recorded_token_gap(running) {
+            return gap;
+        }
+        let delays = self.token_delays_of(&running.seq);
+        if delays.itl.0.is_zero() {
+            return Duration::ZERO;
+        }
+        let load = delays.load_factor(self.running_count(), self.config.slots);
+        if delays.itl.1.is_zero() {
+            return delays.mean_inter_token_delay(load);
+        }
+        self.draw_sequence_delay(running, |d, rng| d.draw_inter_token_delay(load, rng))
+    }
+}
+
 fn cached_ratio(cached: u32, prompt: u32) -> f64 {
     f64::from(cached) / f64::from(prompt.max(1))
 }
@@ -491,65 +544,7 @@ impl Scheduler for SlotScheduler {
     }
 
     fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
-        match command {
-            EngineCommand::Pause => {
-                self.paused.get_or_insert(now);
-            }
-            EngineCommand::PauseAdmission => return false,
-            EngineCommand::Resume => {
-                if let Some(since) = self.paused.take() {
-                    self.timers.postpone(now - since);
-                    self.admit_to_free_slots(now, out);
-                }
-            }
-            EngineCommand::CancelAll => {
-                for waiting in std::mem::take(&mut self.waiting) {
-                    self.locations.remove(&waiting.seq.id);
-                    let id = waiting.seq.id;
-                    out.push_back((
-                        now,
-                        SchedulerEvent::Ended { id, end: SequenceEndReason::Cancelled },
-                    ));
-                }
-                for index in 0..self.slots.len() as u32 {
-                    self.finish_sequence(now, index, SequenceEndReason::Cancelled, out);
-                }
-            }
-            EngineCommand::ResetPrefixCache(reset) => {
-                let Some(blocks) = &mut self.blocks else {
-                    return true;
-                };
-                let mut report = |event| out.push_back((now, event));
-                match reset {
-                    PrefixCacheReset::WhenIdle => return blocks.reset_prefix_cache(&mut report),
-                    PrefixCacheReset::Preempt | PrefixCacheReset::Forget => {
-                        blocks.forget_prefix_cache(&mut report)
-                    }
-                }
-            }
-            EngineCommand::Caching(on) => {
-                self.blocks.iter_mut().for_each(|b| b.set_prefix_caching(on))
-            }
-            EngineCommand::Release(id) => {
-                let blocks = self.blocks.as_mut();
-                let held = blocks.is_some_and(|blocks| self.leases.release_lease(id, blocks));
-                self.admit_to_free_slots(now, out);
-                return held;
-            }
-            EngineCommand::Delays(delays) => self.delays = delays,
-            EngineCommand::Bounds { running, waiting } => {
-                self.config.slots = running.max(1) as usize;
-                self.config.queue = waiting.map(|n| n as usize);
-                self.admit_to_free_slots(now, out);
-            }
-            EngineCommand::Speed(_)
-            | EngineCommand::StepPause(_)
-            | EngineCommand::ResetHostTier
-            | EngineCommand::ResetEncoderCache => {
-                return false;
-            }
-        }
-        true
+        self.run_command(now, command, out)
     }
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {

@@ -27,8 +27,7 @@ mod progress;
 mod rules;
 pub(in crate::sched) mod seqs;
 pub(in crate::sched) mod step;
-mod step_recorder;
-mod step_time;
+mod step_end;
 #[cfg(test)]
 mod tests;
 mod waiting;

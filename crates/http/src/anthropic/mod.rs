@@ -24,8 +24,8 @@ use super::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use super::{error, transfer};
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
-use crate::openai::{chat, ids};
-use crate::request_head::RequestHead;
+use crate::openai::chat;
+use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::prompt::PromptSource;
@@ -97,7 +97,7 @@ async fn answer_message(
     let mut request = convert::to_chat_request(app, &read.request)?;
     let (_, resolved) = read.into_body_and_model(app, head)?;
     let dialect = app.dialect;
-    let id = ids::request_id(dialect.message_id_prefix(), &head.headers, None);
+    let id = request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
     let started = chat::start_chats(app, head, requests, resolved, id, threshold).await;
     let (mut chat, reply) = match started

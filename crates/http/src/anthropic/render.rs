@@ -6,7 +6,7 @@
 use super::message_format::{CachedTokenReporting, MessageEnd, MessageFormat};
 use crate::error;
 use crate::json;
-use crate::openai::chat_render::ChatResponseSettings;
+use crate::openai::chat_stream::ChatResponseSettings;
 use crate::openai::response_shape::NullMembers;
 use crate::openai::response_shape::{TokenCounts, end_of_choice};
 use crate::stream::{ChoiceStep, StreamRenderer, for_each_channel_run};

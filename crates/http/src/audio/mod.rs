@@ -23,8 +23,7 @@ use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
 use super::generation::{self, RejectedGeneration, request_error_fault};
-use super::request_head::RequestHead;
-use crate::openai::ids;
+use super::request_head::{RequestHead, request_id};
 use crate::stream;
 use form::UploadForm;
 use render::{AudioClip, SpeechStream, Transcript};
@@ -78,7 +77,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
         SpeechTask::Transcribe => "transcribe-",
         SpeechTask::Translate => "translate-",
     };
-    let id = ids::request_id(name, &head.headers, None);
+    let id = request_id(name, &head.headers, None);
     let generation = GenerationRequest {
         max_tokens: request.max_completion_tokens,
         room: OutputBudget::Context,

@@ -30,7 +30,7 @@ use super::{
 use crate::app::App;
 use crate::error;
 use crate::generation;
-use crate::openai::ids;
+use crate::request_head::new_uid;
 use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_python as python;
@@ -39,7 +39,7 @@ use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::{GenerationRequest, Reply};
-use vllm_sim_wire::check;
+use vllm_sim_wire::body;
 use vllm_sim_wire::fault::sanitize_message;
 use vllm_sim_wire::openai::audio::{AppendAudioEvent, CommitAudioEvent};
 
@@ -138,7 +138,7 @@ impl RealtimeSession {
     /// Runs the `/v1/realtime` session until one side closes the WebSocket.
     async fn run_session(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
-        let id = ids::new_uid();
+        let id = new_uid();
         let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now_secs() as u64});
         self.out.push(created.to_string());
         let mut last_received = Instant::now();
@@ -239,7 +239,7 @@ impl RealtimeSession {
 
     async fn append_audio(&mut self, event: Map<String, Value>) {
         let append: AppendAudioEvent =
-            match check::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
+            match body::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
                 Err(fault) => {
                     return self.queue_error(sanitize_message(&fault.message), "processing_error");
@@ -292,7 +292,7 @@ impl RealtimeSession {
             return self.queue_error(text, "model_not_validated");
         }
         let commit: CommitAudioEvent =
-            match check::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
+            match body::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
                 Err(fault) => {
                     return self.queue_error(sanitize_message(&fault.message), "processing_error");

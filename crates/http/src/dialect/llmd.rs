@@ -23,7 +23,7 @@ use super::{
     ResponseDetail,
 };
 use crate::error;
-use crate::openai::ids::rank_engine_id;
+use crate::request_head::rank_engine_id;
 use crate::transfer::params::KvTransferParams;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::LlmdDialect;

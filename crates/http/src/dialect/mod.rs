@@ -16,8 +16,8 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::error;
-use super::openai::ids::{ToolCallIds, new_uid, request_id};
 use super::openai::responses::ids::OutputItemIds;
+use super::request_head::{ToolCallIds, new_uid, request_id};
 use super::transfer::params::KvTransferParams;
 use vllm_sim_config::Compat;
 use vllm_sim_service::PrefillHandoff;

@@ -10,12 +10,11 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::chat;
-use super::ids;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 use crate::generation;
-use crate::request_head::RequestHead;
+use crate::request_head::{RequestHead, request_id};
 use crate::transfer;
 use vllm_sim_python::PythonValue;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -42,7 +41,7 @@ async fn answer_batch(
     let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
     let first = requests.first();
     let given = first.and_then(|request| request.request_id.as_deref());
-    let id = ids::request_id("chatcmpl-", &head.headers, given);
+    let id = request_id("chatcmpl-", &head.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
     let resolved = generation::resolve_model(app, head, model, Ok(()))?;
     let started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await;

@@ -7,17 +7,16 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::Value;
 
-use super::chat_render::ChatResponseSettings;
-use super::chat_stream::ChatStream;
+use super::chat_stream::{ChatResponseSettings, ChatStream};
+use super::logprobs;
 use super::response_shape::ResponseShape;
-use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::{self, HandlerResult};
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
 use crate::media;
-use crate::request_head::RequestHead;
+use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
@@ -61,7 +60,7 @@ pub(crate) async fn answer_chat(
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
-    let id = ids::request_id("chatcmpl-", headers, request.request_id.as_deref());
+    let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
     let (view, reply) = match start_chats(app, head, requests, resolved, id, threshold).await {
@@ -92,9 +91,12 @@ pub(crate) async fn start_chats(
     let request = &requests[0];
     let continued = continued_message(app, request);
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
-    let seed = app.service.settings().seed;
-    let image = &app.controls.image_output;
-    let image = image.draw_image_delay(head.special_headers(), seed);
+    let image = match &app.controls.image_output {
+        Some(images) => {
+            images.draw_image_delay(head.special_headers(), app.service.settings().seed)
+        }
+        None => Ok(None),
+    };
     let has_image = matches!(image, Ok(Some(_)));
     let generation = GenerationRequest {
         n: request.n.unwrap_or(1),

@@ -2,52 +2,15 @@
 //!
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
-use std::sync::Arc;
-
-use super::ids::ToolCallIds;
-use super::logprobs::{LogprobStyle, with_token_position, write_chat_entry, write_prompt_logprobs};
-use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
+use super::chat_stream::{ChatResponseSettings, write_image_part};
+use super::logprobs::{with_token_position, write_chat_entry, write_prompt_logprobs};
+use super::response_shape::{NullMembers, TokenCounts, UsageMembers, end_of_choice};
 use crate::json;
-use crate::media::GREY_PIXEL_DATA_URL;
-use crate::openai::response_shape::NullMembers;
-use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
+use vllm_sim_observe::metrics::ToolMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
-/// Response settings of chat replies: the members that completions lack.
-#[derive(Clone)]
-pub(crate) struct ChatResponseSettings {
-    pub(crate) view: ResponseShape,
-    pub(crate) role: Arc<str>,
-    /// Text that the reply starts with: the last message of the prompt (`echo`).
-    pub(crate) echo: Option<Arc<str>>,
-    pub(crate) include_reasoning: bool,
-    /// Whether a tool or reasoning parser reads the text; the stream then ends with an empty delta.
-    pub(crate) parsed: bool,
-    /// Whether `tool_choice` names a tool; tool calls then do not change the finish reason.
-    pub(crate) named: bool,
-    /// Whether `tool_choice` forces tool calls; the content is then empty instead of null.
-    pub(crate) forced: bool,
-    pub(crate) call_ids: ToolCallIds,
-    pub(crate) prompt_logprobs: Option<u32>,
-    pub(crate) prompt_ids: Option<Arc<[u32]>>,
-    pub(crate) prompt_text: Option<Arc<str>>,
-    pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether the reply includes a generated image (vLLM-Omni).
-    pub(crate) image: bool,
-    pub(crate) tool_parser: Option<Arc<Metrics>>,
-}
-
 impl ChatResponseSettings {
-    pub(super) fn logprob_style(&self) -> Option<LogprobStyle> {
-        let top = self.view.logprobs?;
-        Some(LogprobStyle {
-            top,
-            as_ids: self.view.tokens_as_ids,
-            distribution: self.view.distribution,
-        })
-    }
-
     /// Returns the JSON body of a finished chat reply.
     pub(crate) fn body_json(&self, reply: &Reply) -> String {
         let view = &self.view;
@@ -78,18 +41,6 @@ impl ChatResponseSettings {
         view.write_timings(&mut out, reply, NullMembers::Shown);
         out.push('}');
         out
-    }
-
-    pub(super) fn write_prompt_members(&self, out: &mut String) {
-        out.push_str(",\"prompt_token_ids\":");
-        match &self.prompt_ids {
-            Some(ids) if self.view.return_token_ids => {
-                json::write_int_array(out, ids.iter().copied())
-            }
-            _ => out.push_str("null"),
-        }
-        out.push_str(",\"prompt_text\":");
-        json::write_optional_string(out, self.prompt_text.as_deref());
     }
 
     fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
@@ -189,42 +140,4 @@ impl ChatResponseSettings {
         }
         out.push(']');
     }
-
-    /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
-    /// calls that no named tool choice forced.
-    pub(super) fn natural_finish_reason(&self, calls: usize) -> &'static str {
-        if calls > 0 && !self.named { "tool_calls" } else { "stop" }
-    }
-
-    /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
-    pub(crate) fn count_parser_run(&self, mode: ToolMode, found: bool) {
-        let outcome = if found { ToolOutcome::ToolCall } else { ToolOutcome::NoToolCall };
-        if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser(mode, outcome, ToolRequest::ChatCompletions, 1);
-        }
-    }
-
-    /// Returns names and arguments of the tool calls among the first `released` tokens of a choice.
-    pub(crate) fn released_tool_calls(
-        &self,
-        choice: &ReplyChoice,
-        released: u32,
-    ) -> Vec<(String, String)> {
-        let names = choice.script.calls.iter().enumerate();
-        names
-            .map(|(index, name)| {
-                (
-                    name.clone(),
-                    choice.script.channel_text(OutputChannel::Call(index as u16), released),
-                )
-            })
-            .filter(|(_, arguments)| !arguments.is_empty())
-            .collect()
-    }
-}
-
-pub(super) fn write_image_part(out: &mut String) {
-    out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
-    out.push_str(GREY_PIXEL_DATA_URL);
-    out.push_str("\"}}");
 }

@@ -1,15 +1,18 @@
-//! Streams chat replies as chunks.
+//! Streams chat replies as chunks, with the settings that both forms of a chat response share.
 //!
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
-use super::chat_render::{ChatResponseSettings, write_image_part};
-use super::logprobs::{with_token_position, write_chat_entry};
-use super::response_shape::{TokenCounts, UsageMembers};
+use std::sync::Arc;
+
+use super::logprobs::{LogprobStyle, with_token_position, write_chat_entry};
+use super::response_shape::{ResponseShape, TokenCounts, UsageMembers};
 use crate::error;
 use crate::json;
+use crate::media::GREY_PIXEL_DATA_URL;
+use crate::request_head::ToolCallIds;
 use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::ToolMode;
+use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
 use vllm_sim_service::generate::{OutputChannel, OutputToken};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -17,6 +20,85 @@ use vllm_sim_wire::VllmVersion;
 const DELTA_START: &str = ",\"delta\":{";
 /// JSON before the text of a text-only chat chunk.
 const CONTENT_START: &str = "\"content\":\"";
+
+/// Response settings of chat replies: the members that completions lack.
+#[derive(Clone)]
+pub(crate) struct ChatResponseSettings {
+    pub(crate) view: ResponseShape,
+    pub(crate) role: Arc<str>,
+    /// Text that the reply starts with: the last message of the prompt (`echo`).
+    pub(crate) echo: Option<Arc<str>>,
+    pub(crate) include_reasoning: bool,
+    /// Whether a tool or reasoning parser reads the text; the stream then ends with an empty delta.
+    pub(crate) parsed: bool,
+    /// Whether `tool_choice` names a tool; tool calls then do not change the finish reason.
+    pub(crate) named: bool,
+    /// Whether `tool_choice` forces tool calls; the content is then empty instead of null.
+    pub(crate) forced: bool,
+    pub(crate) call_ids: ToolCallIds,
+    pub(crate) prompt_logprobs: Option<u32>,
+    pub(crate) prompt_ids: Option<Arc<[u32]>>,
+    pub(crate) prompt_text: Option<Arc<str>>,
+    pub(crate) ec_transfer_params: Option<Arc<str>>,
+    /// Whether the reply includes a generated image (vLLM-Omni).
+    pub(crate) image: bool,
+    pub(crate) tool_parser: Option<Arc<Metrics>>,
+}
+
+impl ChatResponseSettings {
+    pub(super) fn logprob_style(&self) -> Option<LogprobStyle> {
+        let top = self.view.logprobs?;
+        Some(LogprobStyle {
+            top,
+            as_ids: self.view.tokens_as_ids,
+            distribution: self.view.distribution,
+        })
+    }
+
+    pub(super) fn write_prompt_members(&self, out: &mut String) {
+        out.push_str(",\"prompt_token_ids\":");
+        match &self.prompt_ids {
+            Some(ids) if self.view.return_token_ids => {
+                json::write_int_array(out, ids.iter().copied())
+            }
+            _ => out.push_str("null"),
+        }
+        out.push_str(",\"prompt_text\":");
+        json::write_optional_string(out, self.prompt_text.as_deref());
+    }
+
+    /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
+    /// calls that no named tool choice forced.
+    pub(super) fn natural_finish_reason(&self, calls: usize) -> &'static str {
+        if calls > 0 && !self.named { "tool_calls" } else { "stop" }
+    }
+
+    /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
+    pub(crate) fn count_parser_run(&self, mode: ToolMode, found: bool) {
+        let outcome = if found { ToolOutcome::ToolCall } else { ToolOutcome::NoToolCall };
+        if let Some(metrics) = &self.tool_parser {
+            metrics.on_tool_parser(mode, outcome, ToolRequest::ChatCompletions, 1);
+        }
+    }
+
+    /// Returns names and arguments of the tool calls among the first `released` tokens of a choice.
+    pub(crate) fn released_tool_calls(
+        &self,
+        choice: &ReplyChoice,
+        released: u32,
+    ) -> Vec<(String, String)> {
+        let names = choice.script.calls.iter().enumerate();
+        names
+            .map(|(index, name)| {
+                (
+                    name.clone(),
+                    choice.script.channel_text(OutputChannel::Call(index as u16), released),
+                )
+            })
+            .filter(|(_, arguments)| !arguments.is_empty())
+            .collect()
+    }
+}
 
 pub(crate) struct ChatStream {
     chat: Box<ChatResponseSettings>,
@@ -398,4 +480,10 @@ impl ChatStream {
         self.so_far[0].tokens += written;
         written
     }
+}
+
+pub(super) fn write_image_part(out: &mut String) {
+    out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
+    out.push_str(GREY_PIXEL_DATA_URL);
+    out.push_str("\"}}");
 }

@@ -6,14 +6,14 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::completion_render::{CompletionResponseSettings, CompletionStream, EchoedPrompt};
+use super::logprobs;
 use super::response_shape::ResponseShape;
-use super::{ids, logprobs};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedGeneration};
-use crate::request_head::RequestHead;
+use crate::request_head::{RequestHead, request_id};
 use crate::stream;
 use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::generate::request::TokenizedPrompt;
@@ -80,7 +80,7 @@ async fn respond_completion(
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
-    let id = ids::request_id("cmpl-", headers, request.request_id.as_deref());
+    let id = request_id("cmpl-", headers, request.request_id.as_deref());
     let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         n: request.n,

@@ -2,11 +2,10 @@
 
 pub(super) mod batch;
 pub(super) mod chat;
-pub(super) mod chat_render;
-mod chat_stream;
+mod chat_render;
+pub(super) mod chat_stream;
 pub(super) mod completion;
 mod completion_render;
-pub(super) mod ids;
 pub(super) mod logprobs;
 pub(super) mod models;
 pub(super) mod response_shape;

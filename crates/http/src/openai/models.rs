@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
-use super::ids;
 use crate::app::App;
+use crate::request_head::new_uid;
 use crate::{error, json};
 use vllm_sim_engine::driver::unix_now_secs;
 
@@ -69,7 +69,7 @@ fn write_model_card(out: &mut String, card: &ModelCard<'_>) {
         None => out.push_str("null"),
     }
     out.push_str(",\"permission\":[{\"id\":\"modelperm-");
-    out.push_str(&ids::new_uid());
+    out.push_str(&new_uid());
     out.push_str("\",\"object\":\"model_permission\",\"created\":");
     json::write_int(out, card.created);
     out.push_str(",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");

@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 
 use self::tokenize::TokenizeParams;
 use super::app::App;
-use super::{error, json};
-use crate::openai::ids;
+use super::{error, json, token_ids};
+use crate::openai::chat;
+use crate::request_head::request_id;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::InFlightGuard;
 use vllm_sim_tokenizer::SpecialTokens;
@@ -169,5 +170,5 @@ fn usage_json(prompt_tokens: usize) -> Value {
 }
 
 fn pooling_request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> String {
-    ids::request_id(prefix, headers, body).to_string()
+    request_id(prefix, headers, body).to_string()
 }

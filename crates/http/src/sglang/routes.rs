@@ -7,8 +7,8 @@ use super::{
     responses, score, sessions, tokenize, weights,
 };
 use crate::app::App;
+use crate::app::{CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH};
 use crate::ops;
-use crate::route_index::{CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH};
 use std::sync::Arc;
 use vllm_sim_config::Config;
 

@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::media;
-use super::openai::ids::new_uid;
 use super::request_head::names;
+use super::request_head::new_uid;
 use super::vllm::ok_json;
 use vllm_sim_config::KvConnector;
 use vllm_sim_engine::driver::KvSourceServer;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::route_index::RouteIndex;
+use crate::app::RouteIndex;
 
 /// Tag of the routes that vLLM does not have.
 const TAG: &str = "vllm-sim";

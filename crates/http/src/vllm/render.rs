@@ -19,7 +19,8 @@ use crate::error::HandlerResult;
 use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
-use crate::openai::{chat, completion, ids};
+use crate::openai::{chat, completion};
+use crate::request_head::{new_uid, request_id};
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::VllmVersion;
@@ -80,7 +81,7 @@ pub(crate) async fn render_completions(
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
     let inputs = PromptSource::Inputs(completion::take_prompt_inputs(&mut request));
     let prompts = app.service.create_prompts(&app.rules, inputs).await?;
-    let id = ids::request_id("cmpl-", &head.headers, request.request_id.as_deref());
+    let id = request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
         out.push(render_result(&app, prompt, || {
@@ -113,7 +114,7 @@ async fn answer_rendered_chat(
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
-        let id = ids::request_id(prefix, headers, request.request_id.as_deref()).to_string();
+        let id = request_id(prefix, headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(app, &params, extra_args(&params), value);
         let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
         if app.rules.limits.version >= VllmVersion::V033 {
@@ -139,7 +140,7 @@ async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Respo
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
         let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone();
-        let id = given.unwrap_or_else(|| format!("resp_{}", ids::new_uid()));
+        let id = given.unwrap_or_else(|| format!("resp_{}", new_uid()));
         // vLLM keeps an empty `extra_args` of a Responses request.
         let extra = match params.extra_args {
             None => Some(Map::new()),

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::{self, HandlerResult};
 use crate::generation;
-use crate::openai::ids;
+use crate::request_head::request_id;
 use crate::token_ids;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
@@ -43,7 +43,7 @@ pub(crate) async fn create_generative_scoring(
         .collect();
     let items = prompts.len();
     let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    let id = ids::request_id("generative-scoring-", &head.headers, request.request_id.as_deref());
+    let id = request_id("generative-scoring-", &head.headers, request.request_id.as_deref());
     // vLLM generates one token per item, so items queue, count in metrics and use the prefix cache.
     let generation = GenerationRequest {
         prompts: PromptSource::Ready(prompts),

@@ -2,6 +2,8 @@
 //!
 //! Source: llm-d-inference-sim `pkg/llm-d-inference-sim/failures.go`.
 
+use vllm_sim_wire::fault::{ErrorType, Fault};
+
 /// An error response that llm-d-inference-sim injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFailure {
@@ -47,8 +49,16 @@ impl InjectedFailure {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }
 
-    /// Returns the HTTP status of the injected error response.
-    pub fn http_status(self) -> u16 {
+    /// Returns the injected error response to a request for `model`.
+    pub fn to_fault(self, model: &str) -> Fault {
+        let status = self.http_status();
+        Fault {
+            param: self.error_param().map(str::to_owned),
+            ..Fault::new(status, ErrorType::from_http_status(status), self.error_message(model))
+        }
+    }
+
+    fn http_status(self) -> u16 {
         match self {
             Self::RateLimit => 429,
             Self::InvalidApiKey => 401,
@@ -59,7 +69,7 @@ impl InjectedFailure {
     }
 
     /// Returns the request field that the error body names (`param`).
-    pub fn error_param(self) -> Option<&'static str> {
+    fn error_param(self) -> Option<&'static str> {
         match self {
             Self::ContextLength => Some("messages"),
             Self::InvalidRequest | Self::ModelNotFound => Some("model"),
@@ -67,8 +77,7 @@ impl InjectedFailure {
         }
     }
 
-    /// Returns the error message of the failure for a request to `model`.
-    pub fn error_message(self, model: &str) -> String {
+    fn error_message(self, model: &str) -> String {
         match self {
             Self::RateLimit => format!(
                 "Rate limit reached for {model} in organization org-xxx on requests per min (RPM): Limit 3, Used 3, Requested 1."

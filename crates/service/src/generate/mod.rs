@@ -235,9 +235,9 @@ impl ReplyGenerator {
         if request.stops.ignore_eos {
             return request.limit;
         }
-        if let Some(length) = request.length {
+        if let Some(audio) = request.prompt.audio {
             // Includes the end-of-sequence token.
-            return length.saturating_add(1).min(request.limit);
+            return audio.tokens.saturating_add(1).min(request.limit);
         }
         // A separate random stream, so that the limit does not change the text.
         let rng = &mut request_rng(self.seed, request.key, StreamPurpose::Length);
@@ -272,7 +272,9 @@ impl ReplyGenerator {
                 return (EndReason::Length, None);
             }
         }
-        if let Some(reason) = self.add_recorded_reply(request, draft, rng) {
+        if let Some(recordings) = &self.recordings
+            && let Some(reason) = self.add_recorded_reply(recordings, request, draft, rng)
+        {
             return (reason, None);
         }
         // Leaves room for text before the end-of-sequence token.
@@ -300,9 +302,9 @@ impl ReplyGenerator {
         rng: &mut ChaCha8Rng,
     ) -> (EndReason, Option<StopReason>) {
         let room = self.add_leading_reasoning(request, draft, rng);
-        let fragments = match request.echo_ids {
+        let fragments = match &request.prompt.echo_ids {
             Some(ids) => id_list_fragments(ids),
-            None => self.tokenizer.tokenize_with_text(request.echo),
+            None => self.tokenizer.tokenize_with_text(&request.prompt.echo),
         };
         let whole = fragments.ids.len() as u32;
         let room = if self.whole_echo { room.max(whole) } else { room };
@@ -325,7 +327,7 @@ impl ReplyGenerator {
         if request.limited && draft.len >= request.limit {
             return (EndReason::Length, None);
         }
-        if request.echo_ids.is_some() && draft.len > 0 {
+        if request.prompt.echo_ids.is_some() && draft.len > 0 {
             // An echo of token ids adds no end-of-sequence token.
             return (EndReason::Stop, None);
         }
@@ -419,7 +421,7 @@ impl ReplyGenerator {
         if tokens == 0 {
             return;
         }
-        let (start, end) = (request.reasoning_start, &self.reasoning_end);
+        let (start, end) = (request.prompt.reasoning_start_ids(), &self.reasoning_end);
         let opening = start.len() as u32;
         let marks = opening + end.len() as u32;
         let least = tokens.max(marks + 1);

@@ -55,14 +55,11 @@ impl ReplyGenerator {
         Some(hash_conversation(messages))
     }
 
-    /// Returns the hashes under which the dataset may store a prompt; empty without a dataset.
-    pub fn prompt_hashes(&self, prompt: &TokenizedPrompt) -> Vec<[u8; 32]> {
-        let Some(recordings) = &self.recordings else {
-            return Vec::new();
-        };
+    /// Returns the hashes under which the dataset may store a prompt.
+    fn prompt_hashes(&self, dataset: &Dataset, prompt: &TokenizedPrompt) -> Vec<[u8; 32]> {
         let tokens = hash_prompt_tokens(&prompt.tokens);
-        match recordings.dataset.format_version() {
-            DatasetFormat::Tokens if recordings.dataset.has_reply_to(&tokens) => vec![tokens],
+        match dataset.format_version() {
+            DatasetFormat::Tokens if dataset.has_reply_to(&tokens) => vec![tokens],
             DatasetFormat::Tokens => {
                 std::iter::once(tokens).chain(self.llmd_prompt_hash(&prompt.tokens)).collect()
             }
@@ -92,17 +89,18 @@ impl ReplyGenerator {
     /// Adds a reply from the dataset to the script; `None` if there is none for the prompt.
     pub(super) fn add_recorded_reply(
         &self,
+        recordings: &RecordedReplies,
         request: &GeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> Option<EndReason> {
-        let recordings = self.recordings.as_ref()?;
         let limit = request.limit;
         let length = match request.stops.ignore_eos {
             true => RequestedReplyLength::Exactly(limit),
             false => RequestedReplyLength::AtMost(limit),
         };
-        let reply = recordings.dataset.find_reply(&request.hashes, length, rng);
+        let hashes = self.prompt_hashes(&recordings.dataset, request.prompt);
+        let reply = recordings.dataset.find_reply(&hashes, length, rng);
         let mut found = reply?;
         if recordings.timing && found.matched && !found.times.is_empty() {
             draft.times = Some(std::mem::take(&mut found.times).into());
@@ -180,7 +178,7 @@ impl ReplyGenerator {
             (content..tokens.len(), OutputChannel::Content),
         ];
         if thought > 0 {
-            push_marker_tokens(request.reasoning_start, request, draft);
+            push_marker_tokens(request.prompt.reasoning_start_ids(), request, draft);
         }
         for (part, channel) in parts {
             // The recording has no end marker.

@@ -71,6 +71,11 @@ impl TokenizedPrompt {
         });
         PromptMediaItem::sorted_without_overlap(inputs.collect())
     }
+
+    /// Returns the token ids of the reasoning's start, which may be none.
+    pub(super) fn reasoning_start_ids(&self) -> &[u32] {
+        self.reasoning_start.as_deref().unwrap_or_default()
+    }
 }
 
 /// An audio clip to transcribe.
@@ -132,10 +137,8 @@ pub struct GeneratorInput<'a> {
     pub limit: u32,
     /// Whether the client set the limit of output tokens.
     pub limited: bool,
-    /// Text of the reply in echo mode.
-    pub echo: &'a str,
-    /// Token ids of the reply in echo mode; `None` encodes `echo`.
-    pub echo_ids: Option<&'a [u32]>,
+    /// Prompt that the sequence answers.
+    pub prompt: &'a TokenizedPrompt,
     /// Conditions, other than the limit, for the end of the output.
     pub stops: &'a StopConditions,
     /// Logit biases, allowed tokens and bad words of the request.
@@ -144,19 +147,12 @@ pub struct GeneratorInput<'a> {
     pub form: ReplyForm,
     /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
     pub reasoning: Option<f64>,
-    /// Token ids of the start marker of reasoning; empty unless the client parses tokens and the
-    /// prompt lacks them.
-    pub reasoning_start: &'a [u32],
     /// Maximum number of reasoning tokens.
     pub thinking_budget: Option<u32>,
     /// Rule for special tokens: their text is shown, or empty.
     pub special_tokens: SpecialTokens,
     /// Arrival time of the request at the server.
     pub arrived: SimTime,
-    /// Possible hashes of the prompt in the dataset; empty without a dataset.
-    pub hashes: Vec<[u8; 32]>,
-    /// Fixed length of a free text, in tokens; `None` draws it at random.
-    pub length: Option<u32>,
 }
 
 /// Logit bias from which the biased token is always generated.

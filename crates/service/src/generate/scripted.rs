@@ -16,7 +16,7 @@ impl ReplyGenerator {
         let mut whole = 0;
         let thought = reply.reasoning.as_deref();
         if let Some(thought) = thought.filter(|_| request.reasoning.is_some()) {
-            let (start, end) = (request.reasoning_start, &self.reasoning_end);
+            let (start, end) = (request.prompt.reasoning_start_ids(), &self.reasoning_end);
             push_marker_tokens(start, request, draft);
             whole += self.add_texts(&[(thought, OutputChannel::Reasoning)], room(draft), draft);
             whole += (start.len() + end.len()) as u32;

@@ -1,15 +1,15 @@
 //! Converts the messages, texts or token ids of a request to prompt tokens.
 
-mod conversation;
 mod media;
 mod media_cache;
 mod schema;
 mod source;
+mod truncation;
 
 pub use super::settings::{MediaLimits, MediaSettings, PromptSettings};
-pub use conversation::{to_template_messages, to_unvalidated_messages};
 pub use media_cache::MediaCache;
 pub use source::{
-    Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource, PromptTruncation,
-    TruncationSide,
+    Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource, to_template_messages,
+    to_unvalidated_messages,
 };
+pub use truncation::{PromptTruncation, TruncationSide};

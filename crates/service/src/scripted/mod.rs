@@ -344,15 +344,7 @@ fn increment_below(count: &AtomicU64, most: Option<u64>) -> bool {
 impl ScriptedFailure {
     fn to_fault(&self, model: &str) -> (Fault, &'static str) {
         let (fault, name) = match self.error {
-            ScriptedError::Failure(failure) => {
-                let status = failure.http_status();
-                let kind = ErrorType::from_http_status(status);
-                let fault = Fault {
-                    param: failure.error_param().map(str::to_owned),
-                    ..Fault::new(status, kind, failure.error_message(model))
-                };
-                (fault, failure.name())
-            }
+            ScriptedError::Failure(failure) => (failure.to_fault(model), failure.name()),
             ScriptedError::Status(status) => {
                 let words = format!("Scripted error (code {status})");
                 let kind = ErrorType::from_http_status(status);

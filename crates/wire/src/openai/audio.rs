@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
 use super::validators::{JsonBody, ValidatorResult, is_truthy_member};
-use crate::check;
+use crate::body;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
 use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, RequestField, STR, Schema, wire_model};
@@ -286,9 +286,9 @@ impl SpeechRequest {
         let value = Value::Object(order_form_fields(task, fields));
         Ok(match task {
             SpeechTask::Transcribe => {
-                common!(task, check::read_body::<TranscriptionRequest>(&value)?)
+                common!(task, body::read_body::<TranscriptionRequest>(&value)?)
             }
-            SpeechTask::Translate => common!(task, check::read_body::<TranslationRequest>(&value)?),
+            SpeechTask::Translate => common!(task, body::read_body::<TranslationRequest>(&value)?),
         })
     }
 }

@@ -11,8 +11,8 @@ use vllm_sim_python::{self as python, PythonValue};
 use super::message::RequestMessage;
 use super::shared::{LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS};
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
+use crate::body;
 use crate::bounds::RequestBounds;
-use crate::check;
 use crate::fault::Fault;
 use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 
@@ -169,6 +169,6 @@ impl BatchChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::read_body_within(value, bounds)
+        body::read_body_within(value, bounds)
     }
 }

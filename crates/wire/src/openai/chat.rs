@@ -18,8 +18,8 @@ use super::validators::{
     self, JsonBody, ValidatorResult, body_member, is_truthy_member, non_null_member,
     not_iterable_fault,
 };
+use crate::body;
 use crate::bounds::RequestBounds;
-use crate::check;
 use crate::fault::Fault;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
@@ -191,7 +191,7 @@ impl ChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::read_body_within(value, bounds)
+        body::read_body_within(value, bounds)
     }
 }
 
@@ -204,7 +204,7 @@ fn check_tool_calls(body: &JsonBody) -> ValidatorResult {
         }
         let calls = body_member(message, "tool_calls").and_then(Value::as_array);
         for (index, call) in calls.into_iter().flatten().enumerate() {
-            if check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call).is_none() {
+            if body::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call).is_none() {
                 let schema = &message_schema::TOOL_CALL_SCHEMA;
                 return Err(ValidatorError::Item { index, schema, value: call.clone() });
             }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::message::RequestMessage;
 use super::message_schema;
-use crate::check;
+use crate::body;
 use crate::fault::Fault;
 use crate::schema::Schema;
 
@@ -33,7 +33,7 @@ impl ValidatedChatMessage {
             return Ok(Self::with_parts(json.into_owned(), None));
         }
         let Some((branch, mut shaped)) =
-            check::best_union_branch(message_schema::MESSAGE_SCHEMAS, &json)
+            body::best_union_branch(message_schema::MESSAGE_SCHEMAS, &json)
         else {
             let mut unknown = Self::with_parts(json.into_owned(), None);
             unknown.parts.clear();
@@ -47,7 +47,7 @@ impl ValidatedChatMessage {
         {
             for call in calls {
                 if let Some((_, shaped)) =
-                    check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call)
+                    body::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call)
                 {
                     *call = shaped;
                 }
@@ -86,7 +86,7 @@ impl ValidatedChatMessage {
     pub fn content_parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(index, part)| match self.lazy {
-            Some(schema) => check::validate_iterable_item(schema, index, part).map(Cow::Owned),
+            Some(schema) => body::validate_iterable_item(schema, index, part).map(Cow::Owned),
             None => Ok(Cow::Borrowed(part)),
         })
     }
@@ -109,6 +109,6 @@ pub fn text_only_model_fault(kind: &str, part: &Value, model: &str) -> Fault {
     let typed = !uuid && part.get("type").is_some_and(Value::is_string);
     message_schema::url_part_model(kind)
         .filter(|_| typed)
-        .and_then(|class| check::validate_json_value(class, part).err())
+        .and_then(|class| body::validate_json_value(class, part).err())
         .unwrap_or_else(|| Fault::bad_request(format!("{model} is not a multimodal model")))
 }

@@ -13,8 +13,8 @@ use super::shared::{
     TRUNCATE_PROMPT_TOKENS, TRUNCATION_SIDE,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
+use crate::body;
 use crate::bounds::RequestBounds;
-use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::schema::{ANY_LENGTH, INT, RequestField, STR, Schema, int_at_least_schema, wire_model};
@@ -228,7 +228,7 @@ impl CompletionRequest {
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         validate_prompt_list_length(value, bounds)?;
-        check::read_body_within(value, bounds)
+        body::read_body_within(value, bounds)
     }
 }
 

@@ -13,8 +13,8 @@ use super::shared::{
     CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, StopStrings, StructuredOutputs, TOP_LOGPROBS,
 };
 use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
+use crate::body;
 use crate::bounds::RequestBounds;
-use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_between_schema, wire_model};
 
@@ -224,7 +224,7 @@ impl ResponsesRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::read_body_within(value, bounds)
+        body::read_body_within(value, bounds)
     }
 }
 
@@ -385,7 +385,7 @@ fn parse_input_items(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         } else {
             &responses_schema::OUTPUT_MESSAGE
         };
-        let fits = check::fits_schema(class, &completed);
+        let fits = body::fits_schema(class, &completed);
         // Upstream keeps the id that it assigned to invalid reasoning.
         if fits || kind == "reasoning" {
             *item = completed;

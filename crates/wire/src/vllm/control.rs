@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::check;
+use crate::body;
 use crate::fault::Fault;
 use crate::schema::{STR, Schema, int_between_schema, wire_model};
 
@@ -87,7 +87,7 @@ impl StartProfileRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 
     /// Rejects a profile request with an invalid file name or negative counts.
@@ -128,6 +128,6 @@ impl WeightVersionRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }

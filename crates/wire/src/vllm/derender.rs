@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::check;
+use crate::body;
 use crate::fault::Fault;
 use crate::schema::{
     ANY_LENGTH, LengthLimits, STR, Schema, ValidatorError, int_greater_than_schema, wire_model,
@@ -138,7 +138,7 @@ impl DerenderChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }
 
@@ -148,7 +148,7 @@ impl DerenderCompletionRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }
 
@@ -158,6 +158,6 @@ impl DerenderStreamRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }

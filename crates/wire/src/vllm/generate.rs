@@ -5,8 +5,8 @@
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
+use crate::body;
 use crate::bounds::RequestBounds;
-use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::openai::completion::PromptTokenIds;
@@ -190,7 +190,7 @@ impl GenerateRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        let mut request: Self = check::read_body_within(value, bounds)?;
+        let mut request: Self = body::read_body_within(value, bounds)?;
         let params = &mut request.sampling_params;
         params.normalize_and_verify(bounds)?;
         let named =

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::check;
+use crate::body;
 use crate::fault::{ErrorType, Fault};
 use crate::schema::wire_model;
 
@@ -38,7 +38,7 @@ impl LoadLoraRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 
     /// Rejects a load request with an empty adapter name or path.
@@ -61,7 +61,7 @@ impl UnloadLoraRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 
     /// Rejects an unload request with an empty adapter name.

@@ -10,7 +10,7 @@ use super::pooling_schema::{
     BATCH_CHAT_FORM, CLASSIFY_REQUEST, EMBEDDING_REQUEST, POOLING_REQUEST, RERANK_REQUEST,
     SCORE_REQUEST, SCORE_SIDE_NAMES,
 };
-use crate::check;
+use crate::body;
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
 use crate::long_ids;
@@ -154,7 +154,7 @@ impl PoolingRequest {
     pub fn parse_converted_embedding(value: &Value) -> Result<Self, Fault> {
         let form = if value.get("input").is_some() { 0 } else { BATCH_CHAT_FORM };
         if let Schema::Model(model) = &EMBEDDING_REQUEST[form] {
-            check::validate_json_value(model, value)?;
+            body::validate_json_value(model, value)?;
         }
         Self::parse_forms(EMBEDDING_REQUEST, value)
     }
@@ -182,8 +182,8 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
-        let checked = check::validate_body(&Schema::Union(SCORE_REQUEST), value)?;
-        let form = check::best_union_branch(SCORE_REQUEST, value).map_or(0, |(form, _)| form);
+        let checked = body::validate_body(&Schema::Union(SCORE_REQUEST), value)?;
+        let form = body::best_union_branch(SCORE_REQUEST, value).map_or(0, |(form, _)| form);
         let (one, two) = SCORE_SIDE_NAMES[form];
         Ok(Self::read(
             &checked,
@@ -196,7 +196,7 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_rerank(value: &Value) -> Result<Self, Fault> {
-        let checked = check::validate_body(&Schema::Model(&RERANK_REQUEST), value)?;
+        let checked = body::validate_body(&Schema::Model(&RERANK_REQUEST), value)?;
         let pair = PoolingInput::Pair(
             member_or_null(&checked, "query"),
             member_or_null(&checked, "documents"),
@@ -213,7 +213,7 @@ impl PoolingRequest {
     }
 
     fn parse_forms(forms: &'static [Schema], value: &Value) -> Result<Self, Fault> {
-        let checked = check::validate_body(&Schema::Union(forms), value)?;
+        let checked = body::validate_body(&Schema::Union(forms), value)?;
         let prompts =
             || checked.get("input").and_then(CompletionPrompts::read).map(PoolingInput::Prompts);
         let either = |key: &str| {
@@ -229,7 +229,7 @@ impl PoolingRequest {
                 _ => Vec::read(value).map(PoolingInput::Chat),
             }
         };
-        let input = match check::best_union_branch(forms, value) {
+        let input = match body::best_union_branch(forms, value) {
             Some((0, _)) => prompts(),
             _ => chat(),
         };

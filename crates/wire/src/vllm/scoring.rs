@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::check;
+use crate::body;
 use crate::fault::Fault;
 use crate::openai::validators;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
@@ -47,6 +47,6 @@ impl GenerativeScoringRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }

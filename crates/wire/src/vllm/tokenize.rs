@@ -5,7 +5,7 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use crate::check;
+use crate::body;
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
 use crate::openai::message::RequestMessage;
@@ -73,9 +73,8 @@ impl TokenizeRequest {
         static REQUEST_FORMS: &[Schema] =
             &[TokenizeTextRequest::SCHEMA, TokenizeChatRequest::SCHEMA];
 
-        let checked = check::validate_body(&Schema::Union(REQUEST_FORMS), value)?;
-        let chat =
-            check::best_union_branch(REQUEST_FORMS, value).is_some_and(|(form, _)| form == 1);
+        let checked = body::validate_body(&Schema::Union(REQUEST_FORMS), value)?;
+        let chat = body::best_union_branch(REQUEST_FORMS, value).is_some_and(|(form, _)| form == 1);
         let read = if chat {
             TokenizeChatRequest::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
         } else {
@@ -126,6 +125,6 @@ impl DetokenizeRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::read_body(value)
+        body::read_body(value)
     }
 }

@@ -28,15 +28,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Ends sequences whose grammar does not compile, and handles failed KV loads.
-    #[inline]
-    pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
-        if self.seqs.fetches != [0; 3] || self.reports.has_pending_failures_or_loads() {
-            self.handle_failures(now, out);
-        }
-    }
-
-    fn handle_failures(&mut self, now: SimTime, out: &mut Outbox) {
+    /// Ends sequences whose grammar does not compile, and handles failed loads.
+    pub(super) fn handle_failures(&mut self, now: SimTime, out: &mut Outbox) {
         // Loads that end with the step belong to its output.
         while self.seqs.fetches[FetchStage::Begun as usize] > 0
             && let Some((at, (slot, generation))) = self.timers.pop_due(now)

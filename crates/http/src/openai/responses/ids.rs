@@ -1,6 +1,6 @@
 //! Ids of the output items of a Responses API response.
 
-use crate::openai::ids::{ToolCallIds, new_uid};
+use crate::request_head::{ToolCallIds, new_uid};
 use vllm_sim_service::generate::OutputChannel;
 
 /// Ids of the output items of a Responses API response, equal in all its events.

@@ -23,7 +23,7 @@ use super::ok_json;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::openai::ids::ToolCallIds;
+use crate::request_head::ToolCallIds;
 use json_list::iter_list_member;
 use options::DerenderOptions;
 use parsed_text::{OutputParsers, ParsedText, TextExtent};

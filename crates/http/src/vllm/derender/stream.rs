@@ -12,7 +12,7 @@ use super::token_choice::{TokenChoice, detokenize_output, prompt_ids};
 use super::{bounds, logprobs};
 use crate::app::App;
 use crate::error::HandlerResult;
-use crate::openai::ids::ToolCallIds;
+use crate::request_head::ToolCallIds;
 use crate::token_ids::to_decodable_id;
 use crate::vllm::ok_json;
 use vllm_sim_engine::driver::unix_now_secs;

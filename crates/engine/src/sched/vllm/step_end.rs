@@ -1,13 +1,78 @@
-//! Publishes the KV events of steps, and records the steps from the events that they produce.
+//! Computes when engine steps end, publishes their KV events, and records the steps from the events
+//! that they produce.
 
 use crate::step_log::{PlannedStep, ScheduledSequence, StepChange, StepRecord, UpdatedStep};
 use crate::{Outbox, SchedulerEvent, SimTime, StepDrafts};
 
 use super::step::ScheduledStep;
-use super::{BatchScheduler, SchedulingRules};
+use super::{BatchScheduler, SchedulingRules, VllmConfig};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Publishes the KV events collected until now.
+    pub(super) fn start_step(&self, step: &mut ScheduledStep, now: SimTime) {
+        let mut computing = self.config.step_time(&step.batch);
+        if !step.encoded.is_empty() {
+            let inputs = step.encoded.iter().map(|(.., input)| *input);
+            computing += self.config.encoder_time(inputs);
+        }
+        step.begun = now;
+        // In a lock step, other ranks still wait for this step.
+        let is_over = R::ABANDONED_STEPS_END && step.have_all_sequences_ended(&self.seqs);
+        step.end = match is_over && !self.config.lock_step {
+            true => now,
+            false => now.max(step.copied) + step.loading + computing,
+        };
+        step.own_end = step.end;
+    }
+
+    /// Ends the running step at `now` if all its sequences have ended.
+    pub(super) fn end_abandoned_step(&mut self, now: SimTime) {
+        if R::ABANDONED_STEPS_END
+            && !self.config.lock_step
+            && let Some(step) = self.flight.front_mut()
+            && step.have_all_sequences_ended(&self.seqs)
+        {
+            step.end = step.end.min(now);
+        }
+    }
+
+    /// Recomputes the end of the running step after a change of the configuration.
+    pub(super) fn recompute_step_end(&mut self, now: SimTime) {
+        if let Some(mut step) = self.flight.pop_front() {
+            let begun = step.begun;
+            self.start_step(&mut step, begun);
+            step.end = step.end.max(now);
+            step.own_end = step.end;
+            self.flight.push_front(step);
+        }
+    }
+
+    /// Returns the end that the running step would have if all data-parallel ranks computed
+    /// `tokens` tokens on average and none was slower.
+    pub(super) fn step_end_with_average_tokens(&self, tokens: f64) -> SimTime {
+        let Some(step) = self.flight.front() else {
+            return SimTime::ZERO;
+        };
+        let VllmConfig { latency, speed, .. } = &self.config;
+        let alike = latency.spread_expert_time(step.batch.computed_tokens() as f64, *speed);
+        let among_others = latency.spread_expert_time(tokens, *speed);
+        let nanos = step.own_end.as_nanos() + among_others.as_nanos() as u64;
+        SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
+    }
+
+    /// Starts a step without sequences, because other data-parallel ranks have work.
+    pub(super) fn start_dummy_step(&mut self, now: SimTime) {
+        let mut step = self.spare.pop().unwrap_or_default();
+        (step.is_dummy, step.number) = (true, 0);
+        self.cadence.wave_steps += 1;
+        // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
+        step.batch.add_decode(1, 1, self.window);
+        if self.flight.is_empty() {
+            self.start_step(&mut step, now);
+        }
+        self.flight.push_back(step);
+    }
+
+    /// Publishes the KV events that were made until now.
     pub(super) fn publish_kv_events(&mut self, now: SimTime, out: &mut Outbox) {
         let events = &mut self.reports.events;
         if self.host.is_some() {
@@ -112,5 +177,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             used_blocks: self.pool.used_block_count(),
             first_group: self.pool.first_full_attention_group(),
         });
+    }
+
+    /// Ends sequences whose grammar does not compile, and handles failed loads, if there are any.
+    pub(super) fn end_failed_sequences(&mut self, now: SimTime, out: &mut Outbox) {
+        if self.seqs.fetches != [0; 3] || self.reports.has_pending_failures_or_loads() {
+            self.handle_failures(now, out);
+        }
     }
 }

@@ -1,0 +1,105 @@
+//! Truncation of prompts (`truncate_prompt_tokens`).
+
+use vllm_sim_tokenizer::{PlacedMediaItem, SpecialTokens, Tokenizer};
+use vllm_sim_wire::ServerLimits;
+
+/// The truncation of a prompt to a number of tokens (`truncate_prompt_tokens`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptTruncation {
+    /// Number of prompt tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
+    pub keep: Option<i64>,
+    /// Side of the prompt that is cut.
+    pub side: TruncationSide,
+    /// Whether the special tokens around the text are kept.
+    ///
+    /// The tokenizers of vLLM truncate a text before they add special tokens.
+    pub special: bool,
+}
+
+/// The side of a prompt that truncation cuts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TruncationSide {
+    /// The beginning of the prompt; the default of chat models' tokenizers.
+    #[default]
+    Left,
+    /// The end of the prompt.
+    Right,
+}
+
+impl TruncationSide {
+    /// Converts a request's `truncation_side`; every value but `right` means left.
+    pub fn from_side_name(asked: Option<&str>) -> Self {
+        match asked {
+            Some("right") => Self::Right,
+            _ => Self::Left,
+        }
+    }
+}
+
+impl PromptTruncation {
+    /// Truncates the token ids of a prompt.
+    pub fn truncate_tokens(
+        self,
+        tokenizer: &Tokenizer,
+        limits: &ServerLimits,
+        mut tokens: Vec<u32>,
+    ) -> Vec<u32> {
+        let most = limits.max_model_len as usize;
+        let keep = match self.keep {
+            Some(keep) => usize::try_from(keep).unwrap_or(most.saturating_sub(1)),
+            None => return tokens,
+        };
+        if tokens.len() <= keep {
+            return tokens;
+        }
+        let (before, behind) = match self.special {
+            true => count_special_around(tokenizer, &tokens),
+            false => (0, 0),
+        };
+        // If not even the special tokens fit, they are truncated like the rest.
+        let (before, behind) = match keep >= before + behind {
+            true => (before, behind),
+            false => (0, 0),
+        };
+        let cut = tokens.len() - keep;
+        match self.side {
+            TruncationSide::Right => {
+                let end = tokens.len() - behind;
+                tokens.drain(end - cut..end);
+            }
+            TruncationSide::Left => {
+                tokens.drain(before..before + cut);
+            }
+        }
+        tokens
+    }
+
+    /// Removes media items that the truncation of their prompt cut; `gone` tokens were removed and
+    /// `left` remain.
+    pub(super) fn truncate_media(self, media: &mut Vec<PlacedMediaItem>, gone: usize, left: usize) {
+        if gone == 0 {
+            return;
+        }
+        let shift = match self.side {
+            TruncationSide::Right => 0,
+            TruncationSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
+        };
+        media.retain_mut(|item| {
+            let start = item.start.checked_sub(shift);
+            let end = start.map(|start| u64::from(start) + u64::from(item.len));
+            item.start = start.unwrap_or(0);
+            end.is_some_and(|end| end <= left as u64)
+        });
+    }
+}
+
+/// Returns the numbers of special tokens that the tokenizer added before and after a text.
+fn count_special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
+    let special = tokenizer.encode("", SpecialTokens::With);
+    let fits = |at: &usize| {
+        let (before, behind) = special.split_at(*at);
+        tokens.starts_with(before) && tokens.ends_with(behind)
+    };
+    let at = (0..=special.len()).rev().find(fits);
+    at.map_or((0, 0), |at| (at, special.len() - at))
+}
