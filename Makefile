@@ -91,7 +91,7 @@ site: ## the pages as one searchable site in target/site, by MkDocs
 	python3 -m venv target/site-venv
 	target/site-venv/bin/pip install -q mkdocs-material==9.8.1
 	rm -rf target/site-pages && mkdir -p target/site-pages
-	git ls-files -z '*.md' LICENSE examples/github-actions docs/site.css 'docs/pictures/*.svg' 'docs/pictures/*.png' tests/fixtures/errors/recorded.jsonl | xargs -0 cp --parents -t target/site-pages
+	git ls-files -z '*.md' LICENSE examples/github-actions docs/site.css 'docs/pictures/*.svg' 'docs/pictures/*.png' tests/fixtures/errors/recorded.jsonl tests/fixtures/capacity/statements.json | xargs -0 cp --parents -t target/site-pages
 	NO_MKDOCS_2_WARNING=1 target/site-venv/bin/mkdocs build -q --strict
 
 picture: ## the pictures of README.md, from runs of BINARY; the second needs Chromium

@@ -69,6 +69,24 @@ def deployments(judge, runs, left_out, sequences):
                "without" if apart else "with", *errors]
 
 
+def gpu_section(rows):
+    """The section of errors by GPU and kind of prompts, from the rows of `deployments`."""
+    yield "## By GPU"
+    yield ""
+    yield ("Medians over the deployments of a GPU, in percent. Cached: constants fitted on these runs. Computed: fitted "
+           "without the deployment, except two overloaded runs on RTX PRO 6000. A GPU without a row is not validated.")
+    yield ""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row[2], row[6]), []).append(row)
+    yield from markdown(["GPU", "prompts", "deployments", "runs", "weights", "TTFT", "ITL"], [
+        [gpu, prompts, str(len(members)), str(sum(int(row[11]) for row in members)),
+         ", ".join(sorted({row[3].split()[0] for row in members})),
+         *(median([float(row[column]) for row in members if row[column] not in ("", "-")]) for column in (14, 15))]
+        for (gpu, prompts), members in sorted(groups.items())])
+    yield ""
+
+
 def markdown(head, rows):
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
@@ -107,6 +125,9 @@ def inferencex_table(runs):
 def page(report, measured, left_out, sequences):
     runs, summary = report["runs"], report["summary"]
     stable = [run for run in runs if run["regime"] == "stable"]
+    table = list(deployments("public runs", runs, left_out, sequences))
+    points = list(deployments("InferenceX", measured["runs"], left_out, sequences))
+    yield from gpu_section(table + points)
     yield "## Recorded runs"
     yield ""
     yield (f"{len(runs)} runs, {len(stable)} of them stable. Sizes of the errors of the means, in percent:")
@@ -155,8 +176,6 @@ def page(report, measured, left_out, sequences):
     yield ""
     yield "## By deployment"
     yield ""
-    table = list(deployments("public runs", runs, left_out, sequences))
-    points = list(deployments("InferenceX", measured["runs"], left_out, sequences))
     yield ("Median sizes of the errors of the stable runs of a deployment, or of the others where it has "
            f"none. Those of InferenceX are by constants fitted without it, except those marked \\*. `vllm-sim explain` names "
            "the nearest of these deployments.")

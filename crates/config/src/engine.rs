@@ -48,8 +48,7 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: KvCacheMemoryConfig,
-    /// Size of the KV cache as vLLM plans it; `None`: the model's shape or the memory is unknown,
-    /// or another scheduler than vLLM's is simulated.
+    /// Size of the KV cache as vLLM plans it; `None` for other schedulers or unknown shapes and memory.
     pub kv_cache: Option<KvCacheCapacity>,
     /// KV cache offloading to CPU memory; `None`: disabled.
     pub kv_offload: Option<KvOffloadConfig>,

@@ -11,9 +11,9 @@ pub(super) struct OtherCommandLine {
     pub(super) help_page: &'static str,
     /// Sets the engine's defaults of what neither a flag nor a file sets.
     pub(super) set_defaults: fn(&mut ConfigLayer),
-    /// Names that `--tool-call-parser` accepts.
+    /// Accepted values of `--tool-call-parser`.
     pub(super) tool_parsers: &'static [&'static str],
-    /// Names that `--reasoning-parser` accepts.
+    /// Accepted values of `--reasoning-parser`.
     pub(super) reasoning_parsers: &'static [&'static str],
 }
 

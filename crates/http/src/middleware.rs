@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 
 use vllm_sim_config::CorsConfig;
 
-/// Methods that CORS allows if `*` is configured.
+/// CORS methods behind a configured `*`.
 const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 
 /// Value of `Vary` in the response to a CORS preflight request.

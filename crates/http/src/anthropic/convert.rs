@@ -24,7 +24,12 @@ use vllm_sim_wire::openai::shared::ChatToolChoice;
 /// The errors of the chat route for the converted request.
 pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
     let mut chat = ChatRequest::parse(&to_chat_body(app, request)?, &app.rules.defaults.bounds)?;
-    set_choice_without_tools(app, &mut chat, request.tools.as_deref(), request.tool_choice.as_ref());
+    set_choice_without_tools(
+        app,
+        &mut chat,
+        request.tools.as_deref(),
+        request.tool_choice.as_ref(),
+    );
     Ok(chat)
 }
 
@@ -125,7 +130,12 @@ pub(crate) fn count_tokens_chat_request(
     }
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     let mut chat = ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)?;
-    set_choice_without_tools(app, &mut chat, request.tools.as_deref(), request.tool_choice.as_ref());
+    set_choice_without_tools(
+        app,
+        &mut chat,
+        request.tools.as_deref(),
+        request.tool_choice.as_ref(),
+    );
     Ok(chat)
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use vllm_sim_python as python;
 use vllm_sim_wire::fault::Fault;
 
-/// Languages that the speech model was trained for.
+/// Languages in the training of the speech model.
 const SUPPORTED_LANGUAGES: [&str; 57] = [
     "af", "ar", "hy", "az", "be", "bs", "bg", "ca", "zh", "hr", "cs", "da", "nl", "en", "et", "fi",
     "fr", "gl", "de", "el", "he", "hi", "hu", "is", "id", "it", "ja", "kn", "kk", "ko", "lv", "lt",

@@ -19,8 +19,7 @@ use serde_json::{Value, json};
 
 use self::tokenize::TokenizeParams;
 use super::app::App;
-use super::{error, json, token_ids};
-use crate::openai::chat;
+use super::{error, json};
 use crate::request_head::request_id;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::InFlightGuard;

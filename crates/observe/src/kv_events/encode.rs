@@ -29,8 +29,7 @@ pub struct KvEventEncoding {
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerCacheGroups {
-    /// Index of the main layer group: the first one with full attention, or the only one. KV events
-    /// of the main group carry no group index.
+    /// Index of the group of layers whose KV events have no group index: the first with full attention.
     pub main: u32,
     /// Attention kind of the main group of layers and of the groups after it.
     pub main_kind: AttentionKind,
@@ -47,14 +46,12 @@ impl LayerCacheGroups {
 /// Level of detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostEventDetail {
-    /// KV events have block hashes only, one event per offloaded chunk (vLLM's
-    /// `OffloadingConnector`).
+    /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
     #[default]
     Names,
-    /// KV events have block hashes, parent hashes and tokens (`self_describing_kv_events`).
+    /// Block hashes, parent hashes and tokens (`self_describing_kv_events`).
     Tokens,
-    /// KV events have all fields of GPU events, plus the locality `LOCAL`
-    /// (`SimpleCPUOffloadConnector`).
+    /// All fields of GPU events, plus the locality `LOCAL` (`SimpleCPUOffloadConnector`).
     Local,
 }
 

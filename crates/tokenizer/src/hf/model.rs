@@ -144,7 +144,8 @@ impl HfTokenizer {
         // A text that was cut can have more tokens than before, if its last word splits otherwise.
         while !kept.is_empty() {
             let add_special_tokens = false;
-            let encoding = library_encoding(|| self.tokenizer.encode_char_offsets(kept, add_special_tokens));
+            let encoding =
+                library_encoding(|| self.tokenizer.encode_char_offsets(kept, add_special_tokens));
             let offsets = encoding.as_ref().map_or(&[][..], |encoding| encoding.get_offsets());
             let (Some((_, end)), Some((start, _))) = (offsets.get(most - 1), offsets.get(most))
             else {
